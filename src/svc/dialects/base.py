@@ -1,0 +1,142 @@
+"""What a dialect is, and the pipes that carry an answer from an upstream to a client. No I/O.
+
+    client ── head/read_request ──> hub form ── write_request ──> upstream
+    client <── write_answer ── hub form <── read_answer ── upstream            (JSON)
+    client <── writer ── deltas <── reader ── events ── upstream               (stream)
+
+The same dialect on both sides does not go through the hub: `pass_request`, `pass_answer` and `pass_stream` look at
+the few fields that matter and hand the bytes on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from svc.errors import SvcError
+from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Target, Usage
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What routing needs of a request, read without looking at the rest."""
+
+    model: str
+    stream: bool
+    include_usage: bool
+    """The client asked for usage in the stream."""
+    max_tokens: int | None
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A request as the upstream takes it; `dropped` names the fields of the client that were left out."""
+
+    body: bytes
+    dropped: tuple[str, ...] = ()
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """An answer for the client, and what the ledger wants to know of it."""
+
+    body: bytes
+    usage: Usage | None
+    finish: FinishReason
+    model: str
+
+
+class Pipe(Protocol):
+    """A stream on its way from the upstream's dialect to the client's.
+
+    `feed` raises SvcError only before `started`; afterwards a failure is in `error` and, in the client's shape, among
+    the bytes returned. After `ended` no more bytes may be fed.
+    """
+
+    started: bool
+    """A first valid event has come: the client's 200 may go out."""
+    ended: bool
+    """Everything for the client has been returned: the end mark, or an error."""
+    finish: FinishReason | None
+    usage: Usage | None
+    error: SvcError | None
+    model: str | None
+    """The model that answered, in the upstream's words."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes from the upstream -> bytes for the client (perhaps none)."""
+
+    def end(self) -> bytes:
+        """The upstream closed its answer: the end mark if it was complete, else an error."""
+
+    def fail(self, error: SvcError) -> bytes:
+        """Ours broke it off (time-out, reset): the error in the client's shape; nothing once `ended`."""
+
+
+class StreamReader(Protocol):
+    """Events of an upstream -> deltas."""
+
+    def read(self, event: bytes) -> list[Delta]:
+        """Deltas of one server-sent event; raises ProviderFailed for what cannot be understood."""
+
+    @property
+    def complete(self) -> bool:
+        """The upstream's own end mark has been seen."""
+
+
+class StreamWriter(Protocol):
+    """Deltas -> events for a client."""
+
+    def write(self, delta: Delta) -> bytes:
+        """The events of one delta (perhaps none); Finish is held back until `end`, since usage may follow it."""
+
+    def end(self) -> bytes:
+        """The closing events of a complete answer."""
+
+    def fail(self, error: SvcError) -> bytes:
+        """The closing events of an answer that broke."""
+
+
+class Dialect(Protocol):
+    """One wire format, as clients speak it to us and as upstreams speak it with us."""
+
+    name: str
+    chat_path: str
+    """What follows a provider's base address."""
+    models_path: str
+
+    # spoken by a client
+    def head(self, raw: bytes) -> Head:
+        """Checks what decisions.md (section 3) lists and reads the few fields; raises InvalidRequest."""
+
+    def read_request(self, raw: bytes) -> ChatRequest:
+        """The whole request in the hub form; raises InvalidRequest that names the field."""
+
+    def write_answer(self, answer: Answer) -> bytes: ...
+
+    def writer(self, *, include_usage: bool) -> StreamWriter: ...
+
+    def write_error(self, error: SvcError, request_id: str) -> bytes:
+        """The JSON body of an error answer."""
+
+    # spoken by an upstream
+    def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
+        """Request headers that carry the provider's key and what else the dialect demands."""
+
+    def write_request(self, request: ChatRequest, target: Target) -> Built:
+        """Raises InvalidRequest for a field whose loss would change the answer's form."""
+
+    def read_answer(self, raw: bytes) -> Answer:
+        """Raises ProviderFailed when it is not understandable."""
+
+    def reader(self) -> StreamReader: ...
+
+    def read_error(self, raw: bytes) -> str | None:
+        """The upstream's own message in an error body, if one can be found."""
+
+    # both sides the same
+    def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
+        """The client's own bytes where they can be read in one way only, else rebuilt."""
+
+    def pass_answer(self, raw: bytes) -> Passed:
+        """Raises ProviderFailed when it is not understandable."""
+
+    def pass_stream(self, *, include_usage: bool) -> Pipe: ...

@@ -1,0 +1,142 @@
+"""The errors of the product, one tree; each class knows its code, its HTTP status and its type.
+
+SvcError
+├── InvalidRequest          invalid_request        400
+│   └── TooLarge            invalid_request        413
+├── AuthenticationFailed    authentication_error   401
+├── PermissionDenied        permission_denied      403
+├── ModelNotFound           model_not_found        404
+├── NotFound                not_found              404
+├── MethodNotAllowed        method_not_allowed     405
+├── RateLimited             rate_limit_exceeded    429
+├── ProviderFailed          provider_error         502
+├── InternalError           internal_error         500
+└── UsageError              what a person at the command line can mend (exit status 2)
+
+An error carries what its reader may see: no key, no internal address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class SvcError(Exception):
+    """What went wrong, for the one who asked. `param` names the field at fault, if there is one."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "api_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Response headers that belong to this error."""
+        return {}
+
+
+class InvalidRequest(SvcError):
+    """The request is malformed, or would be refused by every upstream."""
+
+    code = "invalid_request"
+    status = 400
+    type = "invalid_request_error"
+
+
+class TooLarge(InvalidRequest):
+    """The body is larger than `gateway.max_body`."""
+
+    status = 413
+
+
+class AuthenticationFailed(SvcError):
+    """The key is missing or not known."""
+
+    code = "authentication_error"
+    status = 401
+    type = "authentication_error"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"www-authenticate": "Bearer"}
+
+
+class PermissionDenied(SvcError):
+    """The key is known and lacks the scope."""
+
+    code = "permission_denied"
+    status = 403
+    type = "permission_error"
+
+
+class ModelNotFound(SvcError):
+    """The model is not offered, not allowed to this key, or unknown to the upstream."""
+
+    code = "model_not_found"
+    status = 404
+    type = "invalid_request_error"
+
+
+class NotFound(SvcError):
+    """No such path."""
+
+    code = "not_found"
+    status = 404
+    type = "invalid_request_error"
+
+
+class MethodNotAllowed(SvcError):
+    """The path exists and takes other methods."""
+
+    code = "method_not_allowed"
+    status = 405
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, allow: str = "") -> None:
+        super().__init__(message)
+        self.allow = allow
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"allow": self.allow} if self.allow else {}
+
+
+class RateLimited(SvcError):
+    """A limit of ours, or an upstream's 429 once retries are spent. `retry_after` is in seconds."""
+
+    code = "rate_limit_exceeded"
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        # Clients read more than 120 s as "never" (wire facts), and 0 as "at once".
+        return {"retry-after": str(max(1, min(120, math.ceil(self.retry_after))))}
+
+
+class ProviderFailed(SvcError):
+    """The upstream could not be reached, was too late, failed, or was not understandable."""
+
+    code = "provider_error"
+    status = 502
+
+
+class InternalError(SvcError):
+    """A fault of ours; the log has it under the request id."""
+
+
+class UsageError(SvcError):
+    """A person at the command line can mend this; the message says how."""
+
+    code = "usage_error"
+    status = 400

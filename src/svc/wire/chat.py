@@ -1,0 +1,251 @@
+"""The hub form of a chat: what every dialect is read into and written from. Data only.
+
+ChatRequest ─ messages: [Message ─ parts: [Text | Image | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal]]
+            ─ tools: [Tool], tool_choice, response_format, sampling
+Answer      ─ parts, finish, usage
+a stream    = Start (TextDelta | ThinkingDelta | SignatureDelta | RefusalDelta | ToolStart | ToolArguments | UsageSeen)* Finish (UsageSeen)*
+              or, at any point, StreamFailed
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Text(msgspec.Struct):
+    """Text; `cache` is Anthropic's cache_control object, which rides along."""
+
+    text: str
+    cache: dict[str, Any] | None = None
+
+
+class Image(msgspec.Struct):
+    """An image by link (`url`), or by value (`media_type` and base64 `data`)."""
+
+    url: str | None = None
+    media_type: str | None = None
+    data: str | None = None
+    detail: str | None = None
+    cache: dict[str, Any] | None = None
+
+
+class Thinking(msgspec.Struct):
+    """A model's thinking; `signature` has to go back unchanged on tool turns."""
+
+    text: str
+    signature: str | None = None
+
+
+class RedactedThinking(msgspec.Struct):
+    """Thinking that the provider keeps to itself; goes back unchanged."""
+
+    data: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call of a tool; `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+    cache: dict[str, Any] | None = None
+
+
+class ToolResult(msgspec.Struct):
+    """What a tool returned for the call `call_id`."""
+
+    call_id: str
+    content: list[Text | Image]
+    is_error: bool = False
+    cache: dict[str, Any] | None = None
+
+
+class Refusal(msgspec.Struct):
+    """The model's own words when it declines."""
+
+    text: str
+
+
+Part = Text | Image | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal
+
+
+class Message(msgspec.Struct):
+    """One turn, or a part of one."""
+
+    role: Role
+    parts: list[Part]
+    name: str | None = None
+
+
+class Tool(msgspec.Struct):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    cache: dict[str, Any] | None = None
+
+
+class ToolChoice(msgspec.Struct):
+    """`tool` names one tool; `required` is Anthropic's `any`."""
+
+    mode: Literal["auto", "none", "required", "tool"]
+    name: str | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """The form of the answer; `schema` with `json_schema` only."""
+
+    kind: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    """A request in no provider's dialect. None means "not said"."""
+
+    model: str
+    messages: list[Message]
+    stream: bool = False
+    include_usage: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: list[str] = []
+    tools: list[Tool] = []
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    effort: str | None = None
+    thinking: dict[str, Any] | None = None
+    """Anthropic's `thinking` object, unchanged."""
+    user: str | None = None
+    extra: dict[str, Any] = {}
+    """Fields of the source dialect that the hub has no place for, by their name there."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens. `prompt_tokens` counts cached ones too; `completion_tokens` counts reasoning too."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Answer(msgspec.Struct):
+    """A whole answer."""
+
+    id: str
+    model: str
+    created: int
+    parts: list[Part]
+    finish: FinishReason
+    usage: Usage | None = None
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The first event: who answers."""
+
+    id: str
+    model: str
+    created: int
+    usage: Usage | None = None
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class SignatureDelta(msgspec.Struct, frozen=True):
+    signature: str
+
+
+class RedactedDelta(msgspec.Struct, frozen=True):
+    data: str
+
+
+class RefusalDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ToolStart(msgspec.Struct, frozen=True):
+    """A tool call begins; `index` counts tool calls from 0, not content blocks."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ToolArguments(msgspec.Struct, frozen=True):
+    """A piece of the arguments' JSON text."""
+
+    index: int
+    text: str
+
+
+class UsageSeen(msgspec.Struct, frozen=True):
+    """Usage so far; a later one replaces an earlier one, it is never added."""
+
+    usage: Usage
+
+
+class Finish(msgspec.Struct, frozen=True):
+    reason: FinishReason
+
+
+class StreamFailed(msgspec.Struct, frozen=True):
+    """The upstream said in mid-stream that it failed; `message` is safe to show."""
+
+    message: str
+    status: int = 502
+
+
+Delta = (
+    Start
+    | TextDelta
+    | ThinkingDelta
+    | SignatureDelta
+    | RedactedDelta
+    | RefusalDelta
+    | ToolStart
+    | ToolArguments
+    | UsageSeen
+    | Finish
+    | StreamFailed
+)
+
+
+class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """In what an upstream departs from its dialect; a row of data, not code."""
+
+    rejects: tuple[str, ...] = ()
+    """Request fields it answers 4xx to; `messages[].name` is written like that."""
+    renames: dict[str, str] = {}
+    """Request fields that it has under another name."""
+    min_temperature: float = 0.0
+    """Temperatures below become this."""
+    stream_usage: bool = True
+    """Takes `stream_options.include_usage`."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a dialect must know of the place a request goes to."""
+
+    model: str
+    """The model's name at the upstream."""
+    max_output_tokens: int = 4096
+    quirks: Quirks = Quirks()
