@@ -1,9 +1,9 @@
 """The hub form of a chat: what every dialect is read into and written from. Data only.
 
-ChatRequest ─ messages: [Message ─ parts: [Text | Image | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal]]
+ChatRequest ─ messages: [Message ─ parts: [Part]], Part = Text | Image | Thinking | ToolCall | ToolResult | …
             ─ tools: [Tool], tool_choice, response_format, sampling
 Answer      ─ parts, finish, usage
-a stream    = Start (TextDelta | ThinkingDelta | SignatureDelta | RefusalDelta | ToolStart | ToolArguments | UsageSeen)* Finish (UsageSeen)*
+a stream    = Start (a delta of text, thinking, tool call … | UsageSeen)* Finish (UsageSeen)*
               or, at any point, StreamFailed
 """
 
