@@ -26,6 +26,7 @@ class Head(msgspec.Struct, frozen=True):
     include_usage: bool
     """The client asked for usage in the stream."""
     max_tokens: int | None
+    """`max_tokens`, or what replaced it."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -65,7 +66,10 @@ class Pipe(Protocol):
         """Bytes from the upstream -> bytes for the client (perhaps none)."""
 
     def end(self) -> bytes:
-        """The upstream closed its answer: the end mark if it was complete, else an error."""
+        """The upstream closed its answer: the end mark if it was complete, else an error.
+
+        Never raises; when nothing was `started`, take `error` instead of the bytes.
+        """
 
     def fail(self, error: SvcError) -> bytes:
         """Ours broke it off (time-out, reset): the error in the client's shape; nothing once `ended`."""

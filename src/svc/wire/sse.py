@@ -12,33 +12,55 @@ MAX_EVENT = 8 * 1024 * 1024
 
 
 class Splitter:
-    """Cuts a byte stream into events, whatever its pieces are."""
+    """Cuts a byte stream into events, whatever its pieces are. Linear in the bytes fed."""
 
     __slots__ = ("_carriage", "_rest", "_started")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._carriage = False
         self._started = False
 
     @property
     def rest(self) -> bytes:
         """Bytes of an event that has not ended yet."""
-        return self._rest
+        return bytes(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Events that `data` completed, without their blank line; raises ProviderFailed for one over MAX_EVENT."""
+        return split(self.take(data))
+
+    def take(self, data: bytes) -> bytes:
+        """The events that `data` completed as one block that ends in a blank line, LF throughout; raises as `feed`."""
         if not self._started and data:
             self._started = True
             data = data.removeprefix(b"\xef\xbb\xbf")
         if self._carriage or b"\r" in data:
             data = self._unify(data)
+        end = data.rfind(b"\n\n") + 2
+        if end == 1 and not (self._rest.endswith(b"\n") and data.startswith(b"\n")):
+            self._keep(data)
+            return b""
+        # An end of 1: the blank line lies across two pieces.
+        block = data if end == len(data) else data[:end]
         if self._rest:
-            data = self._rest + data
-        *events, self._rest = data.split(b"\n\n")
+            block = bytes(self._rest + block)
+            self._rest.clear()
+        if end < len(data):
+            self._keep(data[end:])
+        return block
+
+    def flush(self) -> bytes:
+        """What is left at the end of the stream, as a block; upstreams forget the last blank line."""
+        rest = self.rest
+        self._rest.clear()
+        self._carriage = False
+        return rest + b"\n\n" if rest.strip() else b""
+
+    def _keep(self, data: bytes) -> None:
+        self._rest += data
         if len(self._rest) > MAX_EVENT:
             raise ProviderFailed("The provider sent an event that is too long.")
-        return [event for event in events if event.strip(b"\n")]
 
     def _unify(self, data: bytes) -> bytes:
         """CRLF and CR become LF; a CR at the end may be half of a CRLF that goes on in the next piece."""
@@ -50,9 +72,22 @@ class Splitter:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
+def split(block: bytes) -> list[bytes]:
+    """The events of a block, without empty ones."""
+    return [event for event in block.split(b"\n\n") if event.strip(b"\n")]
+
+
 def event_data(event: bytes) -> bytes | None:
     """The data of one event, its `data:` lines joined; None when it has none (a comment, a lone `event:`)."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:") or line == b"data"]
     return b"\n".join(lines) if lines else None
+
+
+def event_name(event: bytes) -> bytes | None:
+    """The last `event:` field, if there is one."""
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return None
+    names = [line[6:].strip() for line in event.split(b"\n") if line.startswith(b"event:")]
+    return names[-1] if names else None

@@ -1,0 +1,73 @@
+"""Errors in the words of upstreams -> ours. Both dialects put them in an `error` object; vendors vary its shape."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
+
+MAX_MESSAGE = 1000
+"""Characters of an upstream's message that are kept."""
+
+_SECRET = re.compile(
+    r"""(?ix) (?: [a-z][a-z0-9+.-]*://\S+                       # addresses
+    | \b \d{1,3} (?:\.\d{1,3}){3} (?: : \d+ )? \b
+    | \b localhost (?: : \d+ )?
+    | \[ [0-9a-f:]* :: [0-9a-f:]* \] (?: : \d+ )?
+    | \b (?: sk | pk | gsk | key | xai | svc ) [-_] [\w*.-]{6,} # keys, also masked ones
+    | \b bearer \s+ \S+ )"""
+)
+_LIMITED = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
+_REFUSED = (
+    "invalid_request_error",
+    "invalid_request",
+    "request_too_large",
+    "context_length_exceeded",
+    "400",
+    "413",
+    "422",
+)
+
+
+def presentable(message: str) -> str:
+    """The message without keys and addresses, of a bearable length."""
+    return _SECRET.sub("[…]", message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE].strip()
+
+
+def find_message(raw: bytes) -> str | None:
+    """The upstream's own message in an error body, in any of the shapes that vendors use; None if there is none."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    found = message_in(body)
+    return presentable(found) or None if found else None
+
+
+def message_in(body: Any, depth: int = 0) -> str | None:
+    """The first text among `message`, `error`, `detail` and `msg`, however deep it sits (up to four levels)."""
+    if isinstance(body, str):
+        return body
+    if depth > 4:
+        return None
+    if isinstance(body, list):
+        return message_in(body[0], depth + 1) if body else None
+    if isinstance(body, dict):
+        for key in ("message", "error", "detail", "msg"):
+            if body.get(key) and (found := message_in(body[key], depth + 1)):
+                return found
+    return None
+
+
+def failure_of(error: Any) -> SvcError:
+    """What an upstream's error object, met where an answer should be, means for the client."""
+    message = presentable(message_in(error) or "")
+    words = {str(error.get(key)) for key in ("type", "code", "status")} if isinstance(error, dict) else set()
+    if words & set(_LIMITED):
+        return RateLimited(message or "The provider's rate limit is reached.")
+    if words & set(_REFUSED):
+        return InvalidRequest(message or "The provider refused the request.")
+    return ProviderFailed(f"The provider failed: {message}" if message else "The provider failed.")

@@ -1,0 +1,135 @@
+"""Whole answers of OpenAI upstreams: handed on as they are when nothing is wrong with them, else mended."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from svc.dialects.base import Passed
+from svc.dialects.failures import failure_of
+from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
+from svc.dialects.reading import upstream_object
+from svc.errors import ProviderFailed
+
+_ANSWER = msgspec.json.Decoder(AnswerShape)
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def pass_answer(raw: bytes) -> Passed:
+    """Raises ProviderFailed when it is not understandable, or what an error object in it means."""
+    try:
+        if not raw.isascii():
+            raw.decode()
+        answer = _ANSWER.decode(raw)
+        usage = answer.usage
+        if usage is None or usage.total_tokens == usage.prompt_tokens + usage.completion_tokens:
+            return _passed(raw, answer)
+    except _FAULTS:
+        pass  # mended below, or refused there with a better reason
+    raw = msgspec.json.encode(mend_answer(upstream_object(raw)))
+    try:
+        return _passed(raw, _ANSWER.decode(raw))
+    except _FAULTS:
+        raise ProviderFailed("The provider's answer was not understandable.") from None
+
+
+def _passed(raw: bytes, answer: AnswerShape) -> Passed:
+    usage = answer.usage.usage() if answer.usage else None
+    return Passed(raw, usage, answer.choices[0].finish_reason, answer.model)
+
+
+def mend_answer(body: dict[str, Any]) -> dict[str, Any]:
+    """The answer in the published shape; raises what an error object means, ProviderFailed for what is no answer."""
+    choices = body.get("choices")
+    if body.get("error"):
+        raise failure_of(body["error"])
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        if body.get("object") == "error":
+            raise failure_of(body)
+        raise ProviderFailed("The provider's answer has no choices.")
+    body.pop("error", None)
+    mended = {**body, "id": text_or(body.get("id"), new_id()), "object": "chat.completion"}
+    mended["created"] = whole_or_now(body.get("created"))
+    mended["model"] = text_or(body.get("model"), "unknown")
+    mended["choices"] = [_mend_choice(choice, position) for position, choice in enumerate(choices)]
+    if "usage" in body:
+        mended["usage"] = mend_usage(body["usage"])
+    return mended
+
+
+def _mend_choice(choice: dict[str, Any], position: int) -> dict[str, Any]:
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise ProviderFailed("The provider's answer has a choice without a message.")
+    index = choice.get("index")
+    reason = choice.get("finish_reason")
+    if reason is None and message.get("tool_calls"):
+        reason = "tool_calls"
+    return {
+        **choice,
+        "index": index if type(index) is int and index >= 0 else position,
+        "message": _mend_message(message),
+        "finish_reason": finish_reason(reason),
+    }
+
+
+def _mend_message(message: dict[str, Any]) -> dict[str, Any]:
+    mended = {**message, "role": "assistant", **split_content(message.get("content"))}
+    calls = mended.pop("tool_calls", None)
+    if isinstance(calls, list) and calls:
+        mended["tool_calls"] = [_mend_call(call) for call in calls]
+    return mended
+
+
+def split_content(content: Any) -> dict[str, Any]:
+    """`content` as text; vendors' lists of parts are joined, their thinking becomes `reasoning_content`."""
+    if content is None or isinstance(content, str):
+        return {"content": content}
+    if not isinstance(content, list):
+        raise ProviderFailed("The provider's answer has content that is not text.")
+    thinking = "".join(_text_of(part.get("thinking")) for part in content if isinstance(part, dict))
+    text = "".join(_text_of(part) for part in content)
+    return {"content": text, "reasoning_content": thinking} if thinking else {"content": text}
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, list):
+        return "".join(_text_of(one) for one in part)
+    if isinstance(part, dict):
+        part = part.get("text")
+    return part if isinstance(part, str) else ""
+
+
+def _mend_call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not text_or(function.get("name"), ""):
+        raise ProviderFailed("The provider's answer has a tool call without a name.")
+    function = {**function, "arguments": arguments_text(function.get("arguments"))}
+    return {**call, "id": text_or(call.get("id"), new_id("call_")), "type": "function", "function": function}
+
+
+def arguments_text(arguments: Any) -> str:
+    """Arguments as JSON text, also when the upstream gave them as an object."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+
+
+def new_id(prefix: str = "chatcmpl-") -> str:
+    """An id for what the upstream left without one."""
+    return prefix + uuid.uuid4().hex
+
+
+def text_or(value: Any, other: str) -> str:
+    """The value if it is a text with something in it."""
+    return value if isinstance(value, str) and value else other
+
+
+def whole_or_now(value: Any) -> int:
+    """A time in whole seconds, now if it is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**53:
+        return int(value)
+    return int(time.time())

@@ -1,0 +1,131 @@
+"""An OpenAI request to an upstream of the same dialect: the client's own bytes where one can be sure of them.
+
+Sure: every field that routing looks at stands there once and unescaped, so that the upstream reads the same as we did.
+Otherwise, or when a quirk of the upstream asks for a change, the body is decoded, changed and encoded again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from svc.dialects.base import Built, Head
+from svc.dialects.reading import decode_object
+from svc.errors import InvalidRequest
+from svc.wire.chat import Quirks, Target
+
+_KEY = re.compile(rb'"([a-z_]+)"\s*:')
+_ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6|7)")
+_READ = (b"model", b"messages", b"stream", b"stream_options", b"max_tokens", b"max_completion_tokens", b"n")
+_ASK_USAGE = b',"stream_options":{"include_usage":true}}'
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+_FORMING: dict[str, Any] = {
+    "n": 1,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "logit_bias": {},
+    "tools": [],
+    "functions": [],
+    "tool_choice": "none",
+    "function_call": "none",
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "audio": None,
+    "stop": [],
+}
+"""Fields without which the answer would have another form, and their defaults."""
+
+
+def pass_request(raw: bytes, head: Head, target: Target) -> Built:
+    """Raises InvalidRequest for a field that the upstream rejects and that cannot be left out."""
+    keys = _KEY.findall(raw)
+    names = set(keys)
+    if _ambiguous(raw, keys, names) or _touched(names, head, target.quirks):
+        return _rebuild(raw, head, target)
+    body = raw
+    if head.model != target.model:
+        body = _replace_model(raw, target.model)
+    if head.stream and target.quirks.stream_usage and b"stream_options" not in names:
+        body = body.rstrip()[:-1] + _ASK_USAGE
+    return Built(body)
+
+
+def _ambiguous(raw: bytes, keys: list[bytes], names: set[bytes]) -> bool:
+    """A field that was read could stand there twice, or under an escaped name."""
+    if len(keys) != len(names) and any(keys.count(name) > 1 for name in _READ):
+        return True
+    return b"\\" in raw and _ESCAPED_LETTER.search(raw) is not None
+
+
+def _touched(names: set[bytes], head: Head, quirks: Quirks) -> bool:
+    """The body may have a field that a quirk is about; nested fields of the same name count too."""
+    if b"stream_options" in names and not (head.include_usage and quirks.stream_usage):
+        return True
+    if quirks.min_temperature and b"temperature" in names:
+        return True
+    listed = (*quirks.rejects, *quirks.renames)
+    return any(field.rpartition(".")[2].encode() in names for field in listed)
+
+
+def _replace_model(raw: bytes, model: str) -> bytes:
+    """The name stands there once, as a field (see `_ambiguous`)."""
+    name = msgspec.json.encode(model)
+    return re.sub(rb'("model"\s*:\s*)"(?:[^"\\]|\\.)*"', lambda found: found.group(1) + name, raw, count=1)
+
+
+def _rebuild(raw: bytes, head: Head, target: Target) -> Built:
+    body = decode_object(raw)
+    quirks = target.quirks
+    body["model"] = target.model
+    dropped = drop_rejected(body, quirks.rejects)
+    if head.stream and quirks.stream_usage:
+        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+    elif not quirks.stream_usage:
+        body.pop("stream_options", None)
+    for old, new in quirks.renames.items():
+        if old in body:
+            body.setdefault(new, body.pop(old))
+    temperature = body.get("temperature")
+    if temperature is not None and temperature < quirks.min_temperature:
+        body["temperature"] = quirks.min_temperature
+    return Built(msgspec.json.encode(body), dropped)
+
+
+def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:
+    """Takes the fields out that the upstream rejects; returns their names. Raises InvalidRequest (see `_FORMING`)."""
+    dropped = []
+    for name in rejects:
+        if name in _LIMITS:
+            _other_limit(body, name)
+        elif name.startswith("messages[]."):
+            if _drop_from_messages(body, name.removeprefix("messages[].")):
+                dropped.append(name)
+        elif name in body:
+            refuse_forming(name, body.pop(name))
+            if name != "stream_options":
+                dropped.append(name)
+    return tuple(dropped)
+
+
+def refuse_forming(name: str, value: Any) -> None:
+    """Raises InvalidRequest when the answer would have another form without this field."""
+    if name in _FORMING and value is not None and value != _FORMING[name]:
+        raise InvalidRequest(f"The provider of this model does not take `{name}`.", param=name)
+
+
+def _other_limit(body: dict[str, Any], name: str) -> None:
+    other = _LIMITS[1 - _LIMITS.index(name)]
+    value = body.pop(name, None)
+    if value is not None and body.get(other) is None:
+        body[other] = value
+
+
+def _drop_from_messages(body: dict[str, Any], name: str) -> bool:
+    found = [message for message in body["messages"] if name in message]
+    for message in found:
+        del message[name]
+    return bool(found)

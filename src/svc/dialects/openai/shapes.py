@@ -1,0 +1,165 @@
+"""The words of OpenAI's answers and chunks, strictly typed: what decodes as these needs no repair. Data only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from svc.errors import ProviderFailed
+from svc.wire.chat import FinishReason, Usage
+
+Text = Annotated[str, Meta(min_length=1)]
+Index = Annotated[int, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=0)]
+
+_FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "function_call": "tool_calls",
+    "model_length": "length",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+}
+
+
+def finish_reason(reason: object) -> FinishReason:
+    """One of the four; raises ProviderFailed for `error` (decisions.md, section 3)."""
+    if reason == "error":
+        raise ProviderFailed("The provider failed while it was answering.")
+    return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: Number | None = None
+
+
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: Number | None = None
+
+
+class UsageShape(msgspec.Struct):
+    """`usage`, complete."""
+
+    prompt_tokens: Number
+    completion_tokens: Number
+    total_tokens: Number
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    def usage(self) -> Usage:
+        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            self.prompt_tokens,
+            self.completion_tokens,
+            cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
+        )
+
+
+def mend_usage(found: Any) -> dict[str, Any] | None:
+    """An upstream's usage object with the three counts as integers; None when there is nothing to count."""
+    if not isinstance(found, dict) or not any(isinstance(found.get(name), int) for name in _COUNTS):
+        return None
+    mended = {**found}
+    for name in ("prompt_tokens", "completion_tokens"):
+        mended[name] = _count(found.get(name))
+    mended["total_tokens"] = mended["prompt_tokens"] + mended["completion_tokens"]
+    for name, kind in _DETAILS.items():
+        try:
+            msgspec.convert(found.get(name), kind)
+        except msgspec.ValidationError:
+            del mended[name]
+    return mended
+
+
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS: dict[str, Any] = {
+    "prompt_tokens_details": PromptDetails | None,
+    "completion_tokens_details": CompletionDetails | None,
+}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+class FunctionShape(msgspec.Struct):
+    name: Text
+    arguments: str
+
+
+class ToolCallShape(msgspec.Struct):
+    id: Text
+    function: FunctionShape
+    type: Literal["function"]
+
+
+class MessageShape(msgspec.Struct):
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: list[ToolCallShape] | None = None
+
+
+class ChoiceShape(msgspec.Struct):
+    index: Index
+    message: MessageShape
+    finish_reason: FinishReason
+
+
+class AnswerShape(msgspec.Struct):
+    """A `chat.completion`."""
+
+    id: Text
+    object: Literal["chat.completion"]
+    created: int
+    model: Text
+    choices: Annotated[list[ChoiceShape], Meta(min_length=1)]
+    usage: UsageShape | None = None
+    error: None = None
+
+
+class FunctionDelta(msgspec.Struct):
+    name: str | UnsetType | None = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolDelta(msgspec.Struct):
+    index: Index
+    id: str | UnsetType | None = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+
+
+class DeltaShape(msgspec.Struct):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    tool_calls: list[ToolDelta] | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    index: Index
+    delta: DeltaShape
+    finish_reason: FinishReason | None
+
+
+class VendorUsage(msgspec.Struct):
+    """`x_groq`, which holds the usage of a stream."""
+
+    usage: Any = None
+
+
+class ChunkShape(msgspec.Struct):
+    """A `chat.completion.chunk`."""
+
+    id: Text
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: Text
+    choices: list[ChunkChoice]
+    usage: UsageShape | UnsetType | None = UNSET
+    x_groq: VendorUsage | None = None
+    error: None = None

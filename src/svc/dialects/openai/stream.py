@@ -1,0 +1,310 @@
+"""The stream of an OpenAI upstream on its way to an OpenAI client: handed on as it is where it is right, else mended.
+
+              template fits              parsed, clean           parsed, mended
+feed ─ take ──────┬──────── split ─ event ────┬───────────────────────┬────> bytes for the client
+                  └> the block itself         └> the event itself     └> encoded anew
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from svc.dialects.failures import failure_of, find_message
+from svc.dialects.openai.answer import new_id, text_or, whole_or_now
+from svc.dialects.openai.mending import Choice, first_is_clean, typed
+from svc.dialects.openai.shapes import ChunkChoice, ChunkShape, UsageShape, mend_usage
+from svc.dialects.openai.template import Template, learn
+from svc.dialects.reading import upstream_object
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.chat import FinishReason, Usage
+from svc.wire.problem import encode_problem
+from svc.wire.sse import Splitter, event_data, event_name, split
+
+DONE = b"data: [DONE]"
+MAX_LEARNED = 64
+"""Templates learned in one stream: learning costs more than it gives where chunks take turns."""
+
+_CHUNK = msgspec.json.Decoder(ChunkShape)
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def cut_short() -> ProviderFailed:
+    """The upstream's answer ended before it was complete."""
+    return ProviderFailed("The provider ended its answer before it was complete.")
+
+
+def error_event(error: SvcError) -> bytes:
+    """What a client is sent in the place of the end mark."""
+    return b"data: " + encode_problem(error) + b"\n\n"
+
+
+class PassedStream:
+    """`Pipe` from an OpenAI upstream to an OpenAI client."""
+
+    def __init__(self, *, include_usage: bool) -> None:
+        self.started = False
+        self.ended = False
+        self.finish: FinishReason | None = None
+        self.usage: Usage | None = None
+        self.error: SvcError | None = None
+        self.model: str | None = None
+        self._asked = include_usage
+        self._splitter = Splitter()
+        self._template: Template | None = None
+        self._learned = 0
+        self._id = ""
+        self._created = 0
+        self._choices: dict[int, Choice] = {}
+        self._usage_due: dict[str, Any] | None = None
+        self._usage_sent = False
+
+    def feed(self, data: bytes) -> bytes:
+        if self.ended:
+            return b""
+        try:
+            block = self._splitter.take(data)
+        except ProviderFailed as error:
+            if not self.started:
+                raise
+            return self.fail(error)
+        if not block:
+            return b""
+        template = self._template
+        if template is not None:
+            carried = template.carry(block)
+            if carried is not None:
+                return carried
+        return self._pass(block)
+
+    def end(self) -> bytes:
+        if self.ended:
+            return b""
+        rest = self._splitter.flush()
+        out = b""
+        if rest and not (self._complete and not _readable(rest)):
+            try:
+                out = self._pass(rest)
+            except SvcError as error:
+                return self.fail(error)
+        return out + self._close(rest)
+
+    def _close(self, rest: bytes) -> bytes:
+        if self.ended:
+            return b""
+        if self._complete:
+            self.ended = True
+            return self._due_usage() + DONE + b"\n\n"
+        found = None if self.started else find_message(rest)
+        return self.fail(failure_of(found) if found else cut_short())
+
+    def fail(self, error: SvcError) -> bytes:
+        if self.ended:
+            return b""
+        self.ended = True
+        self.error = error
+        return error_event(error)
+
+    @property
+    def _complete(self) -> bool:
+        return bool(self._choices) and all(choice.finish is not None for choice in self._choices.values())
+
+    def _pass(self, block: bytes) -> bytes:
+        """Whole events, one after the other; the block itself when none was changed."""
+        events = split(block)
+        out: list[bytes] = []
+        try:
+            for event in events:
+                if made := self._event(event):
+                    out.append(made)
+                if self.ended:
+                    break
+        except SvcError as error:
+            if not self.started:
+                raise
+            return b"".join(made + b"\n\n" for made in out) + self.fail(error)
+        if len(out) == len(events) and all(made is event for made, event in zip(out, events, strict=True)):
+            return block
+        return b"".join(made + b"\n\n" for made in out)
+
+    def _event(self, event: bytes) -> bytes:
+        if self._template is not None:
+            carried = self._template.carry(event + b"\n\n")
+            if carried is not None:
+                return event if self._template.same else carried[:-2]
+        data = event_data(event)
+        name = event_name(event)
+        if data is None or name == b"ping" or not data.strip():
+            return b""
+        if data.strip() == b"[DONE]":
+            return self._done(event)
+        if name == b"error":
+            body = upstream_object(data)
+            raise failure_of(body.get("error") or body)
+        return self._chunk(event, data)
+
+    def _done(self, event: bytes) -> bytes:
+        if not self._complete:
+            raise cut_short()
+        self.ended = True
+        usage = self._due_usage()
+        return usage + DONE if usage or event != DONE else event
+
+    def _chunk(self, event: bytes, data: bytes) -> bytes:
+        """One chunk as the client gets it; empty when it has nothing for the client."""
+        try:
+            if not data.isascii():
+                data.decode()
+            chunk = _CHUNK.decode(data)
+        except _FAULTS:
+            chunk = None
+        known = set(self._choices)
+        if chunk is not None and self._is_clean(chunk):
+            self._note(chunk)
+            whole = event.startswith(b"data: ") and b"\n" not in event
+            made = event if whole else b"data: " + data.replace(b"\n", b" ")
+            pieces = chunk.choices
+        else:
+            body, pieces = self._mend(upstream_object(data))
+            if body is None:
+                return b""
+            made = b"data: " + msgspec.json.encode(body)
+        self.started = True
+        self._learn(event, made, pieces, known)
+        return made
+
+    def _learn(self, event: bytes, made: bytes, pieces: list[ChunkChoice], known: set[int]) -> None:
+        """A chunk of text that changed nothing in what is known makes a template; any other ends the one there is."""
+        self._template = None
+        if len(pieces) != 1 or pieces[0].index not in known or self._learned >= MAX_LEARNED:
+            return
+        name = _only_text(pieces[0])
+        if name is not None:
+            self._learned += 1
+            self._template = learn(event, made, name)
+
+    def _is_clean(self, chunk: ChunkShape) -> bool:
+        if self.started and (chunk.id != self._id or chunk.created != self._created):
+            return False
+        if chunk.x_groq is not None and chunk.x_groq.usage is not None:
+            return False
+        choices = chunk.choices
+        if not choices:
+            return self._is_clean_usage(chunk.usage)
+        if chunk.usage is not None and (self._asked or chunk.usage is not UNSET):
+            return False
+        if len(choices) > 1 and len({choice.index for choice in choices}) < len(choices):
+            return False
+        for choice in choices:
+            known = self._choices.get(choice.index)
+            if not (known.is_clean(choice) if known is not None else first_is_clean(choice)):
+                return False
+        return True
+
+    def _is_clean_usage(self, usage: Any) -> bool:
+        if not (self._asked and self._complete and not self._usage_sent and isinstance(usage, UsageShape)):
+            return False
+        return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+    def _note(self, chunk: ChunkShape) -> None:
+        if not self.started:
+            self._id, self._created = chunk.id, chunk.created
+        self.model = chunk.model
+        if isinstance(chunk.usage, UsageShape):
+            self.usage = chunk.usage.usage()
+            self._usage_sent, self._usage_due = True, None
+        for choice in chunk.choices:
+            self._note_choice(choice)
+
+    def _note_choice(self, choice: ChunkChoice) -> None:
+        known = self._choices.get(choice.index)
+        if known is None:
+            known = self._choices[choice.index] = Choice()
+        known.note(choice)
+        if self.finish is None:
+            self.finish = choice.finish_reason
+
+    def _mend(self, body: dict[str, Any]) -> tuple[dict[str, Any] | None, list[ChunkChoice]]:
+        """The chunk in the published shape and its choices; None when it has nothing for the client."""
+        choices = body.get("choices")
+        if body.get("error"):
+            raise failure_of(body["error"])
+        if body.get("object") == "error":
+            raise failure_of(body)
+        self._take_usage(body)
+        if not choices:
+            if not self.started and "choices" not in body and self.usage is None:
+                raise ProviderFailed("The provider's answer was not understandable.")
+            return None, []
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise ProviderFailed("The provider sent an event that was not understandable.")
+        mended, pieces = self._mend_choices(choices)
+        if not mended:
+            return None, []
+        self._id = self._id or text_or(body.get("id"), new_id())
+        self._created = self._created or whole_or_now(body.get("created"))
+        self.model = text_or(body.get("model"), self.model or "unknown")
+        return {**body, **self._frame(), "choices": mended}, pieces
+
+    def _mend_choices(self, choices: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[ChunkChoice]]:
+        mended: list[dict[str, Any]] = []
+        pieces: list[ChunkChoice] = []
+        for position, choice in enumerate(choices):
+            index = choice.get("index")
+            index = index if type(index) is int and index >= 0 else position
+            first = index not in self._choices
+            made = self._choices.setdefault(index, Choice()).mend({**choice, "index": index}, first=first)
+            if made is not None:
+                mended.append(made)
+                pieces.append(typed(made))
+                self._note_choice(pieces[-1])
+        return mended, pieces
+
+    def _take_usage(self, body: dict[str, Any]) -> None:
+        """Takes the usage out of a chunk, wherever the vendor has put it; a later one replaces an earlier one."""
+        body.pop("error", None)
+        found = mend_usage(body.pop("usage", None))
+        vendor = body.get("x_groq")
+        if isinstance(vendor, dict) and "usage" in vendor:
+            found = found or mend_usage(vendor["usage"])
+            body["x_groq"] = {name: value for name, value in vendor.items() if name != "usage"}
+        if self._asked:
+            body["usage"] = None
+        if found is not None:
+            self.usage = msgspec.convert(found, UsageShape).usage()
+            self._usage_due = found
+
+    def _frame(self) -> dict[str, Any]:
+        return {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self.model}
+
+    def _due_usage(self) -> bytes:
+        """The usage chunk, when it was asked for and has not been sent."""
+        if not self._asked or self._usage_sent or self._usage_due is None:
+            return b""
+        self._usage_sent = True
+        return b"data: " + msgspec.json.encode({**self._frame(), "choices": [], "usage": self._usage_due}) + b"\n\n"
+
+
+def _only_text(choice: ChunkChoice) -> bytes | None:
+    """The name of the one field that holds text in an ordinary chunk."""
+    delta = choice.delta
+    if choice.finish_reason is not None or delta.role is not UNSET:
+        return None
+    if delta.tool_calls is not UNSET:
+        pieces = delta.tool_calls
+        alone = len(pieces) == 1 and not pieces[0].id and not delta.content and not delta.reasoning_content
+        return b"arguments" if alone and pieces[0].function is not UNSET and not pieces[0].function.name else None
+    if delta.content:
+        return None if delta.reasoning_content else b"content"
+    return b"reasoning_content" if delta.reasoning_content else None
+
+
+def _readable(rest: bytes) -> bool:
+    """The last event is whole: an end mark or JSON."""
+    data = (event_data(rest.strip(b"\n")) or b"").strip()
+    try:
+        return data == b"[DONE]" or msgspec.json.decode(data) is not None
+    except _FAULTS:
+        return False

@@ -1,0 +1,92 @@
+"""JSON from outside -> typed values, with an error that names the field. No dialect's rules.
+
+A client's mistake is InvalidRequest with `param` as a path (`messages[0].role`); an upstream's is ProviderFailed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from svc.errors import InvalidRequest, ProviderFailed
+
+T = TypeVar("T")
+
+_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*?)`")
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    """A client's body; raises InvalidRequest for what is not JSON, not UTF-8, or not of the decoder's type."""
+    try:
+        if not raw.isascii():
+            raw.decode()  # msgspec looks at the bytes of those strings only that it hands out
+        return decoder.decode(raw)
+    except _FAULTS as fault:
+        raise invalid(fault, empty=not raw.strip()) from None
+
+
+def decode_object(raw: bytes) -> dict[str, Any]:
+    """A client's whole body as a dictionary; raises InvalidRequest."""
+    return decode_request(_OBJECT, raw)
+
+
+def convert_request(value: Any, kind: type[T], path: str) -> T:
+    """A part of a client's body that is decoded already, found at `path`; raises InvalidRequest."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError) as fault:
+        raise invalid(fault, under=path) from None
+
+
+def invalid(fault: Exception, *, under: str = "", empty: bool = False) -> InvalidRequest:
+    """The InvalidRequest that says what msgspec found."""
+    if empty:
+        return InvalidRequest("The body is empty; it has to be a JSON object.")
+    if isinstance(fault, UnicodeDecodeError):
+        return InvalidRequest("The body is not valid UTF-8.")
+    if isinstance(fault, RecursionError):
+        return InvalidRequest("The body is nested too deeply.")
+    if not isinstance(fault, msgspec.ValidationError):
+        return InvalidRequest(f"The body is not valid JSON: {str(fault).removeprefix('JSON is malformed: ')}.")
+    return _wrong_value(str(fault), under)
+
+
+def _wrong_value(text: str, under: str) -> InvalidRequest:
+    at = _AT.search(text)
+    path = at.group(1) if at else ""
+    reason = text[: at.start()] if at else text
+    missing = _MISSING.search(reason)
+    names = [under, path, missing.group(1) if missing else ""]
+    param = ".".join(name for name in names if name).replace(".[", "[")
+    if not param:
+        return InvalidRequest(f"The body has to be a JSON object: {_plain(reason)}.")
+    if missing:
+        return InvalidRequest(f"`{param}` is required.", param=param)
+    return InvalidRequest(f"Invalid value for `{param}`: {_plain(reason)}.", param=param)
+
+
+def _plain(reason: str) -> str:
+    reason = reason.replace("`", "").replace(" | null", "").replace(">=", "at least").replace("<=", "at most")
+    return reason[:1].lower() + reason[1:200]
+
+
+def decode_upstream(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    """An upstream's JSON; raises ProviderFailed for what is malformed or not of the decoder's type."""
+    try:
+        if not raw.isascii():
+            raw.decode()
+        return decoder.decode(raw)
+    except _FAULTS:
+        raise ProviderFailed("The provider's answer was not understandable.") from None
+
+
+def upstream_object(raw: bytes) -> dict[str, Any]:
+    """An upstream's JSON object; raises ProviderFailed."""
+    return decode_upstream(_OBJECT, raw)
+
+
+_OBJECT: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])

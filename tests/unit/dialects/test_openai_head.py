@@ -1,0 +1,100 @@
+"""What is checked of an OpenAI request before any upstream is called."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects.openai import dialect
+from svc.errors import InvalidRequest
+
+USER = {"role": "user", "content": "hi"}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
+
+
+def test_the_few_fields() -> None:
+    head = dialect.head(body(stream=True, stream_options={"include_usage": True}, max_completion_tokens=7))
+    assert (head.model, head.stream, head.include_usage, head.max_tokens) == ("m", True, True, 7)
+
+
+def test_null_means_not_said() -> None:
+    head = dialect.head(body(stream=None, max_tokens=None, temperature=None, stream_options=None, n=None))
+    assert (head.stream, head.include_usage, head.max_tokens) == (False, False, None)
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_known_roles(role: str) -> None:
+    assert dialect.head(body(messages=[{"role": role, "content": "x"}])).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": 5}, "model"),
+        ({"model": ""}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
+        ({"messages": [USER, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0].type"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": "x"}}, "stream_options.include_usage"),
+        ({"temperature": 2.01}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 10**40}, "max_tokens"),
+        ({"max_completion_tokens": True}, "max_completion_tokens"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        dialect.head(body(**fields))
+    assert caught.value.param == param
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_a_missing_field_is_named(missing: str) -> None:
+    whole = {"model": "m", "messages": [USER]}
+    del whole[missing]
+    with pytest.raises(InvalidRequest) as caught:
+        dialect.head(json.dumps(whole).encode())
+    assert caught.value.param == missing
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b" \n",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"{",
+        b"hello",
+        body() + b"x",
+        b"\xef\xbb\xbf" + body(),
+        body()[:-1] + b',"x":NaN}',
+        body()[:-1] + b',"temperature":1e999}',
+        body()[:-1] + b',"temperature":Infinity}',
+        body()[:-1] + b',"x":"\xff"}',
+        body()[:-1] + b',"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"model":"\\udc00","messages":[{"role":"user","content":"x"}]}',
+        body()[:-1] + b',"max_tokens":' + b"9" * 6000 + b"}",
+    ],
+)
+def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        dialect.head(raw)

@@ -1,0 +1,103 @@
+"""Requests to an upstream of the same dialect: the client's own bytes, or the smallest change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects.base import Built
+from svc.dialects.openai import dialect
+from svc.errors import InvalidRequest
+from svc.wire.chat import Quirks, Target
+
+USER = {"role": "user", "content": "hi"}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
+
+
+def passed(raw: bytes, model: str = "m", **quirks: Any) -> Built:
+    return dialect.pass_request(raw, dialect.head(raw), Target(model, quirks=Quirks(**quirks)))
+
+
+def test_nothing_to_change_is_the_same_object() -> None:
+    raw = body(top_k=3, unknown={"a": 1})
+    assert passed(raw).body is raw
+
+
+def test_usage_is_asked_for_by_bytes() -> None:
+    raw = body(stream=True) + b" \n"
+    built = passed(raw)
+    assert built.body == raw.rstrip()[:-1] + b',"stream_options":{"include_usage":true}}'
+    assert json.loads(built.body)["stream_options"] == {"include_usage": True}
+
+
+def test_stream_options_of_the_client_are_kept() -> None:
+    built = passed(body(stream=True, stream_options={"include_obfuscation": False}))
+    assert json.loads(built.body)["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+
+
+def test_an_upstream_that_does_not_take_stream_options_gets_none() -> None:
+    assert passed(body(stream=True), stream_usage=False).body == body(stream=True)
+    asked = passed(body(stream=True, stream_options={"include_usage": True}), stream_usage=False)
+    assert "stream_options" not in json.loads(asked.body)
+
+
+def test_the_model_is_replaced_in_place() -> None:
+    raw = b'{"messages":[{"role":"user","content":"\\"model\\": \\"x\\""}], "model" : "gp\\"t", "seed":1}'
+    assert passed(raw, model='a"b').body == raw.replace(b'"gp\\"t"', b'"a\\"b"')
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"model":"secret","model":"m","messages":[{"role":"user","content":"hi"}]}',
+        b'{"mod\\u0065l":"secret","messages":[{"role":"user","content":"hi"}],"model":"m"}',
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"max_tokens":2}',
+        b'{"\\u006d\\u006f\\u0064\\u0065\\u006c":"m","messages":[{"role":"user","content":"hi"}]}',
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_written_anew(raw: bytes) -> None:
+    sent = passed(raw).body
+    assert sent.count(b'"model"') == 1
+    assert b"secret" not in sent
+    assert json.loads(sent) == json.loads(raw)
+
+
+def test_hints_that_the_upstream_rejects_are_left_out_and_named() -> None:
+    raw = body(n=1, logprobs=False, seed=7, messages=[{**USER, "name": "bob"}])
+    built = passed(raw, rejects=("n", "logprobs", "logit_bias", "seed", "messages[].name"))
+    assert json.loads(built.body) == {"model": "m", "messages": [USER]}
+    assert built.dropped == ("n", "logprobs", "seed", "messages[].name")
+
+
+@pytest.mark.parametrize("field", [{"n": 2}, {"logprobs": True}, {"top_logprobs": 3}, {"logit_bias": {"5": 1}}])
+def test_what_would_change_the_answers_form_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        passed(body(**field), rejects=("n", "logprobs", "top_logprobs", "logit_bias"))
+    assert caught.value.param == next(iter(field))
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"), [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
+)
+def test_the_two_names_of_the_limit(sent: str, taken: str) -> None:
+    built = passed(body(**{sent: 5}), rejects=(sent,))
+    assert json.loads(built.body)[taken] == 5
+    assert sent not in json.loads(built.body)
+    assert built.dropped == ()
+
+
+def test_renames_and_least_temperature() -> None:
+    built = passed(body(seed=3, temperature=0), renames={"seed": "random_seed"}, min_temperature=1e-8)
+    sent = json.loads(built.body)
+    assert (sent["random_seed"], sent["temperature"]) == (3, 1e-8)
+    assert "seed" not in sent
+
+
+def test_a_nested_field_of_a_rejected_name_stays() -> None:
+    raw = body(tools=[{"type": "function", "function": {"name": "f", "parameters": {"seed": 1}}}])
+    assert json.loads(passed(raw, rejects=("seed", "messages[].name")).body) == json.loads(raw)
