@@ -11,6 +11,7 @@ SvcError
 ├── RateLimited             rate_limit_exceeded    429
 ├── ProviderFailed          provider_error         502
 ├── InternalError           internal_error         500
+├── CommandFailed           what a command could not do (exit status 1)
 └── UsageError              what a person at the command line can mend (exit status 2)
 
 An error carries what its reader may see: no key, no internal address.
@@ -133,6 +134,12 @@ class ProviderFailed(SvcError):
 
 class InternalError(SvcError):
     """A fault of ours; the log has it under the request id."""
+
+
+class CommandFailed(SvcError):
+    """A command was used rightly and could not be done; the message says what to do next."""
+
+    code = "command_failed"
 
 
 class UsageError(SvcError):

@@ -1,0 +1,108 @@
+"""The command `svc`: finds the verb, runs it, and turns errors into one line. What a verb does is in its own file.
+
+A verb is a module of this package. Its docstring is its help (the first line is its line in `svc --help`), and it has
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None
+    def run(args: argparse.Namespace) -> int                        # the exit status
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import NoReturn
+
+import svc
+from svc import plugins
+from svc.errors import SvcError, UsageError
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are UsageErrors: one line, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.rstrip('.')}. See: {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except UsageError as error:
+        return _fail(error.message, 2)
+    except SvcError as error:
+        return _fail(error.message, 1)
+    except BrokenPipeError:
+        # The reader left (`svc models ls | head`). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        print(f"svc {svc.__version__}")
+        return 0
+    verb, module = argv[0], _load(argv[0])
+    parser = _parser(f"svc {verb}", module.__doc__ or "")
+    module.add_arguments(parser)
+    status: int = module.run(parser.parse_args(argv[1:]))
+    sys.stdout.flush()
+    return status
+
+
+def _load(verb: str) -> ModuleType:
+    try:
+        module: ModuleType = plugins.load("cli", verb)
+    except UsageError as error:
+        raise UsageError(f"There is no such command: {error.message} See: svc --help") from None
+    return module
+
+
+def _parser(prog: str, doc: str) -> Parser:
+    """The part of the docstring from `Examples` on is shown as it stands, after the arguments."""
+    text, _, examples = doc.partition("\nExamples")
+    epilog = f"Examples{examples}" if examples else None
+    formatter = argparse.RawDescriptionHelpFormatter
+    return Parser(prog=prog, description=text.strip(), epilog=epilog, formatter_class=formatter, allow_abbrev=False)
+
+
+def _overview() -> str:
+    verbs = plugins.names("cli")
+    width = max(map(len, verbs), default=0)
+    lines = [f"  {verb:<{width}}  {plugins.summary('cli', verb)}" for verb in verbs]
+    head = (svc.__doc__ or "").strip()
+    return "\n".join(
+        [
+            head,
+            "",
+            "usage: svc COMMAND [OPTION…]",
+            "",
+            *lines,
+            "",
+            "svc COMMAND --help has examples; start with: svc up",
+        ]
+    )
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"svc: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)  # so that what is half done is cleaned up on the way out

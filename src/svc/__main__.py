@@ -1,0 +1,7 @@
+"""`python -m svc` is `svc`."""
+
+import sys
+
+from svc.cli import main
+
+sys.exit(main())

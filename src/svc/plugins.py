@@ -1,0 +1,65 @@
+"""Plug-ins: a name becomes the module of that name, else an installed entry point. There is no table to edit.
+
+kind `dialects`, name `openai`   ->  module svc.dialects.openai
+kind `cli`, name `sign-key`      ->  module svc.cli.sign_key
+kind `dialects`, name `mine`     ->  entry point `mine` of the group `svc.dialects`
+
+A module called `base`, or one that begins with an underscore, is what plug-ins of that kind share, and no plug-in.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from importlib import metadata
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from svc.errors import UsageError
+
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+
+
+def load(kind: str, name: str) -> Any:
+    """The plug-in: a module, or what the entry point names. Raises UsageError that lists the known names.
+
+    An ImportError from inside the plug-in is left as it is: it says what that plug-in lacks.
+    """
+    if _is_module(kind, name):
+        return importlib.import_module(_module(kind, name))
+    for entry in metadata.entry_points(group=f"svc.{kind}", name=name):
+        return entry.load()
+    raise UsageError(f"{name[:64]!r} is not known here; known: {', '.join(names(kind)) or 'none'}.")
+
+
+def names(kind: str) -> list[str]:
+    """The name of every plug-in of a kind, sorted, without importing any."""
+    package: ModuleType = importlib.import_module(f"svc.{kind}")
+    modules = {
+        module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__) if _public(module.name)
+    }
+    return sorted(modules | {entry.name for entry in metadata.entry_points(group=f"svc.{kind}")})
+
+
+def summary(kind: str, name: str) -> str:
+    """The first line of a plug-in's docstring, read and not run, so that listing is quick; may be empty."""
+    if not _is_module(kind, name):
+        return (getattr(load(kind, name), "__doc__", None) or "").strip().partition("\n")[0]
+    spec = find_spec(_module(kind, name))
+    source = spec.loader.get_source(spec.name) if spec and hasattr(spec.loader, "get_source") else None  # type: ignore[union-attr]
+    return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]
+
+
+def _is_module(kind: str, name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and _public(name) and find_spec(_module(kind, name)) is not None
+
+
+def _module(kind: str, name: str) -> str:
+    return f"svc.{kind}.{name.replace('-', '_')}"
+
+
+def _public(name: str) -> bool:
+    return name != "base" and not name.startswith("_")
