@@ -1,0 +1,64 @@
+"""What the verbs share: the progress bar, tables, and where state lies. No verb itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+WIDTH = 24
+
+
+def home() -> Path:
+    """The state folder, `SVC_HOME`."""
+    return Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser()
+
+
+def registry_root() -> Path:
+    """Where models lie, `SVC_REGISTRY_ROOT`."""
+    return Path(os.environ.get("SVC_REGISTRY_ROOT") or home() / "registry").expanduser()
+
+
+class Progress:
+    """A bar on standard error while it is a terminal, and nothing otherwise. Use it as a context."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+        self._terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        """`done` of `total` bytes of what the label says; a total of 0 is work without a measure."""
+        if not self._terminal:
+            return
+        full = WIDTH * done // total if total else 0
+        bar = f" [{'█' * full}{' ' * (WIDTH - full)}] {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else " …"
+        if f"{label}{bar}" != self._shown:
+            self._shown = f"{label}{bar}"
+            sys.stderr.write(f"\r\x1b[K{self._shown}")
+            sys.stderr.flush()
+
+
+def print_json(value: Any) -> None:
+    """For `--json`."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell; the first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

