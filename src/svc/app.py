@@ -1,0 +1,142 @@
+"""The composition root: settings -> services -> servers. The only place that wires."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.loops.auto import auto_loop_factory
+
+from svc import plugins, telemetry
+from svc.errors import UsageError
+from svc.gateway.door import FrontDoor
+from svc.gateway.plane import Plane
+from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.router import Router
+from svc.gateway.routes import application
+from svc.gateway.upstream import Upstream, default_tls
+from svc.security import Keyring
+from svc.settings import Settings
+from svc.telemetry import LineWriter
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; raises UsageError that names the port when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for any that is free."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """`http://host:port` of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve_gateway(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
+    writer = telemetry.configure()
+    try:
+        with _exit_quietly(), asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            runner.run(_serve(settings, listener, ready, writer))
+    finally:
+        writer.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says when it answers."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is there now lives as long as the process: no collection has to look at it again
+        gc.set_threshold(50_000, 20, 100)
+        self._ready()
+
+
+@contextlib.contextmanager
+def _exit_quietly() -> Iterator[None]:
+    """uvicorn raises the signal again that ended it; being asked to stop is not a failure here."""
+    previous = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Leave:  # came before the server was there to take it
+        return
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Leave(BaseException):
+    """A signal to stop."""
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise _Leave
+
+
+async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None], writer: LineWriter) -> None:
+    async with _plane(settings, writer) as plane:
+        server = _Server(_config(plane, application(plane)), lambda: ready(address_of(listener)))
+        with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
+            await server.serve([listener])
+
+
+@contextlib.asynccontextmanager
+async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]:
+    offers: list[Offer] = []
+    for provider in providers_of(settings):
+        offers += offers_of(provider)
+    upstream = Upstream(
+        connect_timeout=settings.gateway.connect_timeout,
+        tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
+    )
+    router = Router(offers, settings.routing.fallbacks)
+    plane = Plane(settings, router, Keyring(settings.api_keys), upstream, writer)
+    plane.start()
+    try:
+        yield plane
+    finally:
+        await plane.close()
+
+
+def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
+    hot = {
+        b"/v1/chat/completions": plugins.load("dialects", "openai").dialect,
+    }
+    return uvicorn.Config(
+        app,
+        http=functools.partial(FrontDoor, plane, hot),  # type: ignore[arg-type]
+        ws="websockets-sansio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(plane.settings.gateway.drain_timeout),
+        timeout_keep_alive=int(plane.settings.gateway.keep_alive),
+    )

@@ -1,0 +1,269 @@
+"""One try at one target: from sending the request to the last byte of its answer, or a Failure.
+
+waiting ── 200, event-stream ──> streaming ── the pipe has ended ──> draining ── on_end ──> over
+   │ ├──── 200 ───────────────> collecting ── on_end ──> answered
+   │ └──── another status ────> collecting ── on_end ──> failed
+   └────── lost, late ────────> failed
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from svc.dialects.base import Dialect, Passed, Pipe
+from svc.errors import ProviderFailed, SvcError
+from svc.gateway.failures import Failure, judge, late, not_understood, unreachable
+from svc.gateway.providers import Offer
+from svc.gateway.upstream import Call, Upstream
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer that is not a stream."""
+MAX_ERROR = 64 * 1024
+"""Bytes of an error answer that are looked at."""
+DRAIN_SECONDS = 1.0
+"""After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
+
+
+class Timeouts(Protocol):
+    """In seconds, see `[gateway]`."""
+
+    @property
+    def first_byte_timeout(self) -> float: ...
+
+    @property
+    def idle_timeout(self) -> float: ...
+
+
+class Owner(Protocol):
+    """The exchange that an attempt is for."""
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
+        """Nothing has gone to the client."""
+
+    def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
+        """A whole answer that is not a stream."""
+
+    def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
+        """A piece of a stream that has started; the last one when `pipe.ended`."""
+
+
+class Attempt:
+    """Implements `upstream.Receiver` for one call."""
+
+    __slots__ = (
+        "_active",
+        "_body",
+        "_call",
+        "_client",
+        "_headers",
+        "_owner",
+        "_paused",
+        "_pipe",
+        "_size",
+        "_status",
+        "_stream",
+        "_timeouts",
+        "deadline",
+        "offer",
+        "over",
+    )
+
+    def __init__(
+        self, owner: Owner, offer: Offer, client: Dialect, timeouts: Timeouts, *, stream: bool, include_usage: bool
+    ) -> None:
+        self.offer = offer
+        self.deadline = math.inf
+        """Loop time at which `expire` is due."""
+        self.over = False
+        self._owner: Owner | None = owner
+        self._client = client
+        self._timeouts = timeouts
+        self._stream = stream
+        self._pipe: Pipe | None = client.pass_stream(include_usage=include_usage) if stream else None
+        self._call: Call | None = None
+        self._paused = False
+        self._status = 0
+        self._headers: Mapping[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+        self._active = False
+        """Pieces have come since the last tick."""
+
+    def send(self, upstream: Upstream, body: bytes, now: float) -> None:
+        """Begins. `now` is loop time."""
+        self.deadline = now + self._timeouts.first_byte_timeout
+        self._call = upstream.send(self.offer, body, self)
+
+    def cancel(self) -> None:
+        """Lets go of the upstream at once; nothing more is reported."""
+        self._owner = None
+        self._finish()
+        if self._call is not None:
+            self._call.cancel()
+
+    def pause(self) -> None:
+        """The client does not read: neither do we, and the upstream's idle time does not count."""
+        self._paused = True
+        if self._call is not None:
+            self._call.pause()
+
+    def resume(self, now: float) -> None:
+        if self._paused and self._call is not None:
+            self._paused = False
+            self.deadline = now + self._timeouts.idle_timeout
+            self._call.resume()
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second: the pieces since the last call move the deadline, not each of them alone."""
+        if self._active:
+            self._active = False
+            self.deadline = now + self._timeouts.idle_timeout
+        elif now >= self.deadline and not self._paused:
+            self._expire()
+
+    def stop(self, failure: Failure) -> None:
+        """Breaks off from our side: a stream that has started ends in an honest error."""
+        self._break(failure)
+
+    def _expire(self) -> None:
+        if self._owner is None:  # draining
+            self.cancel()
+            return
+        waiting = not self._status or (self._pipe is not None and not self._pipe.started)
+        self._break(late("to begin its answer" if waiting else "between two pieces of its answer"))
+
+    # upstream.Receiver
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._status = status
+        self._headers = headers
+        if self._stream and status == 200 and b"event-stream" not in headers.get(b"content-type", b"event-stream"):
+            self._stream = False  # what it is will be seen at its end
+        if not self._stream:
+            self._active = True
+
+    def on_body(self, data: bytes) -> None:
+        if self._stream and self._status == 200:
+            self._feed(data)
+            return
+        self._active = True
+        self._size += len(data)
+        if self._size <= (MAX_ANSWER if self._status == 200 else MAX_ERROR):
+            self._body.append(data)
+        elif self._status == 200:
+            self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
+
+    def on_end(self) -> None:
+        self._finish()
+        if self._owner is None:
+            return
+        if self._status != 200:
+            message = self.offer.provider.dialect.read_error(b"".join(self._body))
+            self._fail(judge(self._status, self._headers, message))
+        elif self._stream and self._pipe is not None:
+            self._end_stream(self._pipe)
+        else:
+            self._answer(b"".join(self._body))
+
+    def on_lost(self, reason: str, *, late: bool) -> None:
+        self._finish()
+        if self._owner is None:
+            return
+        if late:
+            self._fail(_LATE_CONNECT)
+        elif self._status and self._status != 200:
+            self._fail(judge(self._status, self._headers, None))
+        elif self._pipe is not None and self._pipe.started:
+            self._cut(self._pipe, ProviderFailed("The provider broke off in the middle of its answer."))
+        else:
+            self._fail(unreachable())
+
+    # inside
+
+    def _feed(self, data: bytes) -> None:
+        pipe, owner = self._pipe, self._owner
+        if owner is None or pipe is None:
+            return
+        self._active = True
+        try:
+            out = pipe.feed(data)
+        except SvcError as error:
+            self._break(not_understood(error))
+            return
+        if pipe.started and (out or pipe.ended):
+            if pipe.ended:
+                self._drain(pipe)
+            owner.attempt_streamed(self, out, pipe)
+        elif not pipe.started:
+            self._active = False
+
+    def _drain(self, pipe: Pipe) -> None:
+        self._owner = None
+        if pipe.error is not None:
+            self.cancel()
+        else:
+            self._active = True
+            self._timeouts = _DRAIN
+
+    def _end_stream(self, pipe: Pipe) -> None:
+        try:
+            out = pipe.end()
+        except SvcError as error:
+            self._fail(not_understood(error))
+            return
+        if not pipe.started:
+            self._fail(not_understood(pipe.error or ProviderFailed("The provider's answer is empty.")))
+        elif self._owner is not None:
+            self._owner.attempt_streamed(self, out, pipe)
+
+    def _answer(self, raw: bytes) -> None:
+        upstream, client = self.offer.provider.dialect, self._client
+        try:
+            if self._pipe is not None:
+                raise ProviderFailed("The provider did not answer with a stream.")
+            if upstream.name == client.name:
+                passed = client.pass_answer(raw)
+            else:
+                answer = upstream.read_answer(raw)
+                passed = Passed(client.write_answer(answer), answer.usage, answer.finish, answer.model)
+        except SvcError as error:
+            self._fail(not_understood(error))
+            return
+        if self._owner is not None:
+            self._owner.attempt_answered(self, passed)
+
+    def _break(self, failure: Failure) -> None:
+        """Ends the call from our side."""
+        pipe = self._pipe
+        owner = self._owner
+        self.cancel()
+        self._owner = owner
+        if pipe is not None and pipe.started:
+            self._cut(pipe, failure.error)
+        else:
+            self._fail(failure)
+
+    def _cut(self, pipe: Pipe, error: SvcError) -> None:
+        """A stream that has started cannot be tried again: it ends in an honest error."""
+        out = pipe.fail(error)
+        if self._owner is not None:
+            self._owner.attempt_streamed(self, out, pipe)
+
+    def _fail(self, failure: Failure) -> None:
+        if self._owner is not None:
+            self._owner.attempt_failed(self, failure)
+
+    def _finish(self) -> None:
+        self.over = True
+        self.deadline = math.inf
+
+
+class _Drain:
+    first_byte_timeout = DRAIN_SECONDS
+    idle_timeout = DRAIN_SECONDS
+
+
+_DRAIN = _Drain()
+_LATE_CONNECT = late("to accept a connection")

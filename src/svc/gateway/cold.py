@@ -1,0 +1,21 @@
+"""Every request that is not hot: uvicorn's own protocol, fed one whole request at a time by the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class Cold(HttpToolsProtocol):
+    """Runs the ASGI application for a connection that stays the door's. `answered` is called after each answer."""
+
+    def __init__(self, answered: Callable[[], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._answered = answered
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # unused connections are the door's to close
+        self._answered()

@@ -1,0 +1,397 @@
+"""The front door: every client connection of the gateway. HTTP/1.1, parsed by llhttp (httptools), with limits.
+
+    idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── answered ──> idle
+      hot routes (POST of a chat) are answered by an Exchange; all else by the ASGI application, through uvicorn's
+      own protocol (`cold`), which gets each request whole. A WebSocket leaves with its connection to uvicorn.
+
+The limits hold for both: size and number of headers, slow heads, slow bodies, size of bodies, requests in advance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+
+from svc.dialects.base import Dialect
+from svc.errors import AuthenticationFailed, InvalidRequest, SvcError, TooLarge
+from svc.gateway.cold import Cold
+from svc.gateway.exchange import Exchange
+from svc.gateway.plane import Plane
+from svc.gateway.request import Request
+from svc.security import bearer
+from svc.wire.problem import encode_problem
+
+MAX_PIPELINED = 16
+"""Requests that may wait on one connection."""
+LINGER_SECONDS = 5.0
+"""After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
+MAX_AHEAD = 64 * 1024
+"""Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
+HIGH_WATER = 64 * 1024
+"""Bytes that wait for a client before the upstream is no longer read."""
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class FrontDoor(asyncio.Protocol):
+    """One client connection; also the `Client` of its exchanges. `options` are uvicorn's."""
+
+    __slots__ = (
+        "_busy",
+        "_cold",
+        "_deadline",
+        "_exchange",
+        "_head_size",
+        "_held",
+        "_hot",
+        "_options",
+        "_parser",
+        "_paused",
+        "_plane",
+        "_queue",
+        "_request",
+        "_shutting",
+        "_state",
+        "_throttled",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect], **options: Any) -> None:
+        self._plane = plane
+        self._hot = hot
+        self._options = options
+        self._parser = httptools.HttpRequestParser(self)
+        self._queue: deque[Request] = deque()
+        self._busy: Request | None = None
+        """The request that is being answered."""
+        self._request: Request | None = None
+        """The request that is being read."""
+        self._exchange: Exchange | None = None
+        self._cold: Cold | None = None
+        self._held = b""
+        self._head_size = 0
+        self._paused = False
+        self._shutting = False
+        self._throttled = False
+        self._state = "idle"
+        self._deadline = math.inf
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._plane.doors.add(self)
+        self._options["server_state"].connections.add(self)
+        self._wait("idle", self._plane.settings.gateway.keep_alive)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state == "lingering":
+            return
+        if self._state == "idle" and self._busy is None:
+            self._wait("head", self._plane.settings.gateway.header_timeout)
+        if self._request is None or not self._request.headed:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            refusal = error.__context__ if isinstance(error.__context__, SvcError) else None
+            self._reject(refusal or InvalidRequest("The request is not valid HTTP."))
+            return
+        self._check_unfinished()
+
+    def eof_received(self) -> None:
+        """The client has gone: `connection_lost` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.gone()
+        if self._cold is not None:
+            self._cold.connection_lost(exc)
+        self._queue.clear()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._deadline = self._plane.now() + self._plane.settings.gateway.write_timeout
+        if self._exchange is not None:
+            self._exchange.pause()
+        elif self._cold is not None:
+            self._cold.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._deadline = math.inf if self._busy is not None else self._deadline
+        if self._exchange is not None:
+            self._exchange.resume()
+        elif self._cold is not None:
+            self._cold.resume_writing()
+
+    # uvicorn
+
+    def shutdown(self) -> None:
+        """The server stops: what runs is finished, then the connection is closed."""
+        self._shutting = True
+        if self._busy is None:
+            self._close()
+        elif self._cold is not None and self._exchange is None:
+            self._cold.shutdown()
+
+    # time
+
+    def _wait(self, state: str, seconds: float) -> None:
+        self._state = state
+        self._deadline = self._plane.now() + seconds
+
+    def tick(self, now: float) -> None:
+        """Looks whether the client is too slow."""
+        if now < self._deadline:
+            return
+        if self._state in ("head", "body") and not self._paused:
+            self._reject(InvalidRequest("The request took too long to arrive."), status=408)
+        elif self._state == "idle" and self._busy is None and not self._paused:
+            self._close()
+        else:  # it does not read, lingers, or does not let itself be closed
+            self.transport.abort()
+
+    def _close(self) -> None:
+        self._wait("closing", self._plane.settings.gateway.write_timeout)
+        self.transport.close()
+
+    def _leave(self) -> None:
+        self._plane.doors.discard(self)
+        self._options["server_state"].connections.discard(self)
+
+    # llhttp
+
+    def on_message_begin(self) -> None:
+        self._request = Request()
+
+    def on_url(self, url: bytes) -> None:
+        if self._request is not None:
+            self._request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._request is not None:
+            self._request.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        if request is None:
+            return
+        limits = self._plane.settings.gateway
+        request.head(self._parser.get_method(), self._parser.get_http_version(), int(limits.max_header * 1024))
+        self._head_size = 0
+        if request.declared > limits.max_body * 1024 * 1024:
+            raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
+        if request.method == b"POST":
+            request.dialect = self._hot.get(request.path)
+            if request.dialect is not None:
+                self._admit(request)
+        if request.expects and not self._queue and self._busy is None and request.refusal is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _admit(self, request: Request) -> None:
+        """Refused requests are read to their end, but not kept."""
+        values = dict(request.headers)
+        authorization = values.get(b"authorization", b"").decode("latin-1")
+        try:
+            request.key = self._plane.keyring.find(
+                bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
+            )
+            request.check_form(values)
+        except SvcError as error:
+            request.refusal = error
+
+    def on_body(self, data: bytes) -> None:
+        request = self._request
+        if request is None:
+            return
+        request.size += len(data)
+        if request.size > self._plane.settings.gateway.max_body * 1024 * 1024:
+            raise TooLarge(f"The body is larger than {self._plane.settings.gateway.max_body:g} MiB.")
+        if request.refusal is None:
+            request.body.append(data)
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        if request is None:
+            return
+        request.keep_alive = self._parser.should_keep_alive()
+        self._queue.append(request)
+        if len(self._queue) > MAX_PIPELINED:
+            raise InvalidRequest("Too many requests were sent in advance.")
+        if self._busy is None:
+            self._next()
+
+    def _check_unfinished(self) -> None:
+        """After each read: how much of a head, or of a body, has come."""
+        request = self._request
+        limits = self._plane.settings.gateway
+        if self._busy is not None and not self._throttled and self._waiting() > MAX_AHEAD:
+            self._throttled = True
+            self.transport.pause_reading()
+        if request is not None and request.headed:
+            if self._state != "body" and self._busy is None:
+                self._wait("body", limits.body_timeout)
+        elif self._head_size > limits.max_header * 1024 and self._state == "head":
+            self._reject(InvalidRequest("The request's head is too large."), status=431)
+
+    def _waiting(self) -> int:
+        """Bytes that were sent in advance."""
+        return sum(request.size for request in self._queue) + (self._request.size if self._request else 0)
+
+    # answering
+
+    def _next(self) -> None:
+        """Takes the next request that has come whole."""
+        if self.transport.is_closing():
+            return
+        if not self._queue:
+            if self._shutting:
+                self._close()
+            elif self._request is None:
+                self._wait("idle", self._plane.settings.gateway.keep_alive)
+            else:
+                self._wait("head", self._plane.settings.gateway.header_timeout)
+            return
+        request = self._busy = self._queue.popleft()
+        self._state, self._deadline = "answering", math.inf
+        if request.dialect is not None:
+            self._answer_hot(request, request.dialect)
+        else:
+            self._answer_cold(request)
+
+    def _answer_hot(self, request: Request, dialect: Dialect) -> None:
+        request_id = self._plane.new_request_id()
+        if request.refusal is not None or request.key is None:
+            self._refuse(request.refusal or AuthenticationFailed("There is no API key."), dialect, request_id, request)
+            return
+        exchange = Exchange(
+            self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
+        )
+        self._exchange = exchange
+        exchange.start(b"".join(request.body) if len(request.body) != 1 else request.body[0])
+
+    def _refuse(self, error: SvcError, dialect: Dialect, request_id: str, request: Request) -> None:
+        headers = f"x-request-id: {request_id}\r\n"
+        if request.client_request_id:
+            headers += f"x-client-request-id: {request.client_request_id}\r\n"
+        headers += "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        self.answer(error.status, headers, dialect.write_error(error, request_id))
+
+    def _answer_cold(self, request: Request) -> None:
+        if self._cold is None:
+            self._cold = Cold(self._answered, **self._options)
+            self._cold.connection_made(self.transport)
+            self._options["server_state"].connections.discard(self._cold)
+        self._cold.data_received(request.serialised())
+
+    def _upgrade(self, rest: bytes) -> None:
+        """A WebSocket goes to uvicorn with its connection; others are ignored, as HTTP allows."""
+        request, self._request = self._request, None
+        if request is None or self._busy is not None:
+            self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
+        elif request.websocket:
+            self._leave()
+            cold = Cold(self._answered, **self._options)
+            cold.connection_made(self.transport)
+            cold.data_received(request.serialised())
+            if rest and not self.transport.is_closing():
+                self.transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
+        else:
+            self._parser = httptools.HttpRequestParser(self)
+            self._state = "idle"
+            self.data_received(request.serialised(upgrade=False) + rest)
+
+    def _answered(self) -> None:
+        """The answer to `_busy` is written; what came in the meantime is next."""
+        request, self._busy, self._exchange = self._busy, None, None
+        if self._state == "lingering" or request is None:
+            return
+        if self._throttled:
+            self._throttled = False
+            self.transport.resume_reading()
+        if request.keep_alive:
+            self._next()
+        else:
+            self._close()
+
+    def _reject(self, error: SvcError, *, status: int | None = None) -> None:
+        """Refuses what cannot be read any further. The client gets a moment to read the answer."""
+        if self._busy is not None:  # an answer is under way: no other may be mixed into it
+            self.transport.abort()
+            return
+        request_id = self._plane.new_request_id()
+        self.transport.write(
+            self._head(
+                status or error.status, f"x-request-id: {request_id}\r\nconnection: close\r\n", encode_problem(error)
+            )
+        )
+        self._queue.clear()
+        self._wait("lingering", LINGER_SECONDS)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self._close()
+
+    def _head(self, status: int, headers: str, body: bytes) -> bytes:
+        line = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ndate: {self._plane.date}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+        )
+        return line.encode("latin-1") + body
+
+    # exchange.Client
+
+    def answer(self, status: int, headers: str, body: bytes) -> None:
+        request = self._busy
+        if request is None or self.transport.is_closing():
+            return
+        if self._shutting:
+            request.keep_alive = False
+        if not request.keep_alive:
+            headers += "connection: close\r\n"
+        self.transport.write(self._head(status, headers, body))
+        self._answered()
+
+    def begin(self, headers: str) -> None:
+        request = self._busy
+        if request is None:
+            return
+        framing = "transfer-encoding: chunked\r\n" if request.chunkable else ""
+        request.keep_alive = request.keep_alive and request.chunkable and not self._shutting
+        if not request.keep_alive:
+            framing += "connection: close\r\n"
+        self._held = (
+            f"HTTP/1.1 200 OK\r\ndate: {self._plane.date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+            f"cache-control: no-cache\r\n{framing}{headers}\r\n"
+        ).encode("latin-1")
+
+    def write(self, data: bytes, *, end: bool) -> None:
+        request = self._busy
+        if request is None or self.transport.is_closing():
+            return
+        if request.chunkable:
+            chunk = b"%b%x\r\n%b\r\n" % (self._held, len(data), data) if data else self._held
+            if end:
+                chunk += b"0\r\n\r\n"
+        else:
+            chunk = self._held + data
+        self._held = b""
+        if chunk:
+            self.transport.write(chunk)
+        if end:
+            self._answered()

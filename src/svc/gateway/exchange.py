@@ -1,0 +1,300 @@
+"""One client's request: checked, routed, tried at its targets in order, answered, recorded.
+
+    start ── refused ──────────────────────────────> over      (nothing was sent to any upstream)
+      └── trying ─┬─ a whole answer ────────────────> over
+           ^   │  ├─ streaming ── end mark / error ─> over
+           └───┘  └─ nothing left to try ───────────> over
+      a failure        gone (the client left), expire (total time-out): from anywhere
+
+There is no task here: everything happens in callbacks, which is what makes a request cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
+from svc.errors import InternalError, ModelNotFound, SvcError
+from svc.gateway.attempt import Attempt
+from svc.gateway.failures import WAITABLE, Failure, Then, backoff, late
+from svc.gateway.providers import Offer
+from svc.gateway.record import Record, Status
+from svc.gateway.router import shown
+from svc.security import Key
+from svc.wire.chat import ChatRequest, Usage
+
+if TYPE_CHECKING:
+    from svc.gateway.plane import Plane
+
+log = logging.getLogger("svc.gateway")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+class Client(Protocol):
+    """The connection to the client, as an exchange sees it."""
+
+    def answer(self, status: int, headers: str, body: bytes) -> None:
+        """A whole answer; `headers` are lines that each end in CRLF."""
+
+    def begin(self, headers: str) -> None:
+        """The head of a stream with status 200."""
+
+    def write(self, data: bytes, *, end: bool) -> None:
+        """A piece of a stream, which ends with it if `end`."""
+
+
+class Exchange:
+    """Owns the attempts of one request; `client` is told the outcome exactly once."""
+
+    __slots__ = (
+        "_attempt",
+        "_attempts",
+        "_began",
+        "_built",
+        "_chain",
+        "_client",
+        "_dialect",
+        "_dropped",
+        "_first_byte",
+        "_head",
+        "_hub",
+        "_index",
+        "_key",
+        "_plane",
+        "_raw",
+        "_streaming",
+        "_timer",
+        "_tries",
+        "_wait",
+        "client_request_id",
+        "deadline",
+        "over",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        plane: Plane,
+        client: Client,
+        dialect: Dialect,
+        key: Key,
+        *,
+        request_id: str,
+        client_request_id: str | None,
+    ) -> None:
+        self._plane = plane
+        self._client = client
+        self._dialect = dialect
+        self._key = key
+        self.request_id = request_id
+        self.client_request_id = client_request_id
+        self.over = False
+        self._began = plane.now()
+        self._first_byte = 0.0
+        self.deadline = self._began + plane.settings.gateway.total_timeout
+        self._attempt: Attempt | None = None
+        self._attempts = 0
+        self._tries = 0
+        self._index = 0
+        self._wait = 0.0
+        self._chain: tuple[Offer, ...] = ()
+        self._head: Head | None = None
+        self._hub: ChatRequest | None = None
+        self._built: Built | None = None
+        self._raw = b""
+        self._dropped: tuple[str, ...] = ()
+        self._streaming = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, raw: bytes) -> None:
+        """Takes the request's body. Errors of the client's are answered at once."""
+        self._raw = raw
+        self._plane.exchanges.add(self)
+        self._guarded(self._open)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """The edge: an error is answered, and a fault of ours does not take the connection with it."""
+        try:
+            step()
+        except SvcError as error:
+            self._refuse(error)
+        except Exception:  # noqa: BLE001
+            self.fault()
+
+    def _open(self) -> None:
+        head = self._head = self._dialect.head(self._raw)
+        if not self._key.may_use(head.model):
+            raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
+        self._chain = self._plane.router.route(head.model)
+        self._try()
+
+    def fault(self) -> None:
+        """A fault of ours: logged with its traceback, answered with nothing but the request id."""
+        log.exception("fault in request %s", self.request_id)
+        self._refuse(InternalError(f"Something went wrong here. Report it with the request id {self.request_id}."))
+
+    def gone(self) -> None:
+        """The client left: whatever runs is let go of."""
+        if not self.over:
+            self._record("client_closed", 499, None, None)
+            self._end()
+
+    def pause(self) -> None:
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        if self._attempt is not None:
+            self._attempt.resume(self._plane.now())
+
+    def tick(self, now: float) -> None:
+        """The total time-out."""
+        if now >= self.deadline:
+            self.stop(late("for the whole answer"))
+
+    def stop(self, failure: Failure) -> None:
+        """Ends it from our side, whatever state it is in, with an honest error."""
+        if self.over:
+            return
+        if self._attempt is not None and self._streaming:
+            self._attempt.stop(failure)
+        else:
+            self._refuse(failure.error)
+
+    # trying
+
+    def _try(self) -> None:
+        offer = self._chain[self._index]
+        if self._built is None:
+            self._built = self._build(offer)
+            self._dropped = self._built.dropped
+        head = self._head
+        if head is None:
+            raise InternalError("a request without a head")
+        plane = self._plane
+        attempt = Attempt(
+            self,
+            offer,
+            self._dialect,
+            plane.settings.gateway,
+            stream=head.stream,
+            include_usage=head.include_usage,
+        )
+        self._attempt = attempt
+        self._attempts += 1
+        self._tries += 1
+        plane.attempts.add(attempt)
+        attempt.send(plane.upstream, self._built.body, plane.now())
+
+    def _build(self, offer: Offer) -> Built:
+        dialect, head = offer.provider.dialect, self._head
+        if dialect.name == self._dialect.name and head is not None:
+            return dialect.pass_request(self._raw, head, offer.target)
+        if self._hub is None:
+            self._hub = self._dialect.read_request(self._raw)
+        return dialect.write_request(self._hub, offer.target)
+
+    def _retry(self) -> None:
+        self._timer = None
+        if not self.over:
+            self._guarded(self._try)
+
+    # attempt.Owner
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
+        plane = self._plane
+        log.info("request %s: %s: %s", self.request_id, attempt.offer.provider.name, failure.error.message)
+        again = failure.then is Then.AGAIN and self._tries <= plane.settings.routing.retries
+        if again and (failure.retry_after or 0.0) <= WAITABLE:
+            self._wait = max(backoff(self._wait), failure.retry_after or 0.0)
+            self._timer = plane.loop.call_later(self._wait, self._retry)
+        elif failure.then is not Then.NOWHERE and self._index + 1 < len(self._chain):
+            self._index += 1
+            self._tries = 0
+            self._wait = 0.0
+            self._built = None
+            self._retry()
+        else:
+            self._refuse(failure.error)
+
+    def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
+        self._first_byte = self._plane.now()
+        self._record("ok", 200, passed.usage, passed.model)
+        self._client.answer(200, self._headers(), passed.body)
+        self._end()
+
+    def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
+        if not self._streaming:
+            self._streaming = True
+            self._first_byte = self._plane.now()
+            self._client.begin(self._headers())
+        if pipe.ended:
+            self._record("cut" if pipe.error else "ok", 200, pipe.usage, pipe.model)
+            self._client.write(data, end=True)
+            self._attempt = None
+            self._end()
+        else:
+            self._client.write(data, end=False)
+
+    # ending
+
+    def _refuse(self, error: SvcError) -> None:
+        if self.over:
+            return
+        self._record("error", error.status, None, None)
+        headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        if self._attempts:
+            headers += "x-should-retry: false\r\n"
+        self._client.answer(error.status, headers, self._dialect.write_error(error, self.request_id))
+        self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self._plane.exchanges.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and not attempt.over:
+            attempt.cancel()
+
+    def _headers(self) -> str:
+        lines = f"x-request-id: {self.request_id}\r\n"
+        if self.client_request_id:
+            lines += f"x-client-request-id: {self.client_request_id}\r\n"
+        if self._attempts:
+            provider = self._chain[self._index].provider.name
+            lines += f"x-svc-provider: {provider}\r\nx-svc-attempts: {self._attempts}\r\n"
+        if self._dropped:
+            names = ",".join(_UNSAFE.sub("?", name[:64]) for name in self._dropped[:32])
+            lines += f"x-svc-dropped: {names}\r\n"
+        return lines
+
+    def _record(self, status: Status, http_status: int, usage: Usage | None, model: str | None) -> None:
+        now = self._plane.now()
+        offer = self._chain[self._index] if self._attempts else None
+        self._plane.record(
+            Record(
+                request_id=self.request_id,
+                client_request_id=self.client_request_id,
+                key_id=self._key.id,
+                key_name=self._key.name,
+                endpoint=self._dialect.name,
+                model_asked=self._head.model if self._head else None,
+                model=model or (offer.model.id if offer else None),
+                provider=offer.provider.name if offer else None,
+                attempts=self._attempts,
+                status=status,
+                http_status=http_status,
+                prompt_tokens=usage.prompt_tokens if usage else None,
+                cached_tokens=usage.cached_tokens if usage else None,
+                completion_tokens=usage.completion_tokens if usage else None,
+                reasoning_tokens=usage.reasoning_tokens if usage else None,
+                latency_ms=(now - self._began) * 1000,
+                ttfb_ms=(self._first_byte - self._began) * 1000 if self._first_byte else None,
+            )
+        )

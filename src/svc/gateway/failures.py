@@ -1,0 +1,97 @@
+"""What a failed attempt means: the error that a client sees, and where else the request may go. Pure functions."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+
+import msgspec
+
+from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
+
+WAITABLE = 2.0
+"""Seconds; a provider that says `retry-after` a longer time is not waited for."""
+BACKOFF_BASE = 0.1
+BACKOFF_CAP = 2.0
+
+
+class Then(enum.Enum):
+    """Where a request may go after a failure."""
+
+    AGAIN = "the same target, then the next"
+    NEXT = "the next target"
+    NOWHERE = "nowhere: it would fail everywhere"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """How an attempt failed; `retry_after` in seconds, as the provider said it."""
+
+    error: SvcError
+    then: Then
+    retry_after: float | None = None
+
+
+def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> Failure:
+    """The failure that an upstream's status means (decisions.md, section 3). `message` is the upstream's own."""
+    if status in (400, 413, 422):
+        return Failure(InvalidRequest(message or "The provider refused the request as malformed."), Then.NOWHERE)
+    if status == 404:
+        return Failure(ModelNotFound(message or "The provider does not know the model.", param="model"), Then.NOWHERE)
+    if status == 429:
+        return _limited(retry_after(headers))
+    if status in (401, 402, 403):
+        return Failure(ProviderFailed("The provider refused the gateway's own credentials."), Then.NEXT)
+    if status == 408 or status >= 500:
+        words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
+        return Failure(ProviderFailed(f"The provider {words}."), Then.AGAIN, retry_after(headers))
+    if 400 <= status < 500:
+        return Failure(ProviderFailed(f"The provider refused the request with status {status}."), Then.NOWHERE)
+    return Failure(ProviderFailed(f"The provider answered with the unexpected status {status}."), Then.NEXT)
+
+
+def unreachable() -> Failure:
+    """No connection, or it broke before the first byte."""
+    return Failure(ProviderFailed("The provider could not be reached."), Then.AGAIN)
+
+
+def late(what: str) -> Failure:
+    """A time-out: tried elsewhere, never twice at the same place."""
+    return Failure(ProviderFailed(f"The provider took too long {what}."), Then.NEXT)
+
+
+def not_understood(error: SvcError) -> Failure:
+    """The answer was 200 and not usable, or an error event came first."""
+    if isinstance(error, InvalidRequest):
+        return Failure(error, Then.NOWHERE)
+    if isinstance(error, RateLimited):
+        return _limited(None)
+    return Failure(error, Then.AGAIN)
+
+
+def _limited(after: float | None) -> Failure:
+    wait = 1.0 if after is None else after
+    then = Then.AGAIN if wait <= WAITABLE else Then.NEXT
+    return Failure(RateLimited("The provider's rate limit is reached.", retry_after=wait), then, after)
+
+
+def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    """Seconds from `retry-after-ms`, or `retry-after` (a number or a date); None without a usable one."""
+    try:
+        if milliseconds := headers.get(b"retry-after-ms"):
+            return max(0.0, float(milliseconds) / 1000)
+        value = headers.get(b"retry-after", b"").decode("ascii")
+        if not value:
+            return None
+        if value.replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+def backoff(previous: float) -> float:
+    """Decorrelated jitter: seconds to wait, given the wait before (0 at first)."""
+    return min(BACKOFF_CAP, random.uniform(BACKOFF_BASE, max(BACKOFF_BASE, previous * 3)))  # noqa: S311

@@ -1,0 +1,105 @@
+"""What all requests of a gateway share: settings, routes, upstream connections, and one slow clock for time-outs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from svc.errors import ProviderFailed
+from svc.gateway.attempt import Attempt
+from svc.gateway.failures import Failure, Then
+from svc.gateway.record import Record
+from svc.gateway.router import Router
+from svc.gateway.upstream import Upstream
+from svc.security import Keyring
+from svc.settings import Settings
+from svc.telemetry import LineWriter
+
+if TYPE_CHECKING:
+    from svc.gateway.exchange import Exchange
+
+TICK = 0.25
+"""Seconds between two looks at the time-outs; they are exact to this."""
+
+
+class Ticking(Protocol):
+    """A client connection."""
+
+    def tick(self, now: float) -> None:
+        """`now` is loop time."""
+
+
+class Plane:
+    """Belongs to one event loop, from `start` to `close`."""
+
+    def __init__(
+        self, settings: Settings, router: Router, keyring: Keyring, upstream: Upstream, log: LineWriter
+    ) -> None:
+        self.settings = settings
+        self.router = router
+        self.keyring = keyring
+        self.upstream = upstream
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self.doors: set[Ticking] = set()
+        self.exchanges: set[Exchange] = set()
+        self.attempts: set[Attempt] = set()
+        self.date = ""
+        """The value of the Date header."""
+        self._log = log
+        self._lines: list[bytes] = []
+        self._encode = msgspec.json.Encoder().encode
+        self._prefix = f"req_{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Starts the clock."""
+        self._tick()
+
+    def new_request_id(self) -> str:
+        """Unique over processes and restarts; the prefix is random."""
+        return f"{self._prefix}{next(self._numbers):08x}"
+
+    def record(self, record: Record) -> None:
+        """Takes note of an ended answer."""
+        if self.settings.gateway.access_log:
+            self._lines.append(self._encode(record))
+
+    def _tick(self) -> None:
+        now = self.now()
+        self.date = formatdate(usegmt=True)
+        for attempt in list(self.attempts):
+            if attempt.over:
+                self.attempts.discard(attempt)
+            else:
+                attempt.tick(now)
+        for exchange in list(self.exchanges):
+            exchange.tick(now)
+        for door in list(self.doors):
+            door.tick(now)
+        self.upstream.sweep(now)
+        self._flush()
+        self._timer = self.loop.call_later(TICK, self._tick)
+
+    def _flush(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._log.write(b"\n".join(lines) + b"\n")
+
+    async def close(self) -> None:
+        """Lets go of every request that still runs, and of the upstreams."""
+        if self._timer is not None:
+            self._timer.cancel()
+        stopping = Failure(ProviderFailed("The gateway is shutting down."), Then.NOWHERE)
+        for exchange in list(self.exchanges):
+            exchange.stop(stopping)
+        for attempt in list(self.attempts):
+            attempt.cancel()
+        await self.upstream.close()
+        self._flush()

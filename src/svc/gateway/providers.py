@@ -1,0 +1,158 @@
+"""Who is behind the gateway: providers, their models and their keys, from data and configuration. No sockets."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from svc import plugins
+from svc.dialects.base import Dialect
+from svc.errors import UsageError
+from svc.settings import ModelSettings, ProviderSettings, Settings
+from svc.wire.chat import Quirks, Target
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One upstream: where it is, how it speaks, and with which key."""
+
+    name: str
+    dialect: Dialect
+    address: SplitResult
+    key: str = msgspec.field(default="", name="key")
+    models: tuple[ModelSettings, ...] = ()
+    quirks: Quirks = Quirks()
+
+    def __repr__(self) -> str:
+        return f"Provider({self.name})"  # never the key
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A model at a provider: one place that a request can go to, its request head made in advance."""
+
+    model: ModelSettings
+    provider: Provider
+    target: Target
+    origin: Origin
+    head: bytes
+    """Request line and headers up to the value of Content-Length."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where connections go; connections are shared per origin."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class _Builtin(ProviderSettings, frozen=True, kw_only=True):
+    letter: str
+
+
+class _Table(msgspec.Struct, frozen=True):
+    providers: tuple[_Builtin, ...]
+
+
+def providers_of(settings: Settings) -> list[Provider]:
+    """The three built-in providers that have a key, as configuration changed them, then those it added."""
+    configured = {entry.name: entry for entry in settings.providers}
+    if len(configured) != len(settings.providers):
+        raise UsageError("Two [[providers]] entries have the same name.")
+    found = []
+    for builtin in _builtin():
+        entry = _merge(builtin, configured.pop(builtin.name, None))
+        key = settings.environ.get(f"PROVIDER_{builtin.letter}_API_KEY") or _key(entry, settings.environ)
+        url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
+        if key:
+            found.append(_provider(entry, url or entry.base_url, key))
+    for entry in configured.values():
+        key = _key(entry, settings.environ)
+        if key or entry.api_key_env is None:
+            found.append(_provider(entry, entry.base_url, key))
+    return found
+
+
+def offers_of(provider: Provider) -> list[Offer]:
+    """Every model of a provider, ready to be called."""
+    return [_offer(provider, model) for model in provider.models]
+
+
+def with_address(provider: Provider, base_url: str, key: str) -> Provider:
+    """The same provider elsewhere (a supervised local server gets a new address when it restarts)."""
+    return msgspec.structs.replace(provider, address=_address(provider.name, base_url), key=key)
+
+
+def _builtin() -> tuple[_Builtin, ...]:
+    text = resources.files("svc.gateway").joinpath("providers.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), _Table).providers
+
+
+def _merge(builtin: _Builtin, change: ProviderSettings | None) -> ProviderSettings:
+    if change is None:
+        return builtin
+    fields: dict[str, Any] = {
+        name: value for name, value in msgspec.structs.asdict(change).items() if value is not None
+    }
+    return msgspec.structs.replace(builtin, **fields)
+
+
+def _key(entry: ProviderSettings, environ: Mapping[str, str]) -> str:
+    return environ.get(entry.api_key_env, "") if entry.api_key_env else ""
+
+
+def _provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
+    try:
+        dialect: Dialect = plugins.load("dialects", entry.dialect or "openai").dialect
+    except UsageError as error:
+        raise UsageError(f"Provider {entry.name}: there is no dialect {entry.dialect!r}; {error.message}") from error
+    if base_url is None:
+        raise UsageError(f"Provider {entry.name} needs a base_url.")
+    if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
+        raise UsageError(f"The key of provider {entry.name} has characters that a header cannot carry.")
+    return Provider(
+        name=entry.name,
+        dialect=dialect,
+        address=_address(entry.name, base_url),
+        key=key,
+        models=entry.models or (),
+        quirks=entry.quirks or Quirks(),
+    )
+
+
+def _address(name: str, base_url: str) -> SplitResult:
+    try:
+        address = urlsplit(base_url.rstrip("/"))
+        valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid or not base_url.isascii() or not base_url.isprintable() or " " in base_url:
+        raise UsageError(f"The address of provider {name} is not an http or https address.")
+    return address
+
+
+def _offer(provider: Provider, model: ModelSettings) -> Offer:
+    address = provider.address
+    tls = address.scheme == "https"
+    lines = [
+        f"POST {address.path}{provider.dialect.chat_path} HTTP/1.1",
+        f"host: {address.netloc.rpartition('@')[2]}",
+        "content-type: application/json",
+        "accept: application/json, text/event-stream",
+        "user-agent: svc",
+        *(f"{name}: {value}" for name, value in provider.dialect.credentials(provider.key)),
+        "content-length: ",
+    ]
+    return Offer(
+        model=model,
+        provider=provider,
+        target=Target(
+            model=model.upstream_id or model.id, max_output_tokens=model.max_output_tokens, quirks=provider.quirks
+        ),
+        origin=Origin(address.hostname or "", address.port or (443 if tls else 80), tls),
+        head="\r\n".join(lines).encode("ascii"),
+    )

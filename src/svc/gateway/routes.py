@@ -1,0 +1,178 @@
+"""The routes that are not hot, as an ASGI application: health, models, and honest errors for everything else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from svc import __version__
+from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
+from svc.gateway.plane import Plane
+from svc.gateway.providers import Offer
+from svc.gateway.router import shown
+from svc.security import Key, bearer
+from svc.wire.problem import encode_problem
+
+log = logging.getLogger("svc.gateway")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Health(msgspec.Struct):
+    """Interface, "Health response"."""
+
+    status: str
+    version: str
+    service: str
+
+
+class Model(msgspec.Struct, kw_only=True):
+    """Interface, "Model object", and what else is known."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str
+    context_window: int
+    max_output_tokens: int
+    use_case: str | None
+
+
+class ModelList(msgspec.Struct):
+    """Interface, "Model list"."""
+
+    data: list[Model]
+    object: str = "list"
+
+
+class RequestId:
+    """Every answer carries an id of ours, and echoes the client's own."""
+
+    def __init__(self, app: ASGIApp, plane: Plane) -> None:
+        self._app = app
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        ours = [(b"x-request-id", self._plane.new_request_id().encode())]
+        for name, value in scope["headers"]:
+            if name == b"x-request-id" and len(value) <= 128 and value.isascii():
+                ours.append((b"x-client-request-id", value))
+        scope["svc.request_id"] = ours[0][1].decode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *ours]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette:
+    """The cold routes of a gateway; `extra` are those of other rooms."""
+    created = int(time.time())
+
+    async def health(request: Request) -> Response:
+        return _json(Health("ok", __version__, "svc-gateway"))
+
+    async def models(request: Request) -> Response:
+        key = authenticated(plane, request)
+        return _json(
+            ModelList([_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model.id)])
+        )
+
+    async def model(request: Request) -> Response:
+        key = authenticated(plane, request)
+        name = request.path_params["id"]
+        for offer in plane.router.offers():
+            if offer.model.id == name and key.may_use(name):
+                return _json(_model(offer, created))
+        raise ModelNotFound(f"The model {shown(name)} is not offered here.", param="model")
+
+    async def post_only(request: Request) -> Response:
+        authenticated(plane, request)
+        raise MethodNotAllowed("This path takes POST.", allow="POST")
+
+    routes: list[BaseRoute] = [
+        Route("/health", health, methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{id:path}", model, methods=["GET"]),
+        Route("/v1/chat/completions", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
+        Route("/v1/messages", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
+        *(extra or []),
+    ]
+    return Starlette(routes=routes, middleware=_middleware(plane), exception_handlers=_handlers(plane))
+
+
+def authenticated(plane: Plane, request: Request) -> Key:
+    """The calling key; raises AuthenticationFailed."""
+    return plane.keyring.find(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+
+
+def error_response(error: SvcError) -> Response:
+    """An error in the gateway's shape."""
+    return Response(encode_problem(error), error.status, dict(error.headers), "application/json")
+
+
+def _middleware(plane: Plane) -> list[Middleware]:
+    found = [Middleware(RequestId, plane=plane)]
+    if origins := plane.settings.gateway.cors_origins:
+        found.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
+    return found
+
+
+def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
+    async def ours(request: Request, error: Exception) -> Response:
+        return error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Unknown fault."))
+
+    async def http(request: Request, error: Exception) -> Response:
+        try:
+            if request.url.path.startswith("/v1/"):
+                authenticated(plane, request)  # without a key even unknown paths are 401
+        except SvcError as refusal:
+            return error_response(refusal)
+        return error_response(_translated(request, error))
+
+    async def fault(request: Request, error: Exception) -> Response:
+        request_id = request.scope.get("svc.request_id", "")
+        log.error("fault in request %s", request_id, exc_info=error)
+        return error_response(InternalError(f"Something went wrong here. Report it with the request id {request_id}."))
+
+    return {SvcError: ours, HTTPException: http, Exception: fault}
+
+
+def _translated(request: Request, error: Exception) -> SvcError:
+    if not isinstance(error, HTTPException) or error.status_code == 404:
+        return NotFound(f"There is no path {shown(request.url.path)} here.")
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
+        return MethodNotAllowed(f"This path takes {allow or 'other methods'}.", allow=allow)
+    return InvalidRequest(str(error.detail))
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _model(offer: Offer, created: int) -> Model:
+    return Model(
+        id=offer.model.id,
+        created=created,
+        owned_by=offer.provider.name,
+        context_window=offer.model.context_window,
+        max_output_tokens=offer.model.max_output_tokens,
+        use_case=offer.model.use_case,
+    )

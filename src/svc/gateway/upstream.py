@@ -1,0 +1,331 @@
+"""The only sockets to providers: pooled keep-alive HTTP/1.1 connections, answers handed on in callbacks.
+
+    Upstream ── send(offer, body, receiver) ──> Call ── on an idle Connection, or on one that is made
+    Connection: connecting -> busy (one call) -> idle (in the pool) -> busy … -> closed
+
+What a provider sends is parsed by llhttp (httptools). Nothing here knows a dialect, or retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import Protocol
+
+import httptools
+
+from svc.gateway.providers import Offer, Origin
+
+log = logging.getLogger("svc.gateway")
+
+MAX_HEAD = 64 * 1024
+"""Bytes of an answer's head."""
+READ_SIZE = 64 * 1024
+"""Bytes of one read. It bounds what is on its way to a client that has stopped reading."""
+IDLE_SECONDS = 45.0
+"""An unused connection is kept so long; providers close theirs after a minute or more."""
+IDLE_CONNECTIONS = 1024
+"""Unused connections kept per origin."""
+
+
+class Receiver(Protocol):
+    """Who gets the answer of a call. Exactly one of `on_end` and `on_lost` is called, last, unless it was cancelled."""
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The head; names are lower case, the last of equal names wins."""
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+
+    def on_end(self) -> None:
+        """The answer is whole, as far as HTTP can tell."""
+
+    def on_lost(self, reason: str, *, late: bool) -> None:
+        """The connection could not be made (`late`: in time), or broke; `reason` is fit for a log."""
+
+
+class Upstream:
+    """Connections to every origin. Belongs to one event loop; `close` ends them all."""
+
+    def __init__(self, *, connect_timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        self._connect_timeout = connect_timeout
+        self._tls = tls
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(READ_SIZE)
+        """Shared by all: what is read is used up before the next read."""
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    def send(self, offer: Offer, body: bytes, receiver: Receiver) -> Call:
+        """Sends a request; the answer comes to `receiver`, never from within this call."""
+        request = b"%b%d\r\n\r\n%b" % (offer.head, len(body), body)
+        call = Call(receiver)
+        idle = self._idle.get(offer.origin)
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                connection.start(call, request)
+                return call
+        task = self._loop.create_task(self._connect(offer.origin, call, request))
+        call.connecting = task
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return call
+
+    async def _connect(self, origin: Origin, call: Call, request: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(self, origin),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls_context() if origin.tls else None,
+                )
+        except TimeoutError:
+            call.lost("timed out while connecting", late=True)
+        except (OSError, ssl.SSLError) as error:
+            call.lost(f"could not connect: {type(error).__name__}: {error}")
+        else:
+            call.connecting = None
+            connection.start(call, request)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = default_tls()
+        return self._tls
+
+    def park(self, connection: Connection) -> None:
+        """Keeps a connection whose answer has ended for the next request."""
+        idle = self._idle.setdefault(connection.origin, [])
+        if len(idle) < IDLE_CONNECTIONS:
+            connection.idle_since = self._loop.time()
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def opened(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        idle = self._idle.get(connection.origin)
+        if idle and connection in idle:
+            idle.remove(connection)
+
+    def sweep(self, now: float) -> None:
+        """Closes what has been unused for too long. The oldest are at the front."""
+        for idle in self._idle.values():
+            while idle and now - idle[0].idle_since > IDLE_SECONDS:
+                idle.pop(0).close()
+
+    async def close(self) -> None:
+        """Closes every connection and cancels those being made."""
+        for task in list(self._connecting):
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for connection in list(self._open):
+            connection.close()
+
+
+def default_tls() -> ssl.SSLContext:
+    """Verifies certificates and names; `SSL_CERT_FILE` names other authorities. Takes some ms: make it at start."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Call:
+    """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
+
+    __slots__ = ("connecting", "connection", "receiver")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver: Receiver | None = receiver
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Lets go of the upstream at once: its connection is closed. No callback follows."""
+        self.receiver = None
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self.connection is not None:
+            self.connection.close()
+
+    def lost(self, reason: str, *, late: bool = False) -> None:
+        self.connecting = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_lost(reason, late=late)
+
+    def pause(self) -> None:
+        """Reads no more from the upstream until `resume`."""
+        if self.connection is not None:
+            self.connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.transport.resume_reading()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One socket to an origin. llhttp calls the `on_…` methods while it is fed."""
+
+    __slots__ = (
+        "_body",
+        "_call",
+        "_delimited",
+        "_ended",
+        "_head_size",
+        "_headers",
+        "_parser",
+        "_reusable",
+        "_upstream",
+        "idle_since",
+        "origin",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, upstream: Upstream, origin: Origin) -> None:
+        self._upstream = upstream
+        self.origin = origin
+        self.idle_since = 0.0
+        self._parser = httptools.HttpResponseParser(self)
+        self._call: Call | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._head_size = 0
+        self._body: list[bytes] = []
+        self._ended = False
+        self._reusable = False
+        self._delimited = False
+
+    @property
+    def usable(self) -> bool:
+        return not self.transport.is_closing()
+
+    def start(self, call: Call, request: bytes) -> None:
+        """Sends a request on this connection, which must be idle."""
+        if call.receiver is None:  # cancelled while connecting
+            self.close()
+            return
+        self._call = call
+        call.connection = self
+        self._delimited = False
+        self._ended = False
+        self._head_size = 0
+        self.transport.write(request)
+
+    def close(self) -> None:
+        """Closes at once: what was not sent yet is of no use to anyone."""
+        self._release()
+        self.transport.abort()
+
+    def _release(self) -> Call | None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.connection = None
+        return call
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._upstream.opened(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._upstream._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._call is None:  # nobody asked: the connection's state cannot be known any more
+            self.transport.abort()
+            return
+        try:
+            self._parser.feed_data(memoryview(self._upstream._buffer)[:nbytes])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"sent what is not HTTP: {error}")
+            return
+        self._hand_on()
+
+    def eof_received(self) -> None:
+        """Closes; `connection_lost` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upstream.closed(self)
+        if self._call is None:
+            return
+        if self._delimited and exc is None:  # neither length nor chunks: the close is the end
+            receiver = self._call.receiver
+            self._release()
+            if receiver is not None:
+                receiver.on_end()
+        else:
+            self._fail(f"connection closed: {exc}" if exc else "connection closed")
+
+    def _fail(self, reason: str) -> None:
+        call = self._release()
+        self.transport.abort()
+        if call is not None:
+            call.lost(reason)
+
+    # llhttp
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > MAX_HEAD:
+            raise ValueError("head too large")
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        headers = self._headers
+        self._delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
+        call = self._call
+        if call is not None and call.receiver is not None:
+            call.receiver.on_head(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:
+            return
+        self._ended = True
+        self._reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
+
+    def _hand_on(self) -> None:
+        """After each read: one piece of body, however many chunks it came in, then the end."""
+        body = self._body
+        call = self._call
+        if call is None:
+            body.clear()
+            return
+        if body:
+            data = body[0] if len(body) == 1 else b"".join(body)
+            body.clear()
+            if call.receiver is not None:
+                call.receiver.on_body(data)
+        if self._ended and self._call is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        call = self._release()
+        if self._reusable and self.usable and not self.transport.get_write_buffer_size():
+            self._upstream.park(self)
+        else:
+            self.transport.abort()
+        if call is not None and call.receiver is not None:
+            call.receiver.on_end()

@@ -1,0 +1,199 @@
+"""Settings: one frozen object, every default embedded. Command line > environment > svc.toml > default.
+
+The keys of the file are those of decisions.md, section 7; times in seconds, sizes in MiB.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from svc.errors import UsageError
+from svc.wire.chat import Quirks
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Price = Annotated[float, msgspec.Meta(ge=0)]
+
+PRODUCTION_GATEWAY = "https://api.svc.example/v1"
+"""A reserved name, so that no key ever goes to a stranger; whoever deploys a gateway changes it here."""
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file: frozen, and an unknown key is an error that names it."""
+
+
+class GatewaySettings(_Strict, frozen=True):
+    """`[gateway]`."""
+
+    host: str = "127.0.0.1"
+    port: Port = 3000
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    connect_timeout: Positive = 5
+    first_byte_timeout: Positive = 60
+    idle_timeout: Positive = 30
+    total_timeout: Positive = 600
+    write_timeout: Positive = 60
+    """A client that reads nothing for so long is dropped."""
+    header_timeout: Positive = 10
+    """Until the whole head of a request has come."""
+    body_timeout: Positive = 60
+    """Until the whole body of a request has come."""
+    keep_alive: Positive = 75
+    """An unused client connection is kept so long."""
+    max_header: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    """KiB of a request's head, its line included."""
+    max_body: Positive = 32
+    drain_timeout: Seconds = 30
+    cors_origins: tuple[str, ...] = ()
+    access_log: bool = True
+
+
+class RoutingSettings(_Strict, frozen=True):
+    """`[routing]`."""
+
+    retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
+    hedge_after: Seconds = 0
+    fallbacks: dict[str, tuple[str, ...]] = {}
+
+
+class ModelSettings(_Strict, frozen=True):
+    """One entry of `providers.models`; prices in USD per million tokens."""
+
+    id: str
+    upstream_id: str | None = None
+    """The name at the provider, if it is another."""
+    context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    use_case: str | None = None
+    input_price: Price | None = None
+    output_price: Price | None = None
+
+
+class ProviderSettings(_Strict, frozen=True):
+    """One entry of `[[providers]]`; what is None keeps the built-in entry's value."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
+    dialect: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    models: tuple[ModelSettings, ...] | None = None
+    quirks: Quirks | None = None
+
+
+class LocalSettings(_Strict, frozen=True):
+    """`[local]`: the embedded model."""
+
+    enabled: bool = False
+    model: str = "smollm2-135m"
+
+
+class SpeechSettings(_Strict, frozen=True):
+    """`[speech]`."""
+
+    default_model: str = "moonshine-tiny-en"
+    workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 8
+    model_dirs: tuple[str, ...] = ()
+
+
+class LimitSettings(_Strict, frozen=True):
+    """`[limits]`, for keys that carry none of their own; 0 is no limit."""
+
+    rpm: Count = 0
+    tpm: Count = 0
+
+
+class FileSettings(_Strict, frozen=True):
+    """The whole file."""
+
+    gateway: GatewaySettings = GatewaySettings()
+    routing: RoutingSettings = RoutingSettings()
+    providers: tuple[ProviderSettings, ...] = ()
+    local: LocalSettings = LocalSettings()
+    speech: SpeechSettings = SpeechSettings()
+    limits: LimitSettings = LimitSettings()
+
+
+class Settings(FileSettings, frozen=True):
+    """Everything that configures a process. `environ` is kept for the names that the file may mention."""
+
+    home: Path = Path("~/.svc")
+    api_keys: tuple[str, ...] = ()
+    environ: Mapping[str, str] = {}
+
+    @property
+    def registry_root(self) -> Path:
+        """Where bundles lie."""
+        return Path(self.environ.get("SVC_REGISTRY_ROOT") or self.home / "registry").expanduser()
+
+
+def load(
+    environ: Mapping[str, str], *, config: str | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None
+) -> Settings:
+    """Settings of this process; `overrides` are tables of values from the command line (None is "not given").
+
+    Raises UsageError that names the file and the key.
+    """
+    home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
+    path = _find_file(config, home)
+    tables = _read(path) if path else {}
+    if port := environ.get("PORT"):
+        tables = _put(tables, "gateway", {"port": _integer("PORT", port)})
+    for table, values in (overrides or {}).items():
+        tables = _put(tables, table, {key: value for key, value in values.items() if value is not None})
+    parsed = _convert(tables, str(path) if path else "settings")
+    keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
+    fields = {name: getattr(parsed, name) for name in FileSettings.__struct_fields__}
+    return Settings(**fields, home=home, api_keys=keys, environ=environ)
+
+
+def _find_file(config: str | None, home: Path) -> Path | None:
+    if config is not None:
+        path = Path(config).expanduser()
+        if not path.is_file():
+            raise UsageError(f"There is no configuration file at {path}.")
+        return path
+    return next((path for path in (Path("svc.toml"), home / "svc.toml") if path.is_file()), None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _put(tables: dict[str, Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
+    table = tables.get(name, {})
+    return {**tables, name: {**table, **values}} if isinstance(table, dict) else tables
+
+
+def _convert(tables: dict[str, Any], where: str) -> FileSettings:
+    try:
+        return msgspec.convert(tables, FileSettings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_plain(str(error))}.") from error
+
+
+def _plain(message: str) -> str:
+    """Turns msgspec's "Object contains unknown field `x` - at `$.gateway`" into words of the file."""
+    text, _, path = message.partition(" - at `$")
+    where = path.rstrip("`").removeprefix(".")
+    text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")
+    return f"{text} in [{where}]" if where else text
+
+
+def _integer(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"{name} is not a number: {value!r}.") from None
