@@ -1,0 +1,164 @@
+"""A client on a bare socket, for requests that no library would send; answers are parsed by httptools.
+
+with RawClient(port) as raw:
+    raw.send(b"GET /health HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+    got = raw.read()
+    got.status, got.headers["content-type"], got.json
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any, Self
+
+import httptools
+
+
+class Got:
+    """An answer. `whole` is false when the connection ended before the answer did."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.header_list: list[tuple[str, str]] = []
+        self.body = b""
+        self.whole = False
+        self.headed = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return dict(self.header_list)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+class RawClient:
+    """One connection to 127.0.0.1:port. Every wait ends after `timeout` seconds with TimeoutError."""
+
+    def __init__(self, port: int, *, timeout: float = 10.0) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._parser: Any = None
+        self._done: list[Got] = []
+        self._got = Got()
+        self._new_parser()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Got:
+        """An ordinary request and its answer."""
+        self.send(request_bytes(method, path, body, key=key, headers=headers))
+        return self.read(head_only=method == "HEAD")
+
+    def read(self, *, head_only: bool = False) -> Got:
+        """The next whole answer (1xx left out); what there is when the connection ends first."""
+        while True:
+            if self._done:
+                return self._done.pop(0)
+            if head_only and self._got.headed:
+                got, self._got = self._got, Got()
+                self._new_parser()
+                return got
+            if not self._receive():
+                return self._ended()
+
+    def read_until(self, mark: bytes) -> Got:
+        """The answer so far, as soon as its body holds `mark`, or it has ended."""
+        while mark not in self._got.body:
+            if self._done:
+                return self._done[0]
+            if not self._receive():
+                return self._ended()
+        return self._got
+
+    def closed(self) -> bool:
+        """The other side ends the connection, with nothing more to say; raises TimeoutError while it does not."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def reset(self) -> None:
+        """Leaves with RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def _receive(self) -> bool:
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionError:
+            return False
+        if data:
+            self._parser.feed_data(data)
+        return bool(data)
+
+    def _ended(self) -> Got:
+        got, self._got = self._got, Got()
+        framed = {"content-length", "transfer-encoding"} & {name for name, _ in got.header_list}
+        got.whole = got.headed and not framed
+        return got
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+
+    # httptools calls these
+
+    def on_message_begin(self) -> None:
+        self._got = Got()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._got.header_list.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        self._got.status = self._parser.get_status_code()
+        self._got.headed = True
+
+    def on_body(self, data: bytes) -> None:
+        self._got.body += data
+
+    def on_message_complete(self) -> None:
+        if self._got.status >= 200:
+            self._got.whole = True
+            self._done.append(self._got)
+
+
+def request_bytes(
+    method: str,
+    path: str,
+    body: bytes | dict[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> bytes:
+    """An ordinary request as bytes; `headers` replace the usual ones, an empty value leaves one out."""
+    data = json.dumps(body).encode() if isinstance(body, dict) else body
+    named = {"host": "gateway.test"}
+    if key is not None:
+        named["authorization"] = f"Bearer {key}"
+    if data is not None:
+        named |= {"content-type": "application/json", "content-length": str(len(data))}
+    named |= headers or {}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items() if value)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (data or b"")

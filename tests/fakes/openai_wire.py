@@ -1,0 +1,158 @@
+"""What an OpenAI-compatible provider says: bodies, chunks and errors as published, and its refusals. No I/O.
+
+Streams are lists of whole events, so that a test can leave out, repeat, reorder or cut them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tests.fakes.provider import Recorded
+from tests.fakes.script import Script, answer, sse
+
+ID = "chatcmpl-fake1"
+CREATED = 1_700_000_000
+TEXT = "Hello from the fake, with ünïcode and 🦙."
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+DONE = b"data: [DONE]\n\n"
+
+Tool = tuple[str, str, str]
+"""Id, name, arguments (JSON text)."""
+
+GROQ_REJECTS = ("logprobs", "logit_bias", "top_logprobs", "messages[].name", "n")
+
+
+def event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def chat(
+    text: str | None = TEXT,
+    *,
+    tools: Sequence[Tool] = (),
+    finish: str = "stop",
+    model: str = "gpt-4o-2024-08-06",
+    message: dict[str, Any] | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """A whole answer; `message` and `extra` add or replace fields."""
+    said: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if tools:
+        said["tool_calls"] = [
+            {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for one, name, arguments in tools
+        ]
+    choice = {"index": 0, "message": {**said, **(message or {})}, "logprobs": None, "finish_reason": finish}
+    base = {"id": ID, "object": "chat.completion", "created": CREATED, "model": model, "system_fingerprint": "fp_1"}
+    return {**base, "choices": [choice], "usage": USAGE, **extra}
+
+
+def chunk(
+    delta: dict[str, Any] | None = None, finish: str | None = None, *, model: str = "gpt-4o-2024-08-06", **extra: Any
+) -> bytes:
+    """One event with one choice; `extra` adds or replaces fields of the chunk (`usage=None`, `choices=[]`)."""
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
+    base = {"id": ID, "object": "chat.completion.chunk", "created": CREATED, "model": model, "choices": [choice]}
+    return event({**base, **extra})
+
+
+def role() -> bytes:
+    return chunk({"role": "assistant", "content": ""})
+
+
+def words(text: str) -> list[bytes]:
+    """The text, one chunk for each word."""
+    pieces = text.split(" ")
+    return [chunk({"content": piece if at == 0 else " " + piece}) for at, piece in enumerate(pieces)]
+
+
+def usage_chunk() -> bytes:
+    return chunk(choices=[], usage=USAGE)
+
+
+def stream(text: str = TEXT, *, finish: str = "stop", usage: bool = True, done: bool = True) -> list[bytes]:
+    """All events of an answer in text, in the order that OpenAI publishes."""
+    events = [role(), *words(text), chunk({}, finish)]
+    return events + [usage_chunk()] * usage + [DONE] * done
+
+
+def tool_stream(tools: Sequence[Tool], *, usage: bool = True, every: int = 5) -> list[bytes]:
+    """All events of an answer that calls tools, the arguments `every` characters at a time."""
+    events = [chunk({"role": "assistant", "content": None})]
+    for index, (one, name, arguments) in enumerate(tools):
+        events.append(tool_chunk(index, one, name))
+        events += [
+            tool_chunk(index, arguments=arguments[at : at + every]) for at in range(0, max(1, len(arguments)), every)
+        ]
+    events.append(chunk({}, "tool_calls"))
+    return events + [usage_chunk()] * usage + [DONE]
+
+
+def tool_chunk(index: int | None, one: str | None = None, name: str | None = None, arguments: str = "") -> bytes:
+    """A piece of a tool call; with `index` None it lacks the index, as some vendors' do."""
+    call: dict[str, Any] = {} if index is None else {"index": index}
+    if one is not None:
+        call |= {"id": one, "type": "function"}
+    call["function"] = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    return chunk({"tool_calls": [call]})
+
+
+def error(
+    message: str = "The fake says no.",
+    kind: str = "invalid_request_error",
+    *,
+    code: str | None = None,
+    param: str | None = None,
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class OpenAIWire:
+    """`rejects` are the request fields that this vendor answers 400 to; `models` is its own list."""
+
+    def __init__(self, *, rejects: Sequence[str] = (), models: Sequence[str] = ("gpt-4o", "gpt-4o-mini")) -> None:
+        self.rejects = tuple(rejects)
+        self.models = tuple(models)
+
+    def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
+        if seen.headers.get("authorization") != f"Bearer {key}":
+            text = "Incorrect API key provided."
+            return "wrong key", answer(401, error(text, code="invalid_api_key"))
+        if (seen.method, seen.path) == ("GET", "/v1/models"):
+            return None
+        complaint = self._complaint(seen)
+        return (complaint, answer(400, error(complaint))) if complaint else None
+
+    def _complaint(self, seen: Recorded) -> str | None:
+        if (seen.method, seen.path) != ("POST", "/v1/chat/completions"):
+            return f"no such address: {seen.method} {seen.path}"
+        if seen.headers.get("content-type", "").split(";")[0] != "application/json":
+            return f"wrong content-type {seen.headers.get('content-type')!r}"
+        if "host" not in seen.headers:
+            return "no host"
+        request = seen.json
+        if not isinstance(request.get("model"), str) or not request.get("messages"):
+            return "model or messages missing"
+        if "stream_options" in request and not request.get("stream"):
+            return "stream_options without stream"
+        if "max_tokens" in request and "max_completion_tokens" in request:
+            return "max_tokens beside max_completion_tokens"
+        return next((f"rejected: {name}" for name in self.rejects if has(request, name)), None)
+
+    def usual(self, seen: Recorded) -> Script:
+        if seen.method == "GET":
+            rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "fake"} for name in self.models]
+            return answer(200, {"object": "list", "data": rows})
+        request = seen.json
+        if request.get("stream"):
+            return sse(stream(usage=bool((request.get("stream_options") or {}).get("include_usage"))))
+        return answer(200, chat())
+
+
+def has(request: dict[str, Any], name: str) -> bool:
+    """Whether the request has the field; `messages[].name` looks into every message, `n` of 1 is no matter."""
+    if name == "messages[].name":
+        return any("name" in message for message in request["messages"])
+    return request.get(name) not in (None, 1) if name == "n" else name in request

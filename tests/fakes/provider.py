@@ -1,0 +1,340 @@
+"""A real provider on a real socket, in its own thread, that does what a script says and remembers what it was asked.
+
+    with FakeProvider(openai_wire, key="sk-a") as fake:
+        fake.plays(sse(openai_wire.stream("Hi")[:2], end=reset()))
+        ...                                  # somebody calls fake.address
+        seen = fake.wait()                   # the first request, complete
+        seen.json["model"], seen.headers["authorization"], seen.wait_left(1.0)
+
+Requests take the scripts in the order in which they were given; without one they get the dialect's usual answer.
+A request that the real provider would refuse is refused, and noted in `complaints`. It speaks no TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httptools
+
+from tests.fakes.script import Body, End, Fin, Head, Hold, Pause, Raw, Reset, Script, Stall, Step
+
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
+
+
+class Wire(Protocol):
+    """What a dialect tells the fake; `openai_wire` and `anthropic_wire` are the two."""
+
+    def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
+        """Why the real provider would refuse this request, and its answer then."""
+
+    def usual(self, seen: Recorded) -> Script:
+        """What it answers when no script is given."""
+
+
+class Recorded:
+    """One request as it came. Times are `time.monotonic()`."""
+
+    def __init__(self, connection: int) -> None:
+        self.connection = connection
+        self.method = ""
+        self.path = ""
+        self.headers: dict[str, str] = {}
+        self.header_list: list[tuple[str, str]] = []
+        self.body = b""
+        self.arrived = 0.0
+        self.left: float | None = None
+        """When the other side closed, while the answer was still running."""
+        self.played = False
+        """The script has come to its end."""
+        self.sent = 0
+        """Bytes of the answer that the kernel has taken."""
+        self.gone = threading.Event()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def wait_left(self, timeout: float = 5.0) -> float:
+        """When the other side went away; raises TimeoutError when it has not."""
+        if not self.gone.wait(timeout) or self.left is None:
+            raise TimeoutError("the other side kept the connection")
+        return self.left
+
+
+class FakeProvider:
+    """One provider. `address` is `http://127.0.0.1:PORT`."""
+
+    def __init__(self, wire: Wire, *, key: str = "sk-fake") -> None:
+        self.wire = wire
+        self.key = key
+        self.requests: list[Recorded] = []
+        self.complaints: list[str] = []
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.accepted = 0
+        self._scripts: deque[Script] = deque()
+        self._always: Script | None = None
+        self._changed = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fake provider", daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        self._stop = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5)
+        self._loop.close()
+
+    def plays(self, *scripts: Script) -> None:
+        """The next requests get these scripts, one each."""
+        self._scripts.extend(scripts)
+
+    def always_plays(self, script: Script | None) -> None:
+        """Requests beyond the given scripts get this one."""
+        self._always = script
+
+    def forget(self) -> None:
+        """Back to the beginning: no scripts, no requests, running answers broken off; idle connections stay."""
+        self._scripts.clear()
+        self._always = None
+        asyncio.run_coroutine_threadsafe(self._drop_running(), self._loop).result(5)
+        self.requests.clear()
+        self.complaints.clear()
+
+    def wait(self, count: int = 1, timeout: float = 5.0) -> Recorded:
+        """The request number `count` since the beginning, once it is complete; raises TimeoutError."""
+        self.until(lambda: len(self.requests) >= count, timeout)
+        return self.requests[count - 1]
+
+    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+        """Waits for something that the fake changes: a request, a connection, a played script."""
+        with self._changed:
+            if not self._changed.wait_for(condition, timeout):
+                raise TimeoutError(f"waited {timeout} s at the fake provider, {len(self.requests)} requests came")
+
+    # in the fake's own thread from here on
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        server = await self._loop.create_server(lambda: Connection(self), sock=self._listener)
+        await self._stop.wait()
+        server.close()
+        for connection in list(self.connections):
+            await connection.close()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=2)
+
+    async def _drop_running(self) -> None:
+        for connection in [one for one in self.connections if one.busy]:
+            await connection.close()
+
+    def script_for(self, seen: Recorded) -> Script:
+        """Notes the request and says what it gets."""
+        refusal = self.wire.refusal(seen, self.key)
+        if refusal:
+            self.complaints.append(refusal[0])
+        script = self._scripts.popleft() if self._scripts else self._always
+        with self._changed:
+            self.requests.append(seen)
+            self._changed.notify_all()
+        if refusal:
+            return refusal[1]
+        return script if script is not None else self.wire.usual(seen)
+
+    def changed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Connection(asyncio.Protocol):
+    """One accepted connection: parses requests (httptools) and plays one script at a time."""
+
+    def __init__(self, fake: FakeProvider) -> None:
+        self.fake = fake
+        self.busy = False
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: asyncio.Queue[Recorded] = asyncio.Queue()
+        self._closed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._framing = "close"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+        self.fake.accepted += 1
+        self.number = self.fake.accepted
+        self._seen = Recorded(self.number)
+        self._task = asyncio.get_running_loop().create_task(self._work())
+        self.fake.tasks.add(self._task)
+        self._task.add_done_callback(self.fake.tasks.discard)
+        self.fake.connections.add(self)
+        self.fake.changed()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fake.complaints.append(f"not HTTP: {error}")
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        self._peer_left()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer_left()
+        self._task.cancel()
+        self.fake.connections.discard(self)
+        self.fake.changed()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    async def close(self) -> None:
+        """Ends it from our side."""
+        self._transport.abort()
+        self._closed.set()
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=2)
+
+    # httptools calls these
+
+    def on_message_begin(self) -> None:
+        self._seen = Recorded(self.number)
+
+    def on_url(self, url: bytes) -> None:
+        self._seen.path += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._seen.header_list.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_body(self, data: bytes) -> None:
+        self._seen.body += data
+
+    def on_message_complete(self) -> None:
+        self._seen.method = self._parser.get_method().decode("latin-1")
+        self._seen.headers = dict(self._seen.header_list)
+        self._seen.arrived = time.monotonic()
+        self._waiting.put_nowait(self._seen)
+
+    # the answer
+
+    def _peer_left(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._room.set()
+        if self.busy and not self._current.played:
+            self._current.left = time.monotonic()
+            self._current.gone.set()
+            self.fake.changed()
+
+    async def _work(self) -> None:
+        while not self._closed.is_set():
+            self._current = await self._waiting.get()
+            self.busy = True
+            try:
+                for step in self.fake.script_for(self._current).steps:
+                    await self._play(step)
+                self._current.played = not self._current.gone.is_set()
+            finally:
+                self.busy = False
+                self.fake.changed()
+
+    async def _play(self, step: Step) -> None:
+        if self._closed.is_set():
+            return
+        match step:
+            case Head():
+                self._framing = step.framing
+                await self._write(head_bytes(step))
+            case Body(data):
+                await self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._framing == "chunked" else data)
+            case Raw(data):
+                await self._write(data)
+            case End():
+                await self._end()
+            case Pause(seconds):
+                await self._wait(seconds)
+            case Hold(gate):
+                gate.arrived.set()
+                while not gate.opened.is_set() and not self._closed.is_set():
+                    await self._wait(0.002)
+            case Stall():
+                await self._closed.wait()
+            case Fin():
+                self._leave(linger=False)
+            case Reset():
+                self._leave(linger=True)
+
+    async def _write(self, data: bytes) -> None:
+        """In small pieces when it is much, so that `sent` says what the other side's system has taken."""
+        for start in range(0, len(data), 65536):
+            piece = data[start : start + 65536]
+            self._transport.write(piece)
+            await self._room.wait()
+            if self._closed.is_set():
+                return
+            self._current.sent += len(piece)
+
+    async def _end(self) -> None:
+        if self._framing == "chunked":
+            await self._write(b"0\r\n\r\n")
+        elif self._framing == "close":
+            self._leave(linger=False)
+
+    async def _wait(self, seconds: float) -> None:
+        """Sleeps, but not longer than the other side is there. Zero lets the written bytes leave on their own."""
+        if not seconds:
+            await asyncio.sleep(0)
+            return
+        try:
+            await asyncio.wait_for(self._closed.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _leave(self, *, linger: bool) -> None:
+        self._current.played = True
+        self._closed.set()
+        if linger:
+            own = self._transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+
+def head_bytes(head: Head) -> bytes:
+    """The head as bytes, with the header that its framing needs."""
+    lines = [f"HTTP/1.1 {head.status} {REASONS.get(head.status, 'Whatever')}"]
+    lines += [f"{name}: {value}" for name, value in head.headers]
+    if head.framing == "chunked":
+        lines.append("transfer-encoding: chunked")
+    elif head.framing == "length":
+        lines.append(f"content-length: {head.length or 0}")
+    else:
+        lines.append("connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
