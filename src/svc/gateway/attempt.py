@@ -145,15 +145,26 @@ class Attempt:
             self._active = True
 
     def on_body(self, data: bytes) -> None:
-        if self._stream and self._status == 200:
-            self._feed(data)
+        pipe = self._pipe
+        if pipe is None or self._status != 200 or not self._stream:
+            self._collect(data)
+            return
+        owner = self._owner
+        if owner is None:
             return
         self._active = True
-        self._size += len(data)
-        if self._size <= (MAX_ANSWER if self._status == 200 else MAX_ERROR):
-            self._body.append(data)
-        elif self._status == 200:
-            self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
+        try:
+            out = pipe.feed(data)
+        except SvcError as error:
+            self._break(not_understood(error))
+            return
+        if pipe.ended:
+            self._drain(pipe)
+            owner.attempt_streamed(self, out, pipe)
+        elif not pipe.started:
+            self._active = False
+        elif out:
+            owner.attempt_streamed(self, out, pipe)
 
     def on_end(self) -> None:
         self._finish()
@@ -182,22 +193,13 @@ class Attempt:
 
     # inside
 
-    def _feed(self, data: bytes) -> None:
-        pipe, owner = self._pipe, self._owner
-        if owner is None or pipe is None:
-            return
+    def _collect(self, data: bytes) -> None:
         self._active = True
-        try:
-            out = pipe.feed(data)
-        except SvcError as error:
-            self._break(not_understood(error))
-            return
-        if pipe.started and (out or pipe.ended):
-            if pipe.ended:
-                self._drain(pipe)
-            owner.attempt_streamed(self, out, pipe)
-        elif not pipe.started:
-            self._active = False
+        self._size += len(data)
+        if self._size <= (MAX_ANSWER if self._status == 200 else MAX_ERROR):
+            self._body.append(data)
+        elif self._status == 200:
+            self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
 
     def _drain(self, pipe: Pipe) -> None:
         self._owner = None

@@ -56,8 +56,9 @@ class Upstream:
         self._open: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(READ_SIZE)
-        """Shared by all: what is read is used up before the next read."""
+        self.buffer = bytearray(READ_SIZE)
+        """Shared by all connections: what is read is used up before the next read."""
+        self.view = memoryview(self.buffer)
 
     @property
     def open_connections(self) -> int:
@@ -183,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         "_call",
         "_delimited",
         "_ended",
+        "_feed",
         "_head_size",
         "_headers",
         "_parser",
@@ -200,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         self.origin = origin
         self.idle_since = 0.0
         self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
         self._call: Call | None = None
         self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
@@ -242,18 +245,18 @@ class Connection(asyncio.BufferedProtocol):
         self._upstream.opened(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._upstream._buffer
+        return self._upstream.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
             self.transport.abort()
             return
         try:
-            self._parser.feed_data(memoryview(self._upstream._buffer)[:nbytes])
+            self._feed(self._upstream.view[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"sent what is not HTTP: {error}")
             return
-        self._hand_on()
+        self._hand_on(self._call)
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
@@ -306,17 +309,13 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = True
         self._reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, call: Call | None) -> None:
         """After each read: one piece of body, however many chunks it came in, then the end."""
         body = self._body
-        call = self._call
-        if call is None:
-            body.clear()
-            return
         if body:
             data = body[0] if len(body) == 1 else b"".join(body)
             body.clear()
-            if call.receiver is not None:
+            if call is not None and call.receiver is not None:
                 call.receiver.on_body(data)
         if self._ended and self._call is not None:
             self._finish()
