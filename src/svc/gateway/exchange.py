@@ -44,7 +44,7 @@ class Client(Protocol):
     def begin(self, headers: str) -> None:
         """The head of a stream with status 200."""
 
-    def write(self, data: bytes, *, end: bool) -> None:
+    def write(self, data: bytes, end: bool) -> None:
         """A piece of a stream, which ends with it if `end`."""
 
 
@@ -235,11 +235,11 @@ class Exchange:
             self._client.begin(self._headers())
         if pipe.ended:
             self._record("cut" if pipe.error else "ok", 200, pipe.usage, pipe.model)
-            self._client.write(data, end=True)
+            self._client.write(data, True)
             self._attempt = None
             self._end()
         else:
-            self._client.write(data, end=False)
+            self._client.write(data, False)
 
     # ending
 

@@ -256,7 +256,14 @@ class Connection(asyncio.BufferedProtocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"sent what is not HTTP: {error}")
             return
-        self._hand_on(self._call)
+        call, body = self._call, self._body
+        if body:
+            data = body[0] if len(body) == 1 else b"".join(body)
+            body.clear()
+            if call is not None and call.receiver is not None:
+                call.receiver.on_body(data)  # one piece for each read, however many chunks it came in
+        if self._ended and self._call is not None:
+            self._finish()
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
@@ -308,17 +315,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._ended = True
         self._reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
-
-    def _hand_on(self, call: Call | None) -> None:
-        """After each read: one piece of body, however many chunks it came in, then the end."""
-        body = self._body
-        if body:
-            data = body[0] if len(body) == 1 else b"".join(body)
-            body.clear()
-            if call is not None and call.receiver is not None:
-                call.receiver.on_body(data)
-        if self._ended and self._call is not None:
-            self._finish()
 
     def _finish(self) -> None:
         call = self._release()

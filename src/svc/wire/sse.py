@@ -22,6 +22,11 @@ class Splitter:
         self._started = False
 
     @property
+    def empty(self) -> bool:
+        """Nothing of an event is held: the next byte begins one."""
+        return not self._rest and not self._carriage
+
+    @property
     def rest(self) -> bytes:
         """Bytes of an event that has not ended yet."""
         return bytes(self._rest)

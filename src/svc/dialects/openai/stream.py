@@ -62,6 +62,9 @@ class PassedStream:
         self._usage_sent = False
 
     def feed(self, data: bytes) -> bytes:
+        template = self._template
+        if template is not None and template.fits(data) and self._splitter.empty and not self.ended:
+            return data
         if self.ended:
             return b""
         try:
@@ -72,7 +75,6 @@ class PassedStream:
             return self.fail(error)
         if not block:
             return b""
-        template = self._template
         if template is not None:
             carried = template.carry(block)
             if carried is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 _TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*+').fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
@@ -21,7 +22,7 @@ _VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in (b"content
 class Template:
     """The frame of a chunk: as it comes from the upstream, and as it goes to the client."""
 
-    __slots__ = ("_made", "_prefix", "_run", "_suffix", "_tail", "same")
+    __slots__ = ("_made", "_plain", "_prefix", "_run", "_start", "_stop", "_suffix", "_tail", "same")
 
     def __init__(self, came: tuple[bytes, bytes], made: tuple[bytes, bytes]) -> None:
         self._prefix, suffix = came
@@ -35,6 +36,19 @@ class Template:
             self._run = _PADDED_RUN
         self._suffix = suffix
         self._made = made
+        self._plain = self.same and not self._tail
+        self._start = len(self._prefix)
+        self._stop = len(suffix)
+
+    def fits(self, block: bytes) -> bool:
+        """Whether the block is one such chunk, of plain ASCII text, that goes on as it came: the usual case."""
+        return (
+            block.startswith(self._prefix)
+            and block.endswith(self._suffix)
+            and self._plain
+            and _PLAIN(block, self._start, len(block) - self._stop) is not None
+            and block.isascii()
+        )
 
     def carry(self, block: bytes) -> bytes | None:
         """The block as it goes to the client, when it is a run of such chunks and nothing else."""
