@@ -11,6 +11,11 @@ SvcError
 ├── RateLimited             rate_limit_exceeded    429
 ├── ProviderFailed          provider_error         502
 ├── InternalError           internal_error         500
+├── BundleNotFound          bundle_not_found       404
+├── InvalidBundle           invalid_bundle         400
+├── AlreadyExists           already_exists         409
+├── InsufficientStorage     insufficient_storage   507
+├── RegistryFailed          registry_error         502
 ├── CommandFailed           what a command could not do (exit status 1)
 └── UsageError              what a person at the command line can mend (exit status 2)
 
@@ -134,6 +139,44 @@ class ProviderFailed(SvcError):
 
 class InternalError(SvcError):
     """A fault of ours; the log has it under the request id."""
+
+
+class BundleNotFound(SvcError):
+    """The registry has no such bundle."""
+
+    code = "bundle_not_found"
+    status = 404
+    type = "invalid_request_error"
+
+
+class InvalidBundle(SvcError):
+    """The archive or its metadata is not what a bundle must be; also a name that no bundle can have."""
+
+    code = "invalid_bundle"
+    status = 400
+    type = "invalid_request_error"
+
+
+class AlreadyExists(SvcError):
+    """Another bundle was published under this name; what is published never changes."""
+
+    code = "already_exists"
+    status = 409
+    type = "invalid_request_error"
+
+
+class InsufficientStorage(SvcError):
+    """The disk has no room for it."""
+
+    code = "insufficient_storage"
+    status = 507
+
+
+class RegistryFailed(SvcError):
+    """A registry could not be reached, or what it sent is not what its index promises."""
+
+    code = "registry_error"
+    status = 502
 
 
 class CommandFailed(SvcError):

@@ -1,0 +1,65 @@
+"""`model_metadata.json`: what a bundle says about itself, checked (issue "The bundle registry"). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from svc.bundles.reference import check_name
+from svc.errors import InvalidBundle, InvalidRequest
+
+FILE = "model_metadata.json"
+MAX_BYTES = 4 << 20
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Unknown types of `execution_template` are kept as they are; so are fields that we do not know, in the file."""
+
+    model_id: str
+    version: str
+    execution_template: Mapping[str, Any]
+    files: tuple[str, ...]
+    preprocessing: Any = None
+    postprocessing: Any = None
+    description: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    platform: str | None = None
+
+    @property
+    def type(self) -> str:
+        """Which kind of engine runs it."""
+        return str(self.execution_template["type"])
+
+
+def parse(data: bytes) -> Metadata:
+    """Reads the file. Raises InvalidBundle that names the field at fault."""
+    if len(data) > MAX_BYTES:
+        raise InvalidBundle(f"{FILE} is larger than {MAX_BYTES >> 20} MiB.")
+    try:
+        metadata = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=Metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidBundle(f"{FILE} is not valid: {error}.") from error
+    _check(metadata)
+    return metadata
+
+
+def _check(metadata: Metadata) -> None:
+    try:
+        check_name("model_id", metadata.model_id)
+        check_name("version", metadata.version)
+        if metadata.platform is not None:
+            check_name("platform", metadata.platform)
+    except InvalidRequest as error:
+        raise InvalidBundle(f"{FILE}: {error.message}") from error
+    if not isinstance(metadata.execution_template.get("type"), str) or not metadata.type:
+        raise InvalidBundle(f"{FILE}: `execution_template` needs a `type`, which is a string.")
+
+
+def check_files(metadata: Metadata, present: Collection[str]) -> None:
+    """Every name in `files` must be there. Raises InvalidBundle that names the missing ones."""
+    missing = [name for name in metadata.files if name not in present]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise InvalidBundle(f"{FILE} names files that are missing: {', '.join(missing[:3])}{more}.")

@@ -1,0 +1,1 @@
+"""Where state lies: one seam per kind of state, one file per place."""

@@ -1,0 +1,82 @@
+"""What a registry says about a bundle: the index entry (interface, "Registry index entry"; decisions, section 5).
+
+index = { "<model_id>/<version>/<platform>": entry }
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """An ed25519 signature over the entry's statement; both values in base64."""
+
+    key: str
+    value: str
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One bundle. Entries of other tools have the first five fields only."""
+
+    model_id: str
+    version: str
+    target: str
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    path: str
+    sha256: Sha256 | None = None
+    created: str | None = None
+    """ISO 8601, UTC."""
+    yanked: bool = False
+    signatures: tuple[Signature, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`<model_id>/<version>/<platform>`."""
+        return f"{self.model_id}/{self.version}/{self.target}"
+
+
+class _Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as it is written: the eight fields always, signatures where there are some."""
+
+    model_id: str
+    version: str
+    target: str
+    size_bytes: int
+    path: str
+    sha256: str | None
+    created: str | None
+    yanked: bool
+    signatures: tuple[Signature, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+def shown(entry: Entry, path: str | None = None) -> _Shown:
+    """The entry for encoding, with another path if one is given."""
+    return _Shown(
+        model_id=entry.model_id,
+        version=entry.version,
+        target=entry.target,
+        size_bytes=entry.size_bytes,
+        path=entry.path if path is None else path,
+        sha256=entry.sha256,
+        created=entry.created,
+        yanked=entry.yanked,
+        signatures=entry.signatures or msgspec.UNSET,
+    )
+
+
+def statement(entry: Entry) -> bytes:
+    """What a signature covers: {id, version, platform, sha256, size}, as JSON with sorted keys and no spaces."""
+    return msgspec.json.encode(
+        {
+            "id": entry.model_id,
+            "platform": entry.target,
+            "sha256": entry.sha256,
+            "size": entry.size_bytes,
+            "version": entry.version,
+        },
+        order="sorted",
+    )

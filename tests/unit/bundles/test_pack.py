@@ -1,0 +1,75 @@
+import json
+import os
+import time
+import zipfile
+
+import pytest
+
+from svc.bundles.archive import metadata_of
+from svc.bundles.opening import extract, open_archive
+from svc.bundles.pack import pack
+from svc.errors import InvalidBundle
+
+
+def test_the_same_files_give_the_same_bytes(model, tmp_path):
+    one, other = tmp_path / "1.xyb", tmp_path / "2.xyb"
+    pack(model, one)
+    time.sleep(0.01)
+    os.utime(model / "w.bin", (1, 1))
+    (model / "w.bin").chmod(0o600)
+    pack(model, other)
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_everything_is_stored_and_comes_back(model, tmp_path):
+    output = tmp_path / "m.xyb"
+    (model / "empty").write_bytes(b"")
+    pack(model, output)
+    with zipfile.ZipFile(output) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist()[0] == "model_metadata.json"
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+    for trusted in (True, False):
+        folder = tmp_path / f"tmp{trusted}"
+        folder.mkdir()
+        with open_archive(output) as archive:
+            assert metadata_of(archive).model_id == "m"
+            archive.verify()
+            extract(archive, folder, tmp_path / f"out{trusted}", trusted=trusted)
+        for path in (path for path in model.rglob("*") if path.is_file()):
+            assert (tmp_path / f"out{trusted}" / path.relative_to(model)).read_bytes() == path.read_bytes()
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_id": None}, "model_id"),
+        ({"version": "../1"}, "version"),
+        ({"execution_template": "Onnx"}, "execution_template"),
+        ({"execution_template": {"kind": "x"}}, "type"),
+        ({"files": ["gone.bin"]}, "gone.bin"),
+        ({"files": None}, "files"),
+    ],
+)
+def test_metadata_is_checked(model, tmp_path, change, said):
+    about = json.loads((model / "model_metadata.json").read_text())
+    (model / "model_metadata.json").write_text(json.dumps({**about, **change}))
+    with pytest.raises(InvalidBundle, match=said):
+        pack(model, tmp_path / "m.xyb")
+    assert list(tmp_path.glob("*.xyb")) == []
+    assert list(tmp_path.glob(".packing*")) == []
+
+
+def test_unknown_types_and_fields_are_kept(model, tmp_path):
+    about = json.loads((model / "model_metadata.json").read_text())
+    about |= {"execution_template": {"type": "Brandnew", "deep": {"er": 1}}, "own": 1, "preprocessing": [{"a": 1}]}
+    (model / "model_metadata.json").write_text(json.dumps(about))
+    assert pack(model, tmp_path / "m.xyb").execution_template == about["execution_template"]
+
+
+def test_links_out_of_the_folder_are_refused(model, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (model / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidBundle, match="leads out"):
+        pack(model, tmp_path / "m.xyb")

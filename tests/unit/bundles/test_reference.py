@@ -1,0 +1,93 @@
+import itertools
+
+import pytest
+
+from svc.bundles.platform import detect, fallbacks
+from svc.bundles.reference import Reference, choose, is_prerelease, newest, parse, sort
+from svc.errors import InvalidRequest
+from svc.wire.bundle import Entry
+
+
+def entry(version: str, target: str = "any", yanked: bool = False) -> Entry:
+    return Entry(model_id="m", version=version, target=target, size_bytes=1, path="x", yanked=yanked)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("m", Reference("m")),
+        ("m@latest", Reference("m")),
+        ("m@1", Reference("m", "1")),
+        ("a.b_c-d@1.0-rc1", Reference("a.b_c-d", "1.0-rc1")),
+    ],
+)
+def test_reads_references(text, expected):
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "@1", "m@", "../m", "m@..", "m@1@2", "m/n", "-m", ".m", "m@1 2", "ä", "m" * 129])
+def test_refuses_what_is_no_reference(text):
+    with pytest.raises(InvalidRequest):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0-rc.1", "1.0.0"],
+        ["1.0-rc1", "1.0", "1.0.1", "1.2", "1.10", "2"],
+        ["2024-01-15", "2024-02-01", "2024-10-01"],
+        ["v1", "v2", "v10"],
+    ],
+)
+def test_versions_have_an_order(order):
+    for shuffled in itertools.islice(itertools.permutations(order), 0, None, 97):
+        assert sort(shuffled) == order
+
+
+def test_prereleases_count_only_when_nothing_else_does():
+    assert newest(["1.0.0", "2.0.0-rc.1"]) == "1.0.0"
+    assert newest(["1.0-rc1", "1.0-rc2"]) == "1.0-rc2"
+    assert newest([]) is None
+    assert not is_prerelease("v1.0")
+    assert not is_prerelease("2024-01-15")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("m", "1.10.0"),
+        ("m@1", "1.10.0"),
+        ("m@1.2", "1.2.7"),
+        ("m@2.0.0", "2.0.0"),
+        ("m@3", "3"),
+        ("m@9", None),
+        ("m@1.2.", None),
+    ],
+)
+def test_chooses(text, expected):
+    entries = [entry(version) for version in ("1.2.3", "1.2.7", "1.10.0", "12.0.0-rc1", "3.1-rc1")]
+    entries += [entry("2.0.0", yanked=True), entry("3", yanked=True)]
+    chosen = choose(parse(text), entries, ("linux-x86_64", "any"))
+    assert (chosen.version if chosen else None) == expected
+
+
+def test_prefers_its_own_platform_and_falls_back_to_any():
+    both = [entry("1"), entry("1", "linux-x86_64"), entry("2", "ios-arm64"), entry("1.5")]
+    assert choose(parse("m@1"), both, fallbacks("linux-x86_64")).target == "linux-x86_64"
+    assert choose(parse("m"), both, fallbacks("linux-x86_64")).version == "1.5"
+    assert choose(parse("m@2"), both, fallbacks("linux-x86_64")) is None
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "expected"),
+    [
+        ("linux", "x86_64", "linux-x86_64"),
+        ("linux", "aarch64", "linux-arm64"),
+        ("darwin", "arm64", "macos-arm64"),
+        ("win32", "AMD64", "windows-x86_64"),
+        ("linux", "riscv64", "linux-riscv64"),
+    ],
+)
+def test_detects_the_platform(system, machine, expected):
+    assert detect(system, machine) == expected
