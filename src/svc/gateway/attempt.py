@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from svc.dialects.base import Dialect, Passed, Pipe
-from svc.errors import ProviderFailed, SvcError
-from svc.gateway.failures import Failure, judge, late, not_understood, unreachable
+from svc.errors import InternalError, ProviderFailed, SvcError
+from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.providers import Offer
 from svc.gateway.upstream import Call, Upstream
 
@@ -190,6 +190,14 @@ class Attempt:
             self._cut(self._pipe, ProviderFailed("The provider broke off in the middle of its answer."))
         else:
             self._fail(unreachable())
+
+    def on_fault(self) -> None:
+        self._finish()
+        failure = Failure(InternalError("Something went wrong here."), Then.NOWHERE)
+        if self._pipe is not None and self._pipe.started and not self._pipe.ended:
+            self._cut(self._pipe, failure.error)
+        else:
+            self._fail(failure)
 
     # inside
 

@@ -36,9 +36,14 @@ MAX_AHEAD = 64 * 1024
 HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
+_EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
 _SIZE_LINES = tuple(b"%x\r\n" % size for size in range(2048))
 """What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+def _lines(error: SvcError) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
 
 
 class FrontDoor(asyncio.Protocol):
@@ -196,13 +201,15 @@ class FrontDoor(asyncio.Protocol):
         limits = self._plane.settings.gateway
         request.head(self._parser.get_method(), self._parser.get_http_version(), int(limits.max_header * 1024))
         self._head_size = 0
-        if request.declared > limits.max_body * 1024 * 1024:
-            raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
         if request.method == b"POST":
             request.dialect = self._hot.get(request.path)
-            if request.dialect is not None:
-                self._admit(request)
-        if request.expects and not self._queue and self._busy is None and request.refusal is None:
+        if request.declared > limits.max_body * 1024 * 1024:
+            raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
+        if request.dialect is not None:
+            self._admit(request)
+        if request.expects and self._busy is None:
+            if request.refusal is not None:
+                raise request.refusal
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _admit(self, request: Request) -> None:
@@ -291,8 +298,7 @@ class FrontDoor(asyncio.Protocol):
         headers = f"x-request-id: {request_id}\r\n"
         if request.client_request_id:
             headers += f"x-client-request-id: {request.client_request_id}\r\n"
-        headers += "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        self.answer(error.status, headers, dialect.write_error(error, request_id))
+        self.answer(error.status, headers + _lines(error), dialect.write_error(error, request_id))
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:
@@ -336,12 +342,11 @@ class FrontDoor(asyncio.Protocol):
         if self._busy is not None:  # an answer is under way: no other may be mixed into it
             self.transport.abort()
             return
+        dialect = self._request.dialect if self._request is not None else None
         request_id = self._plane.new_request_id()
-        self.transport.write(
-            self._head(
-                status or error.status, f"x-request-id: {request_id}\r\nconnection: close\r\n", encode_problem(error)
-            )
-        )
+        body = dialect.write_error(error, request_id) if dialect is not None else encode_problem(error)
+        headers = f"x-request-id: {request_id}\r\nconnection: close\r\n{_lines(error)}"
+        self.transport.write(self._head(status or error.status, headers, body))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
         if self.transport.can_write_eof():
@@ -356,6 +361,13 @@ class FrontDoor(asyncio.Protocol):
         )
         return line.encode("latin-1") + body
 
+    def _cors(self, request: Request) -> str:
+        """What a browser wants to see on the hot routes; the cold ones have a middleware for it."""
+        origins = self._plane.settings.gateway.cors_origins
+        if not origins or not request.origin or not {"*", request.origin} & set(origins):
+            return ""
+        return f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
+
     # exchange.Client
 
     def answer(self, status: int, headers: str, body: bytes) -> None:
@@ -366,7 +378,7 @@ class FrontDoor(asyncio.Protocol):
             request.keep_alive = False
         if not request.keep_alive:
             headers += "connection: close\r\n"
-        self.transport.write(self._head(status, headers, body))
+        self.transport.write(self._head(status, headers + self._cors(request), body))
         self._answered()
 
     def begin(self, headers: str) -> None:
@@ -377,6 +389,7 @@ class FrontDoor(asyncio.Protocol):
         request.keep_alive = request.keep_alive and request.chunkable and not self._shutting
         if not request.keep_alive:
             framing += "connection: close\r\n"
+        headers += self._cors(request)
         self._held = (
             f"HTTP/1.1 200 OK\r\ndate: {self._plane.date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
             f"cache-control: no-cache\r\n{framing}{headers}\r\n"

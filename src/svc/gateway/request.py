@@ -9,8 +9,8 @@ from svc.errors import InvalidRequest, SvcError
 from svc.security import Key
 
 MAX_HEADERS = 100
-MAX_REQUEST_ID = 128
-"""Characters of a client's own request id that are echoed."""
+MAX_ECHOED = 128
+"""Characters of a header that is echoed, such as a client's own request id."""
 
 
 class Request:
@@ -28,6 +28,7 @@ class Request:
         "keep_alive",
         "key",
         "method",
+        "origin",
         "path",
         "refusal",
         "size",
@@ -56,6 +57,8 @@ class Request:
         self.key: Key | None = None
         self.refusal: SvcError | None = None
         self.client_request_id: str | None = None
+        self.origin = ""
+        """The page that a browser sends it for."""
 
     def head(self, method: bytes, version: str, limit: int) -> None:
         """Reads what matters of the head; raises InvalidRequest when it is over `limit` bytes or MAX_HEADERS."""
@@ -74,9 +77,10 @@ class Request:
                 self.expects = value.lower() == b"100-continue"
             elif name == b"upgrade":
                 self.websocket = value.lower() == b"websocket"
-            elif name == b"x-request-id" and len(value) <= MAX_REQUEST_ID and value.isascii():
-                text = value.decode("ascii")
-                self.client_request_id = text if text.isprintable() else None
+            elif name == b"origin":
+                self.origin = _text(value) or ""
+            elif name == b"x-request-id":
+                self.client_request_id = _text(value)
         if size > limit:
             raise InvalidRequest("The request's head is too large.")
 
@@ -100,3 +104,9 @@ class Request:
         if upgrade and self.body:
             lines.append(b"content-length: %d" % self.size)
         return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(self.body)
+
+
+def _text(value: bytes) -> str | None:
+    """A header's value, if it is fit to be sent back."""
+    text = value.decode("latin-1")
+    return text if 0 < len(text) <= MAX_ECHOED and text.isascii() and text.isprintable() else None

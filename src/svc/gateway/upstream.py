@@ -31,7 +31,7 @@ IDLE_CONNECTIONS = 1024
 
 
 class Receiver(Protocol):
-    """Who gets the answer of a call. Exactly one of `on_end` and `on_lost` is called, last, unless it was cancelled."""
+    """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The head; names are lower case, the last of equal names wins."""
@@ -44,6 +44,9 @@ class Receiver(Protocol):
 
     def on_lost(self, reason: str, *, late: bool) -> None:
         """The connection could not be made (`late`: in time), or broke; `reason` is fit for a log."""
+
+    def on_fault(self) -> None:
+        """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
 
 
 class Upstream:
@@ -66,21 +69,24 @@ class Upstream:
 
     def send(self, offer: Offer, body: bytes, receiver: Receiver) -> Call:
         """Sends a request; the answer comes to `receiver`, never from within this call."""
-        request = b"%b%d\r\n\r\n%b" % (offer.head, len(body), body)
-        call = Call(receiver)
+        call = Call(receiver, b"%b%d\r\n\r\n%b" % (offer.head, len(body), body))
         idle = self._idle.get(offer.origin)
         while idle:
             connection = idle.pop()
             if connection.usable:
-                connection.start(call, request)
+                connection.start(call, reused=True)
                 return call
-        task = self._loop.create_task(self._connect(offer.origin, call, request))
+        self.connect(offer.origin, call)
+        return call
+
+    def connect(self, origin: Origin, call: Call) -> None:
+        """Sends a call's request on a connection of its own."""
+        task = self._loop.create_task(self._connect(origin, call))
         call.connecting = task
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
-        return call
 
-    async def _connect(self, origin: Origin, call: Call, request: bytes) -> None:
+    async def _connect(self, origin: Origin, call: Call) -> None:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await self._loop.create_connection(
@@ -95,7 +101,7 @@ class Upstream:
             call.lost(f"could not connect: {type(error).__name__}: {error}")
         else:
             call.connecting = None
-            connection.start(call, request)
+            connection.start(call, reused=False)
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -145,10 +151,11 @@ def default_tls() -> ssl.SSLContext:
 class Call:
     """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
 
-    __slots__ = ("connecting", "connection", "receiver")
+    __slots__ = ("connecting", "connection", "receiver", "request")
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, request: bytes) -> None:
         self.receiver: Receiver | None = receiver
+        self.request = request
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
 
@@ -189,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         "_headers",
         "_parser",
         "_reusable",
+        "_silent",
         "_upstream",
         "idle_since",
         "origin",
@@ -210,13 +218,15 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = False
         self._reusable = False
         self._delimited = False
+        self._silent = False
+        """Used before, and silent since the present request: if it closes now, that is old age and no failure."""
 
     @property
     def usable(self) -> bool:
         return not self.transport.is_closing()
 
-    def start(self, call: Call, request: bytes) -> None:
-        """Sends a request on this connection, which must be idle."""
+    def start(self, call: Call, *, reused: bool) -> None:
+        """Sends a call's request on this connection, which must be idle."""
         if call.receiver is None:  # cancelled while connecting
             self.close()
             return
@@ -225,7 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         self._delimited = False
         self._ended = False
         self._head_size = 0
-        self.transport.write(request)
+        self._silent = reused
+        self.transport.write(call.request)
 
     def close(self) -> None:
         """Closes at once: what was not sent yet is of no use to anyone."""
@@ -251,19 +262,26 @@ class Connection(asyncio.BufferedProtocol):
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
             self.transport.abort()
             return
+        self._silent = False
         try:
             self._feed(self._upstream.view[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"sent what is not HTTP: {error}")
             return
         call, body = self._call, self._body
-        if body:
-            data = body[0] if len(body) == 1 else b"".join(body)
-            body.clear()
+        try:
+            if body:
+                data = body[0] if len(body) == 1 else b"".join(body)
+                body.clear()
+                if call is not None and call.receiver is not None:
+                    call.receiver.on_body(data)  # one piece for each read, however many chunks it came in
+            if self._ended and self._call is not None:
+                self._finish()
+        except Exception:  # the edge: a fault of ours is not the provider's
+            log.exception("fault while an answer was handled")
+            self.close()
             if call is not None and call.receiver is not None:
-                call.receiver.on_body(data)  # one piece for each read, however many chunks it came in
-        if self._ended and self._call is not None:
-            self._finish()
+                call.receiver.on_fault()
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
@@ -272,7 +290,11 @@ class Connection(asyncio.BufferedProtocol):
         self._upstream.closed(self)
         if self._call is None:
             return
-        if self._delimited and exc is None:  # neither length nor chunks: the close is the end
+        if self._silent:
+            call = self._release()
+            if call is not None and call.receiver is not None:
+                self._upstream.connect(self.origin, call)
+        elif self._delimited and exc is None:  # neither length nor chunks: the close is the end
             receiver = self._call.receiver
             self._release()
             if receiver is not None:
