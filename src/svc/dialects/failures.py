@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
+from svc.wire.chat import StreamFailed
 
 MAX_MESSAGE = 1000
 """Characters of an upstream's message that are kept."""
@@ -71,3 +72,22 @@ def failure_of(error: Any) -> SvcError:
     if words & set(_REFUSED):
         return InvalidRequest(message or "The provider refused the request.")
     return ProviderFailed(f"The provider failed: {message}" if message else "The provider failed.")
+
+
+def stream_failed(error: SvcError) -> StreamFailed:
+    """An upstream's error in mid-stream, as a delta."""
+    return StreamFailed(error.message, error.status)
+
+
+def error_of(failed: StreamFailed) -> SvcError:
+    """And back: the error of such a delta."""
+    if failed.status == RateLimited.status:
+        return RateLimited(failed.message)
+    if failed.status == InvalidRequest.status:
+        return InvalidRequest(failed.message)
+    return ProviderFailed(failed.message)
+
+
+def cut_short() -> ProviderFailed:
+    """The upstream's answer ended before it was complete."""
+    return ProviderFailed("The provider ended its answer before it was complete.")

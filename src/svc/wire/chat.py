@@ -130,6 +130,8 @@ class ChatRequest(msgspec.Struct):
     user: str | None = None
     extra: dict[str, Any] = {}
     """Fields of the source dialect that the hub has no place for, by their name there."""
+    source: str = ""
+    """The name of that dialect."""
 
 
 class Usage(msgspec.Struct, frozen=True):

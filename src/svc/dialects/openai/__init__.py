@@ -1,19 +1,26 @@
 """The dialect of OpenAI's chat completions, which most vendors speak with an accent.
 
-head      what routing needs of a request, checked           passing   a request to an upstream of the same dialect
-answer    whole answers                                      stream    an upstream's stream, put right on its way
+head       what routing needs of a request, checked
+incoming   a client's request -> the hub form; outgoing: the hub form -> a request to an upstream
+answer     whole answers, put right on their way; whole: from and to the hub form
+stream     an upstream's stream, put right on its way; reader, writer: from and to deltas of the hub form
 """
 
 from __future__ import annotations
 
-from svc.dialects.base import Built, Head, Passed, Pipe
+from svc.dialects.base import Built, Dialect, Head, Passed, Pipe, StreamReader, StreamWriter
 from svc.dialects.failures import find_message
 from svc.dialects.openai.answer import pass_answer
 from svc.dialects.openai.head import read_head
-from svc.dialects.openai.passing import pass_request
+from svc.dialects.openai.incoming import read_request
+from svc.dialects.openai.outgoing import write_request
+from svc.dialects.openai.reader import OpenAIReader
 from svc.dialects.openai.stream import PassedStream
+from svc.dialects.openai.whole import read_answer, write_answer
+from svc.dialects.openai.writer import OpenAIWriter
+from svc.dialects.passing import pass_request
 from svc.errors import SvcError
-from svc.wire.chat import Target
+from svc.wire.chat import Answer, ChatRequest, Target
 from svc.wire.problem import encode_problem
 
 
@@ -27,17 +34,35 @@ class OpenAI:
     def head(self, raw: bytes) -> Head:
         return read_head(raw)
 
+    def read_request(self, raw: bytes) -> ChatRequest:
+        return read_request(raw)
+
+    def write_answer(self, answer: Answer) -> bytes:
+        return write_answer(answer)
+
+    def writer(self, *, include_usage: bool) -> StreamWriter:
+        return OpenAIWriter(include_usage=include_usage)
+
     def write_error(self, error: SvcError, request_id: str) -> bytes:
         return encode_problem(error)
 
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {key}"),)
 
+    def write_request(self, request: ChatRequest, target: Target) -> Built:
+        return write_request(request, target)
+
+    def read_answer(self, raw: bytes) -> Answer:
+        return read_answer(raw)
+
+    def reader(self) -> StreamReader:
+        return OpenAIReader()
+
     def read_error(self, raw: bytes) -> str | None:
         return find_message(raw)
 
     def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
-        return pass_request(raw, head, target)
+        return pass_request(raw, head, target, ask_usage=True)
 
     def pass_answer(self, raw: bytes) -> Passed:
         return pass_answer(raw)
@@ -46,4 +71,4 @@ class OpenAI:
         return PassedStream(include_usage=include_usage)
 
 
-dialect = OpenAI()
+dialect: Dialect = OpenAI()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import Any
 
 import msgspec
@@ -12,6 +10,7 @@ from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
 from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
 from svc.dialects.reading import upstream_object
+from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
 
 _ANSWER = msgspec.json.Decoder(AnswerShape)
@@ -51,7 +50,7 @@ def mend_answer(body: dict[str, Any]) -> dict[str, Any]:
             raise failure_of(body)
         raise ProviderFailed("The provider's answer has no choices.")
     body.pop("error", None)
-    mended = {**body, "id": text_or(body.get("id"), new_id()), "object": "chat.completion"}
+    mended = {**body, "id": text_or(body.get("id"), new_id("chatcmpl-")), "object": "chat.completion"}
     mended["created"] = whole_or_now(body.get("created"))
     mended["model"] = text_or(body.get("model"), "unknown")
     mended["choices"] = [_mend_choice(choice, position) for position, choice in enumerate(choices)]
@@ -109,27 +108,3 @@ def _mend_call(call: Any) -> dict[str, Any]:
         raise ProviderFailed("The provider's answer has a tool call without a name.")
     function = {**function, "arguments": arguments_text(function.get("arguments"))}
     return {**call, "id": text_or(call.get("id"), new_id("call_")), "type": "function", "function": function}
-
-
-def arguments_text(arguments: Any) -> str:
-    """Arguments as JSON text, also when the upstream gave them as an object."""
-    if arguments is None:
-        return ""
-    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-
-
-def new_id(prefix: str = "chatcmpl-") -> str:
-    """An id for what the upstream left without one."""
-    return prefix + uuid.uuid4().hex
-
-
-def text_or(value: Any, other: str) -> str:
-    """The value if it is a text with something in it."""
-    return value if isinstance(value, str) and value else other
-
-
-def whole_or_now(value: Any) -> int:
-    """A time in whole seconds, now if it is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**53:
-        return int(value)
-    return int(time.time())

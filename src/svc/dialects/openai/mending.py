@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from svc.dialects.openai.answer import arguments_text, new_id, split_content, text_or
+from svc.dialects.openai.answer import split_content
 from svc.dialects.openai.shapes import ChunkChoice, finish_reason
+from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
 from svc.wire.chat import FinishReason
 

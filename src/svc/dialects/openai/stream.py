@@ -12,48 +12,28 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from svc.dialects.failures import failure_of, find_message
-from svc.dialects.openai.answer import new_id, text_or, whole_or_now
+from svc.dialects.failures import cut_short, failure_of
+from svc.dialects.flow import HandedOn
 from svc.dialects.openai.mending import Choice, first_is_clean, typed
 from svc.dialects.openai.shapes import ChunkChoice, ChunkShape, UsageShape, mend_usage
-from svc.dialects.openai.template import Template, learn
 from svc.dialects.reading import upstream_object
+from svc.dialects.template import MAX_LEARNED, learn
+from svc.dialects.values import new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed, SvcError
-from svc.wire.chat import FinishReason, Usage
 from svc.wire.problem import encode_problem
-from svc.wire.sse import Splitter, event_data, event_name, split
+from svc.wire.sse import event_data, event_name
 
 DONE = b"data: [DONE]"
-MAX_LEARNED = 64
-"""Templates learned in one stream: learning costs more than it gives where chunks take turns."""
-
 _CHUNK = msgspec.json.Decoder(ChunkShape)
 _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def cut_short() -> ProviderFailed:
-    """The upstream's answer ended before it was complete."""
-    return ProviderFailed("The provider ended its answer before it was complete.")
-
-
-def error_event(error: SvcError) -> bytes:
-    """What a client is sent in the place of the end mark."""
-    return b"data: " + encode_problem(error) + b"\n\n"
-
-
-class PassedStream:
+class PassedStream(HandedOn):
     """`Pipe` from an OpenAI upstream to an OpenAI client."""
 
     def __init__(self, *, include_usage: bool) -> None:
-        self.started = False
-        self.ended = False
-        self.finish: FinishReason | None = None
-        self.usage: Usage | None = None
-        self.error: SvcError | None = None
-        self.model: str | None = None
+        super().__init__()
         self._asked = include_usage
-        self._splitter = Splitter()
-        self._template: Template | None = None
         self._learned = 0
         self._id = ""
         self._created = 0
@@ -61,81 +41,17 @@ class PassedStream:
         self._usage_due: dict[str, Any] | None = None
         self._usage_sent = False
 
-    def feed(self, data: bytes) -> bytes:
-        template = self._template
-        if template is not None and template.fits(data) and self._splitter.empty and not self.ended:
-            return data
-        if self.ended:
-            return b""
-        try:
-            block = self._splitter.take(data)
-        except ProviderFailed as error:
-            if not self.started:
-                raise
-            return self.fail(error)
-        if not block:
-            return b""
-        if template is not None:
-            carried = template.carry(block)
-            if carried is not None:
-                return carried
-        return self._pass(block)
-
-    def end(self) -> bytes:
-        if self.ended:
-            return b""
-        rest = self._splitter.flush()
-        out = b""
-        if rest and not (self._complete and not _readable(rest)):
-            try:
-                out = self._pass(rest)
-            except SvcError as error:
-                return self.fail(error)
-        return out + self._close(rest)
-
-    def _close(self, rest: bytes) -> bytes:
-        if self.ended:
-            return b""
-        if self._complete:
-            self.ended = True
-            return self._due_usage() + DONE + b"\n\n"
-        found = None if self.started else find_message(rest)
-        return self.fail(failure_of(found) if found else cut_short())
-
-    def fail(self, error: SvcError) -> bytes:
-        if self.ended:
-            return b""
-        self.ended = True
-        self.error = error
-        return error_event(error)
-
     @property
     def _complete(self) -> bool:
         return bool(self._choices) and all(choice.finish is not None for choice in self._choices.values())
 
-    def _pass(self, block: bytes) -> bytes:
-        """Whole events, one after the other; the block itself when none was changed."""
-        events = split(block)
-        out: list[bytes] = []
-        try:
-            for event in events:
-                if made := self._event(event):
-                    out.append(made)
-                if self.ended:
-                    break
-        except SvcError as error:
-            if not self.started:
-                raise
-            return b"".join(made + b"\n\n" for made in out) + self.fail(error)
-        if len(out) == len(events) and all(made is event for made, event in zip(out, events, strict=True)):
-            return block
-        return b"".join(made + b"\n\n" for made in out)
+    def _mark(self) -> bytes:
+        return self._due_usage() + DONE + b"\n\n"
+
+    def _error(self, error: SvcError) -> bytes:
+        return b"data: " + encode_problem(error) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
-        if self._template is not None:
-            carried = self._template.carry(event + b"\n\n")
-            if carried is not None:
-                return event if self._template.same else carried[:-2]
         data = event_data(event)
         name = event_name(event)
         if data is None or name == b"ping" or not data.strip():
@@ -245,7 +161,7 @@ class PassedStream:
         mended, pieces = self._mend_choices(choices)
         if not mended:
             return None, []
-        self._id = self._id or text_or(body.get("id"), new_id())
+        self._id = self._id or text_or(body.get("id"), new_id("chatcmpl-"))
         self._created = self._created or whole_or_now(body.get("created"))
         self.model = text_or(body.get("model"), self.model or "unknown")
         return {**body, **self._frame(), "choices": mended}, pieces
@@ -301,12 +217,3 @@ def _only_text(choice: ChunkChoice) -> bytes | None:
     if delta.content:
         return None if delta.reasoning_content else b"content"
     return b"reasoning_content" if delta.reasoning_content else None
-
-
-def _readable(rest: bytes) -> bool:
-    """The last event is whole: an end mark or JSON."""
-    data = (event_data(rest.strip(b"\n")) or b"").strip()
-    try:
-        return data == b"[DONE]" or msgspec.json.decode(data) is not None
-    except _FAULTS:
-        return False

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import re
 
+MAX_LEARNED = 64
+"""Templates learned in one stream: learning costs more than it gives where chunks take turns."""
+
 _TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*+').fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
-_VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in (b"content", b"reasoning_content", b"arguments")}
+_NAMES = (b"content", b"reasoning_content", b"arguments", b"text", b"thinking", b"partial_json")
+_VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 
 
 class Template:
@@ -72,7 +76,7 @@ def learn(came: bytes, made: bytes, name: bytes) -> Template | None:
 
 
 def _cut(event: bytes, pattern: re.Pattern[bytes], name: bytes) -> tuple[bytes, bytes] | None:
-    if b"\\" in event or b"\n" in event or event.count(b'"' + name + b'"') != 1:
+    if b"\\" in event or event.count(b'"' + name + b'"') != 1:
         return None
     found = pattern.search(event)
     if found is None:

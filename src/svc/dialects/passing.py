@@ -1,4 +1,4 @@
-"""An OpenAI request to an upstream of the same dialect: the client's own bytes where one can be sure of them.
+"""A request to an upstream of the client's own dialect: the client's own bytes where one can be sure of them.
 
 Sure: every field that routing looks at stands there once and unescaped, so that the upstream reads the same as we did.
 Otherwise, or when a quirk of the upstream asks for a change, the body is decoded, changed and encoded again.
@@ -13,43 +13,31 @@ from typing import Any
 import msgspec
 
 from svc.dialects.base import Built, Head
+from svc.dialects.hints import refuse_forming
 from svc.dialects.reading import decode_object
-from svc.errors import InvalidRequest
 from svc.wire.chat import Quirks, Target
 
 _KEY = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6|7)")
-_READ = (b"model", b"messages", b"stream", b"stream_options", b"max_tokens", b"max_completion_tokens", b"n")
+_READ = (b"model", b"messages", b"system", b"stream", b"stream_options", b"max_tokens", b"max_completion_tokens", b"n")
 _ASK_USAGE = b',"stream_options":{"include_usage":true}}'
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
-_FORMING: dict[str, Any] = {
-    "n": 1,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "logit_bias": {},
-    "tools": [],
-    "functions": [],
-    "tool_choice": "none",
-    "function_call": "none",
-    "response_format": {"type": "text"},
-    "modalities": ["text"],
-    "audio": None,
-    "stop": [],
-}
-"""Fields without which the answer would have another form, and their defaults."""
 
+def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> Built:
+    """`ask_usage`: the dialect has `stream_options`, and usage comes only to those who ask.
 
-def pass_request(raw: bytes, head: Head, target: Target) -> Built:
-    """Raises InvalidRequest for a field that the upstream rejects and that cannot be left out."""
+    Raises InvalidRequest for a field that the upstream rejects and that cannot be left out.
+    """
+    ask_usage = ask_usage and head.stream and target.quirks.stream_usage
     keys = _KEY.findall(raw)
     names = set(keys)
     if _ambiguous(raw, keys, names) or _touched(names, head, target.quirks):
-        return _rebuild(raw, head, target)
+        return _rebuild(raw, target, ask_usage=ask_usage)
     body = raw
     if head.model != target.model:
         body = _replace_model(raw, target.model)
-    if head.stream and target.quirks.stream_usage and b"stream_options" not in names:
+    if ask_usage and b"stream_options" not in names:
         body = body.rstrip()[:-1] + _ASK_USAGE
     return Built(body)
 
@@ -77,12 +65,17 @@ def _replace_model(raw: bytes, model: str) -> bytes:
     return re.sub(rb'("model"\s*:\s*)"(?:[^"\\]|\\.)*"', lambda found: found.group(1) + name, raw, count=1)
 
 
-def _rebuild(raw: bytes, head: Head, target: Target) -> Built:
+def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
     body = decode_object(raw)
-    quirks = target.quirks
     body["model"] = target.model
+    dropped = apply_quirks(body, target.quirks, ask_usage=ask_usage)
+    return Built(msgspec.json.encode(body), dropped)
+
+
+def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tuple[str, ...]:
+    """Makes a body one that the upstream takes; returns the names of what was left out. Raises InvalidRequest."""
     dropped = drop_rejected(body, quirks.rejects)
-    if head.stream and quirks.stream_usage:
+    if ask_usage:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     elif not quirks.stream_usage:
         body.pop("stream_options", None)
@@ -92,11 +85,11 @@ def _rebuild(raw: bytes, head: Head, target: Target) -> Built:
     temperature = body.get("temperature")
     if temperature is not None and temperature < quirks.min_temperature:
         body["temperature"] = quirks.min_temperature
-    return Built(msgspec.json.encode(body), dropped)
+    return dropped
 
 
 def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:
-    """Takes the fields out that the upstream rejects; returns their names. Raises InvalidRequest (see `_FORMING`)."""
+    """Takes out what the upstream rejects; returns the names. Raises InvalidRequest (see `hints.FORMING`)."""
     dropped = []
     for name in rejects:
         if name in _LIMITS:
@@ -111,13 +104,8 @@ def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, 
     return tuple(dropped)
 
 
-def refuse_forming(name: str, value: Any) -> None:
-    """Raises InvalidRequest when the answer would have another form without this field."""
-    if name in _FORMING and value is not None and value != _FORMING[name]:
-        raise InvalidRequest(f"The provider of this model does not take `{name}`.", param=name)
-
-
 def _other_limit(body: dict[str, Any], name: str) -> None:
+    """The upstream takes one of the two names; they mean the same."""
     other = _LIMITS[1 - _LIMITS.index(name)]
     value = body.pop(name, None)
     if value is not None and body.get(other) is None:

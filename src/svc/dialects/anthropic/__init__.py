@@ -1,0 +1,73 @@
+"""The dialect of Anthropic's messages.
+
+head       what routing needs of a request, checked
+incoming   a client's request -> the hub form              outgoing   the hub form -> a request to an upstream
+whole      whole answers, handed on, and from and to the hub form
+stream     an upstream's stream, handed on                 reader, writer   from and to deltas of the hub form
+"""
+
+from __future__ import annotations
+
+from svc.dialects.anthropic.faults import write_error
+from svc.dialects.anthropic.head import read_head
+from svc.dialects.anthropic.incoming import read_request
+from svc.dialects.anthropic.outgoing import write_request
+from svc.dialects.anthropic.reader import AnthropicReader
+from svc.dialects.anthropic.stream import PassedStream
+from svc.dialects.anthropic.whole import pass_answer, read_answer, write_answer
+from svc.dialects.anthropic.writer import AnthropicWriter
+from svc.dialects.base import Built, Dialect, Head, Passed, Pipe, StreamReader, StreamWriter
+from svc.dialects.failures import find_message
+from svc.dialects.passing import pass_request
+from svc.errors import SvcError
+from svc.wire.chat import Answer, ChatRequest, Target
+
+
+class Anthropic:
+    """`Dialect` for `POST {base}/v1/messages`."""
+
+    name = "anthropic"
+    chat_path = "/v1/messages"
+    models_path = "/v1/models"
+
+    def head(self, raw: bytes) -> Head:
+        return read_head(raw)
+
+    def read_request(self, raw: bytes) -> ChatRequest:
+        return read_request(raw)
+
+    def write_answer(self, answer: Answer) -> bytes:
+        return write_answer(answer)
+
+    def writer(self, *, include_usage: bool) -> StreamWriter:
+        return AnthropicWriter()  # whose clients always get usage
+
+    def write_error(self, error: SvcError, request_id: str) -> bytes:
+        return write_error(error, request_id)
+
+    def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
+        return (("x-api-key", key), ("anthropic-version", "2023-06-01"))
+
+    def write_request(self, request: ChatRequest, target: Target) -> Built:
+        return write_request(request, target)
+
+    def read_answer(self, raw: bytes) -> Answer:
+        return read_answer(raw)
+
+    def reader(self) -> StreamReader:
+        return AnthropicReader()
+
+    def read_error(self, raw: bytes) -> str | None:
+        return find_message(raw)
+
+    def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
+        return pass_request(raw, head, target, ask_usage=False)
+
+    def pass_answer(self, raw: bytes) -> Passed:
+        return pass_answer(raw)
+
+    def pass_stream(self, *, include_usage: bool) -> Pipe:
+        return PassedStream()
+
+
+dialect: Dialect = Anthropic()

@@ -1,0 +1,66 @@
+"""The stream of an Anthropic upstream on its way to an Anthropic client: checked, and handed on as it is."""
+
+from __future__ import annotations
+
+from svc.dialects.anthropic.faults import error_event
+from svc.dialects.anthropic.reader import AnthropicReader
+from svc.dialects.anthropic.writer import event as written
+from svc.dialects.failures import cut_short, error_of
+from svc.dialects.flow import HandedOn
+from svc.dialects.template import MAX_LEARNED, learn
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, ThinkingDelta, ToolArguments, UsageSeen
+from svc.wire.sse import event_data
+
+_TEXTS: dict[type, bytes] = {TextDelta: b"text", ThinkingDelta: b"thinking", ToolArguments: b"partial_json"}
+
+
+class PassedStream(HandedOn):
+    """`Pipe` from an Anthropic upstream to an Anthropic client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader = AnthropicReader()
+        self._learned = 0
+
+    def _event(self, event: bytes) -> bytes:
+        self._template = None
+        if event_data(event) is None:
+            return b""
+        deltas = self._reader.read(event)
+        for delta in deltas:
+            self._note(delta)
+        if self._reader.complete:
+            if not self._complete:
+                raise cut_short()
+            self.ended = True
+        elif len(deltas) == 1 and self._learned < MAX_LEARNED:
+            self._learn(event, deltas[0])
+        return event if self.started else b""  # a ping may come before the start
+
+    def _learn(self, event: bytes, delta: Delta) -> None:
+        name = _TEXTS.get(type(delta))
+        if name is not None:
+            self._learned += 1
+            self._template = learn(event, event, name)
+
+    def _note(self, delta: Delta) -> None:
+        match delta:
+            case Start():
+                self.started = True
+                self.model = delta.model
+                self.usage = delta.usage or self.usage
+            case UsageSeen(usage):
+                self.usage = usage
+            case Finish(reason):
+                self.finish = reason
+            case StreamFailed():
+                raise error_of(delta)
+            case _ if not self.started:
+                raise ProviderFailed("The provider's stream has no beginning.")
+
+    def _mark(self) -> bytes:
+        return written("message_stop", {})
+
+    def _error(self, error: SvcError) -> bytes:
+        return error_event(error)

@@ -1,0 +1,136 @@
+"""What all pipes share: events cut from bytes, honest ends, and errors before and after the start. No dialect's words.
+
+Flow ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both sides)
+     └ pipe.Translation                          (through the hub form)
+"""
+
+from __future__ import annotations
+
+from svc.dialects.failures import cut_short, failure_of, find_message
+from svc.dialects.template import Template
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.chat import FinishReason, Usage
+from svc.wire.sse import Splitter, split
+
+
+class Flow:
+    """The state of a `Pipe`; what to do with events is left to those who inherit."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.ended = False
+        self.finish: FinishReason | None = None
+        self.usage: Usage | None = None
+        self.error: SvcError | None = None
+        self.model: str | None = None
+        self._splitter = Splitter()
+
+    def feed(self, data: bytes) -> bytes:
+        if self.ended:
+            return b""
+        try:
+            block = self._splitter.take(data)
+        except ProviderFailed as error:
+            if not self.started:
+                raise
+            return self.fail(error)
+        return self._pass(block, last=False) if block else b""
+
+    def end(self) -> bytes:
+        if self.ended:
+            return b""
+        rest = self._splitter.flush()
+        out = b""
+        if rest:
+            try:
+                out = self._pass(rest, last=True)
+            except SvcError as error:
+                return self.fail(error)
+        return out + self._close(rest)
+
+    def fail(self, error: SvcError) -> bytes:
+        if self.ended:
+            return b""
+        self.ended = True
+        self.error = error
+        return self._error(error)
+
+    def _close(self, rest: bytes) -> bytes:
+        if self.ended:
+            return b""
+        if self._complete:
+            self.ended = True
+            return self._mark()
+        found = None if self.started else find_message(rest)
+        return self.fail(failure_of(found) if found else cut_short())
+
+    def _broken(self, out: bytes, error: SvcError, *, last: bool) -> bytes:
+        """The end of a stream that an event has spoilt; raises before the start."""
+        if last and self._complete:
+            return out  # it broke off in an event after the finish, which nobody misses
+        if not self.started:
+            raise error
+        return out + self.fail(error)
+
+    @property
+    def _complete(self) -> bool:
+        """The answer is whole, with or without the upstream's end mark."""
+        return self.finish is not None
+
+    def _pass(self, block: bytes, *, last: bool) -> bytes:
+        """What becomes of whole events; `last`: the stream is over and may have broken off within an event."""
+        raise NotImplementedError
+
+    def _mark(self) -> bytes:
+        """The end mark of a complete answer."""
+        raise NotImplementedError
+
+    def _error(self, error: SvcError) -> bytes:
+        """The error in the client's shape."""
+        raise NotImplementedError
+
+
+class HandedOn(Flow):
+    """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._template: Template | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        template = self._template
+        if template is not None and template.fits(data) and self._splitter.empty and not self.ended:
+            return data
+        return super().feed(data)
+
+    def _pass(self, block: bytes, *, last: bool) -> bytes:
+        template = self._template
+        if template is not None and (carried := template.carry(block)) is not None:
+            return carried
+        events = split(block)
+        out: list[bytes] = []
+        try:
+            for event in events:
+                if made := self._hand(event):
+                    out.append(made)
+                if self.ended:
+                    break
+        except SvcError as error:
+            return self._broken(_joined(out), error, last=last)
+        if len(out) == len(events) and all(made is event for made, event in zip(out, events, strict=True)):
+            return block
+        return _joined(out)
+
+    def _hand(self, event: bytes) -> bytes:
+        template = self._template
+        if template is not None and (carried := template.carry(event + b"\n\n")) is not None:
+            return event if template.same else carried[:-2]
+        return self._event(event)
+
+    def _event(self, event: bytes) -> bytes:
+        """What the client gets for one event, without its blank line; the event itself if nothing is to change."""
+        raise NotImplementedError
+
+
+def _joined(events: list[bytes]) -> bytes:
+    return b"".join([event + b"\n\n" for event in events])

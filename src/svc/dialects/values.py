@@ -1,0 +1,33 @@
+"""What upstreams leave out, or give as another type, made into what clients are promised."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+
+def new_id(prefix: str) -> str:
+    """An id for what the upstream left without one."""
+    return prefix + uuid.uuid4().hex
+
+
+def text_or(value: Any, other: str) -> str:
+    """The value if it is a text with something in it."""
+    return value if isinstance(value, str) and value else other
+
+
+def whole_or_now(value: Any) -> int:
+    """A time in whole seconds, now if it is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**53:
+        return int(value)
+    return int(time.time())
+
+
+def arguments_text(arguments: Any) -> str:
+    """A tool's arguments as JSON text, also when the upstream gave them as an object."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
