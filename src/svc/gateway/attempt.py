@@ -14,9 +14,10 @@ from typing import Protocol
 
 from svc.dialects.base import Dialect, Passed, Pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
+from svc.gateway.connection import Call
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.providers import Offer
-from svc.gateway.upstream import Call, Upstream
+from svc.gateway.upstream import Upstream
 
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""
@@ -50,7 +51,7 @@ class Owner(Protocol):
 
 
 class Attempt:
-    """Implements `upstream.Receiver` for one call."""
+    """Implements `connection.Receiver` for one call."""
 
     __slots__ = (
         "_active",
@@ -134,7 +135,7 @@ class Attempt:
         waiting = not self._status or (self._pipe is not None and not self._pipe.started)
         self._break(late("to begin its answer" if waiting else "between two pieces of its answer"))
 
-    # upstream.Receiver
+    # connection.Receiver
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status = status

@@ -13,13 +13,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 import httptools
 
 from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, SvcError, TooLarge
+from svc.gateway import reply
 from svc.gateway.cold import Cold
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
@@ -35,15 +35,6 @@ MAX_AHEAD = 64 * 1024
 """Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
 HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
-
-_EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
-_SIZE_LINES = tuple(b"%x\r\n" % size for size in range(2048))
-"""What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
-
-
-def _lines(error: SvcError) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
 
 
 class FrontDoor(asyncio.Protocol):
@@ -235,6 +226,8 @@ class FrontDoor(asyncio.Protocol):
             request.body.append(data)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():  # `_upgrade` follows, and wants the request
+            return
         request, self._request = self._request, None
         if request is None:
             return
@@ -298,7 +291,7 @@ class FrontDoor(asyncio.Protocol):
         headers = f"x-request-id: {request_id}\r\n"
         if request.client_request_id:
             headers += f"x-client-request-id: {request.client_request_id}\r\n"
-        self.answer(error.status, headers + _lines(error), dialect.write_error(error, request_id))
+        self.answer(error.status, headers + reply.lines(error.headers), dialect.write_error(error, request_id))
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:
@@ -345,8 +338,8 @@ class FrontDoor(asyncio.Protocol):
         dialect = self._request.dialect if self._request is not None else None
         request_id = self._plane.new_request_id()
         body = dialect.write_error(error, request_id) if dialect is not None else encode_problem(error)
-        headers = f"x-request-id: {request_id}\r\nconnection: close\r\n{_lines(error)}"
-        self.transport.write(self._head(status or error.status, headers, body))
+        headers = f"x-request-id: {request_id}\r\nconnection: close\r\n{reply.lines(error.headers)}"
+        self.transport.write(reply.whole(status or error.status, self._plane.date, headers, body))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
         if self.transport.can_write_eof():
@@ -354,61 +347,34 @@ class FrontDoor(asyncio.Protocol):
         else:
             self._close()
 
-    def _head(self, status: int, headers: str, body: bytes) -> bytes:
-        line = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ndate: {self._plane.date}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
-        )
-        return line.encode("latin-1") + body
-
-    def _cors(self, request: Request) -> str:
-        """What a browser wants to see on the hot routes; the cold ones have a middleware for it."""
-        origins = self._plane.settings.gateway.cors_origins
-        if not origins or not request.origin or not {"*", request.origin} & set(origins):
-            return ""
-        return f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
-
     # exchange.Client
 
     def answer(self, status: int, headers: str, body: bytes) -> None:
         request = self._busy
         if request is None or self.transport.is_closing():
             return
-        if self._shutting:
-            request.keep_alive = False
-        if not request.keep_alive:
-            headers += "connection: close\r\n"
-        self.transport.write(self._head(status, headers + self._cors(request), body))
+        request.keep_alive = request.keep_alive and not self._shutting
+        headers = reply.headers(headers, request, self._plane.settings.gateway.cors_origins)
+        self.transport.write(reply.whole(status, self._plane.date, headers, body))
         self._answered()
 
     def begin(self, headers: str) -> None:
         request = self._busy
-        if request is None:
-            return
-        framing = "transfer-encoding: chunked\r\n" if request.chunkable else ""
-        request.keep_alive = request.keep_alive and request.chunkable and not self._shutting
-        if not request.keep_alive:
-            framing += "connection: close\r\n"
-        headers += self._cors(request)
-        self._held = (
-            f"HTTP/1.1 200 OK\r\ndate: {self._plane.date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            f"cache-control: no-cache\r\n{framing}{headers}\r\n"
-        ).encode("latin-1")
+        if request is not None:
+            request.keep_alive = request.keep_alive and request.chunkable and not self._shutting
+            headers = reply.headers(headers, request, self._plane.settings.gateway.cors_origins)
+            self._held = reply.stream_head(self._plane.date, headers, chunked=request.chunkable)
 
     def write(self, data: bytes, end: bool) -> None:
         request = self._busy
         if request is None or self.transport.is_closing():
             return
-        if not request.chunkable:
-            chunk = self._held + data
-        elif data:
-            size = len(data)
-            line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
-            chunk = b"".join((self._held, line, data, b"\r\n0\r\n\r\n" if end else b"\r\n"))
-        else:
-            chunk = self._held + (b"0\r\n\r\n" if end else b"")
+        if request.chunkable:
+            data = reply.chunk(self._held, data, end)
+        elif self._held:
+            data = self._held + data
         self._held = b""
-        if chunk:
-            self.transport.write(chunk)
+        if data:
+            self.transport.write(data)
         if end:
             self._answered()

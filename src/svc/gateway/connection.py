@@ -1,0 +1,256 @@
+"""One HTTP/1.1 connection to a provider, and the calls that use it one after the other. llhttp (httptools) parses.
+
+idle ── start ──> waiting ── head ──> reading ── end ──> idle (in the pool) or closed
+                     └── lost, or not HTTP ──> closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+import httptools
+
+from svc.gateway.providers import Origin
+
+log = logging.getLogger("svc.gateway")
+
+MAX_HEAD = 64 * 1024
+"""Bytes of an answer's head."""
+
+
+class Receiver(Protocol):
+    """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The head; names are lower case, the last of equal names wins."""
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+
+    def on_end(self) -> None:
+        """The answer is whole, as far as HTTP can tell."""
+
+    def on_lost(self, reason: str, *, late: bool) -> None:
+        """The connection could not be made (`late`: in time), or broke; `reason` is fit for a log."""
+
+    def on_fault(self) -> None:
+        """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
+
+
+class Pool(Protocol):
+    """Where connections come from and go back to."""
+
+    buffer: bytearray
+    """What every connection reads into: used up before the next read."""
+    view: memoryview
+
+    def connect(self, origin: Origin, call: Call) -> None: ...
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def park(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Call:
+    """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
+
+    __slots__ = ("connecting", "connection", "receiver", "request")
+
+    def __init__(self, receiver: Receiver, request: bytes) -> None:
+        self.receiver: Receiver | None = receiver
+        self.request = request
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Lets go of the upstream at once: its connection is closed. No callback follows."""
+        self.receiver = None
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self.connection is not None:
+            self.connection.close()
+
+    def lost(self, reason: str, *, late: bool = False) -> None:
+        self.connecting = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_lost(reason, late=late)
+
+    def pause(self) -> None:
+        """Reads no more from the upstream until `resume`."""
+        if self.connection is not None:
+            self.connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.transport.resume_reading()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One socket to an origin. llhttp calls the `on_…` methods while it is fed."""
+
+    __slots__ = (
+        "_body",
+        "_call",
+        "_delimited",
+        "_ended",
+        "_feed",
+        "_head_size",
+        "_headers",
+        "_parser",
+        "_pool",
+        "_reusable",
+        "_silent",
+        "idle_since",
+        "origin",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: Pool, origin: Origin) -> None:
+        self._pool = pool
+        self.origin = origin
+        self.idle_since = 0.0
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+        self._call: Call | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._head_size = 0
+        self._body: list[bytes] = []
+        self._ended = False
+        self._reusable = False
+        self._delimited = False
+        self._silent = False
+        """Used before, and silent since the present request: if it closes now, that is old age and no failure."""
+
+    @property
+    def usable(self) -> bool:
+        return not self.transport.is_closing()
+
+    def start(self, call: Call, *, reused: bool) -> None:
+        """Sends a call's request on this connection, which must be idle."""
+        if call.receiver is None:  # cancelled while connecting
+            self.close()
+            return
+        self._call = call
+        call.connection = self
+        self._delimited = False
+        self._ended = False
+        self._head_size = 0
+        self._silent = reused
+        self.transport.write(call.request)
+
+    def close(self) -> None:
+        """Closes at once: what was not sent yet is of no use to anyone."""
+        self._release()
+        self.transport.abort()
+
+    def _release(self) -> Call | None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.connection = None
+        return call
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._pool.opened(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._pool.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._call is None:  # nobody asked: the connection's state cannot be known any more
+            self.transport.abort()
+            return
+        self._silent = False
+        try:
+            self._feed(self._pool.view[:nbytes])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"sent what is not HTTP: {error}")
+            return
+        call, body = self._call, self._body
+        try:
+            if body:
+                data = body[0] if len(body) == 1 else b"".join(body)
+                body.clear()
+                if call is not None and call.receiver is not None:
+                    call.receiver.on_body(data)  # one piece for each read, however many chunks it came in
+            if self._ended and self._call is not None:
+                self._finish()
+        except Exception:  # the edge: a fault of ours is not the provider's
+            log.exception("fault while an answer was handled")
+            self.close()
+            if call is not None and call.receiver is not None:
+                call.receiver.on_fault()
+
+    def eof_received(self) -> None:
+        """Closes; `connection_lost` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.closed(self)
+        if self._call is None:
+            return
+        if self._silent:
+            call = self._release()
+            if call is not None and call.receiver is not None:
+                self._pool.connect(self.origin, call)
+        elif self._delimited and exc is None:  # neither length nor chunks: the close is the end
+            receiver = self._call.receiver
+            self._release()
+            if receiver is not None:
+                receiver.on_end()
+        else:
+            self._fail(f"connection closed: {exc}" if exc else "connection closed")
+
+    def _fail(self, reason: str) -> None:
+        call = self._release()
+        self.transport.abort()
+        if call is not None:
+            call.lost(reason)
+
+    # llhttp
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > MAX_HEAD:
+            raise ValueError("head too large")
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        headers = self._headers
+        self._delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
+        call = self._call
+        if call is not None and call.receiver is not None:
+            call.receiver.on_head(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:
+            return
+        self._ended = True
+        self._reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
+
+    def _finish(self) -> None:
+        call = self._release()
+        if self._reusable and self.usable and not self.transport.get_write_buffer_size():
+            self._pool.park(self)
+        else:
+            self.transport.abort()
+        if call is not None and call.receiver is not None:
+            call.receiver.on_end()

@@ -1,0 +1,55 @@
+"""How an answer looks on the client's connection: heads and chunks of HTTP/1.1. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from svc.gateway.request import Request
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
+_SIZE_LINES = tuple(b"%x\r\n" % size for size in range(2048))
+"""What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
+
+
+def lines(headers: Mapping[str, str]) -> str:
+    """Header lines, each with its CRLF."""
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+def headers(given: str, request: Request, origins: tuple[str, ...]) -> str:
+    """The header lines of an answer to `request`, with what its connection and a browser need."""
+    if not request.keep_alive:
+        given += "connection: close\r\n"
+    if origins and request.origin and ("*" in origins or request.origin in origins):
+        given += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
+    return given
+
+
+def whole(status: int, date: str, headers: str, body: bytes) -> bytes:
+    """A JSON answer."""
+    head = (
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ndate: {date}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+    )
+    return head.encode("latin-1") + body
+
+
+def stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
+    """The head of a stream of events."""
+    framing = "transfer-encoding: chunked\r\n" if chunked else ""
+    head = (
+        f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        f"cache-control: no-cache\r\n{framing}{headers}\r\n"
+    )
+    return head.encode("latin-1")
+
+
+def chunk(held: bytes, data: bytes, end: bool) -> bytes:
+    """`held` as it is (a head that waited), then `data` as a chunk, then the last chunk if it is the `end`."""
+    if not data:
+        return held + b"0\r\n\r\n" if end else held
+    size = len(data)
+    line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
+    return b"".join((held, line, data, b"\r\n0\r\n\r\n" if end else b"\r\n"))
