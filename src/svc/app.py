@@ -128,6 +128,7 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
 def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
     hot = {
         b"/v1/chat/completions": plugins.load("dialects", "openai").dialect,
+        b"/v1/messages": plugins.load("dialects", "anthropic").dialect,
     }
     return uvicorn.Config(
         app,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from svc.dialects.base import Dialect, Passed, Pipe
+from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.connection import Call
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
@@ -82,7 +83,7 @@ class Attempt:
         self._client = client
         self._timeouts = timeouts
         self._stream = stream
-        self._pipe: Pipe | None = client.pass_stream(include_usage=include_usage) if stream else None
+        self._pipe: Pipe | None = open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
         self._call: Call | None = None
         self._paused = False
         self._status = 0

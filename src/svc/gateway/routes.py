@@ -13,8 +13,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
@@ -106,6 +107,14 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         authenticated(plane, request)
         raise MethodNotAllowed("This path takes POST.", allow="POST")
 
+    async def no_socket(socket: WebSocket) -> None:
+        error: SvcError = NotFound(f"There is no WebSocket at {shown(socket.url.path)}.")
+        try:
+            plane.keyring.find(bearer(socket.headers.get("authorization")))
+        except SvcError as refusal:
+            error = refusal
+        await socket.send_denial_response(error_response(error))
+
     routes: list[BaseRoute] = [
         Route("/health", health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
@@ -113,6 +122,7 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         Route("/v1/chat/completions", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
         Route("/v1/messages", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
         *(extra or []),
+        WebSocketRoute("/{path:path}", no_socket),
     ]
     return Starlette(routes=routes, middleware=_middleware(plane), exception_handlers=_handlers(plane))
 

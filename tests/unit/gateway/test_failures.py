@@ -1,0 +1,81 @@
+from email.utils import formatdate
+from time import time
+
+import pytest
+
+from svc.errors import InvalidRequest, ProviderFailed, RateLimited
+from svc.gateway.failures import BACKOFF_BASE, BACKOFF_CAP, Then, backoff, judge, not_understood, retry_after
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "shown", "then"),
+    [
+        (400, "invalid_request", 400, Then.NOWHERE),
+        (401, "provider_error", 502, Then.NEXT),
+        (403, "provider_error", 502, Then.NEXT),
+        (404, "model_not_found", 404, Then.NOWHERE),
+        (408, "provider_error", 502, Then.AGAIN),
+        (409, "provider_error", 502, Then.NOWHERE),
+        (413, "invalid_request", 400, Then.NOWHERE),
+        (422, "invalid_request", 400, Then.NOWHERE),
+        (429, "rate_limit_exceeded", 429, Then.AGAIN),
+        (500, "provider_error", 502, Then.AGAIN),
+        (503, "provider_error", 502, Then.AGAIN),
+        (529, "provider_error", 502, Then.AGAIN),
+        (302, "provider_error", 502, Then.NEXT),
+    ],
+)
+def test_what_a_status_means(status: int, code: str, shown: int, then: Then) -> None:
+    failure = judge(status, {}, "its own words")
+    assert (failure.error.code, failure.error.status, failure.then) == (code, shown, then)
+
+
+def test_the_upstreams_words_are_kept_only_where_they_help_the_client() -> None:
+    assert "own words" in judge(400, {}, "own words").error.message
+    assert "secret" not in judge(401, {}, "secret sk-123 is wrong").error.message
+    assert "10.0.0.1" not in judge(500, {}, "at 10.0.0.1").error.message
+
+
+def test_a_long_retry_after_is_not_waited_for() -> None:
+    assert judge(429, {b"retry-after": b"30"}, None).then is Then.NEXT
+    assert judge(429, {b"retry-after": b"30"}, None).error.headers["retry-after"] == "30"
+    assert judge(429, {b"retry-after": b"1"}, None).then is Then.AGAIN
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({b"retry-after": b"3"}, 3.0),
+        ({b"retry-after-ms": b"1500", b"retry-after": b"9"}, 1.5),
+        ({b"retry-after": b"soon"}, None),
+        ({b"retry-after": b"\xff"}, None),
+        ({b"retry-after": b"-5"}, None),
+    ],
+)
+def test_retry_after(headers: dict[bytes, bytes], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+def test_retry_after_as_a_date() -> None:
+    found = retry_after({b"retry-after": formatdate(time() + 60, usegmt=True).encode()})
+    assert found is not None
+    assert 55 < found <= 61
+
+
+def test_retry_after_for_clients_is_between_1_and_120() -> None:
+    assert RateLimited("x", retry_after=0.01).headers["retry-after"] == "1"
+    assert RateLimited("x", retry_after=9999).headers["retry-after"] == "120"
+
+
+def test_backoff_is_bounded_and_grows() -> None:
+    wait = 0.0
+    for _ in range(50):
+        wait = backoff(wait)
+        assert BACKOFF_BASE <= wait <= BACKOFF_CAP
+
+
+def test_an_error_event_before_the_first_piece() -> None:
+    assert not_understood(InvalidRequest("no")).then is Then.NOWHERE
+    assert not_understood(ProviderFailed("no")).then is Then.AGAIN
+    assert not_understood(RateLimited("no")).error.status == 429

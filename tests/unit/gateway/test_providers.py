@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import pytest
+
+from svc import settings
+from svc.errors import ModelNotFound, UsageError
+from svc.gateway.providers import Provider, offers_of, providers_of
+from svc.gateway.router import Router
+
+
+def load(tmp_path: Path, environ: dict[str, str], text: str = "") -> list[Provider]:
+    path = tmp_path / "svc.toml"
+    path.write_text(text)
+    return providers_of(settings.load(environ, config=str(path)))
+
+
+def router(providers: list[Provider], fallbacks: dict[str, tuple[str, ...]] | None = None) -> Router:
+    return Router([offer for provider in providers for offer in offers_of(provider)], fallbacks or {})
+
+
+def test_a_provider_without_a_key_is_not_there(tmp_path: Path) -> None:
+    assert load(tmp_path, {}) == []
+    assert [provider.name for provider in load(tmp_path, {"PROVIDER_C_API_KEY": "k"})] == ["groq"]
+
+
+def test_the_vendors_usual_variable_is_read_second(tmp_path: Path) -> None:
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual"})
+    assert provider.key == "usual"
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual", "PROVIDER_A_API_KEY": "ours"})
+    assert provider.key == "ours"
+
+
+def test_nine_models_in_three_groups(tmp_path: Path) -> None:
+    keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
+    offers = router(load(tmp_path, keys)).offers()
+    windows = {name: [o.model.context_window for o in offers if o.provider.name == name] for name in ("openai", "groq")}
+    assert len(offers) == 9
+    assert windows == {"openai": [128_000] * 3, "groq": [32_768] * 3}
+    assert all(offer.model.use_case for offer in offers)
+
+
+def test_an_address_and_a_key_go_into_the_head(tmp_path: Path) -> None:
+    environ = {"PROVIDER_A_API_KEY": "sk-1", "PROVIDER_A_BASE_URL": "http://127.0.0.1:81/v1/"}
+    (provider,) = load(tmp_path, environ)
+    head = offers_of(provider)[0].head
+    assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:81\r\n")
+    assert b"authorization: Bearer sk-1\r\n" in head.replace(b"Authorization", b"authorization")
+    assert "sk-1" not in repr(provider)
+
+
+def test_a_compatible_provider_is_configuration_only(tmp_path: Path) -> None:
+    text = """
+        [[providers]]
+        name = "vllm"
+        base_url = "http://127.0.0.1:5/v1"
+        models = [{ id = "q", upstream_id = "Q/x", context_window = 10 }]
+    """
+    (provider,) = load(tmp_path, {}, text)
+    (offer,) = router([provider]).route("q")
+    assert (offer.target.model, offer.origin.port, offer.provider.name) == ("Q/x", 5, "vllm")
+
+
+def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
+    text = "[[providers]]\nname = 'openai'\nbase_url = 'http://127.0.0.1:7/v1'"
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k"}, text)
+    assert provider.address.port == 7
+    assert len(provider.models) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[providers]]\nname = 'x'",
+        "[[providers]]\nname = 'x'\nbase_url = 'ftp://h'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h:99999'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h/\\r\\nx: y'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\ndialect = 'klingon'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n[[providers]]\nname = 'x'\nbase_url = 'http://h'",
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_start(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"x|klingon|same name"):
+        load(tmp_path, {}, text)
+
+
+def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
+    assert "sk" not in caught.value.message.replace("asks", "")
+
+
+def test_fallbacks_follow_in_order_and_stand_in_for_a_provider_without_a_key(tmp_path: Path) -> None:
+    providers = load(tmp_path, {"PROVIDER_C_API_KEY": "k"})
+    chains = {"gpt-4o-mini": ("claude-3-haiku-20240307", "llama-3.1-8b-instant"), "mixtral-8x7b-32768": ("gpt-4o",)}
+    found = router(providers, chains)
+    assert [offer.model.id for offer in found.route("gpt-4o-mini")] == ["llama-3.1-8b-instant"]
+    assert [offer.model.id for offer in found.route("mixtral-8x7b-32768")] == ["mixtral-8x7b-32768"]
+    assert "gpt-4o-mini" not in [offer.model.id for offer in found.offers()]
+    with pytest.raises(ModelNotFound):
+        found.route("gpt-4o")
+
+
+def test_a_name_in_a_message_is_harmless(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        router([]).route("x\r\n\x1b[31m" + "y" * 10_000)
+    assert len(caught.value.message) < 200
+    assert caught.value.message.isprintable()

@@ -1,0 +1,38 @@
+import pytest
+
+from svc.errors import AuthenticationFailed
+from svc.security import Key, Keyring, bearer, new_secret
+
+
+def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:
+    secret = new_secret()
+    key = Keyring([secret]).find(secret)
+    assert secret not in repr(key)
+    assert secret.startswith("svc_sk_")
+
+
+@pytest.mark.parametrize("guess", [None, "", "x", "svc_sk_", "k" * 100_000, "\udcff\x00"])
+def test_what_is_not_known_is_refused(guess: str | None) -> None:
+    with pytest.raises(AuthenticationFailed):
+        Keyring([new_secret()]).find(guess)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key", "expected"),
+    [
+        ("Bearer abc", None, "abc"),
+        ("bearer   abc ", None, "abc"),
+        ("Basic abc", None, None),
+        ("Bearer", None, None),
+        ("Bearer ", "xyz", "xyz"),
+        (None, "xyz", "xyz"),
+        ("", "", None),
+    ],
+)
+def test_where_a_secret_is_looked_for(authorization: str | None, api_key: str | None, expected: str | None) -> None:
+    assert bearer(authorization, api_key) == expected
+
+
+def test_an_allow_list() -> None:
+    assert Key(id="1", name="n").may_use("any")
+    assert not Key(id="1", name="n", models=frozenset({"a"})).may_use("b")

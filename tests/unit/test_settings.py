@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from svc import settings
+from svc.errors import UsageError
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "svc.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_nothing_needs_configuring(tmp_path: Path) -> None:
+    found = settings.load({"SVC_HOME": str(tmp_path)})
+    assert (found.gateway.host, found.gateway.port, found.gateway.max_body) == ("127.0.0.1", 3000, 32)
+    assert found.home == tmp_path
+    assert found.registry_root == tmp_path / "registry"
+
+
+def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
+    config = write(tmp_path, "[gateway]\nport = 1\nidle_timeout = 7")
+    from_file = settings.load({"SVC_HOME": str(tmp_path)}, config=config)
+    assert (from_file.gateway.port, from_file.gateway.idle_timeout) == (1, 7)
+    assert settings.load({"PORT": "2"}, config=config).gateway.port == 2
+    options = {"gateway": {"port": 3, "host": None}}
+    found = settings.load({"PORT": "2"}, config=config, overrides=options)
+    assert (found.gateway.port, found.gateway.host) == (3, "127.0.0.1")
+
+
+def test_the_file_in_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    write(tmp_path, "[gateway]\nport = 9")
+    assert settings.load({"SVC_HOME": str(tmp_path)}).gateway.port == 9
+    (tmp_path / "here" / "svc.toml").write_text("[gateway]\nport = 8")
+    assert settings.load({"SVC_HOME": str(tmp_path)}).gateway.port == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gateway]\nprot = 1", ("prot", "gateway", "svc.toml")),
+        ("[gatway]\nport = 1", ("gatway",)),
+        ("[gateway]\nport = 'x'", ("port",)),
+        ("[gateway]\nport = 70000", ("port", "65535")),
+        ("[gateway]\nidle_timeout = 0", ("idle_timeout",)),
+        ("[[providers]]\nname = 'UPPER CASE'", ("name",)),
+        ("[[providers]]\nname = 'x'\nmodels = [{ id = 'm', context = 1 }]", ("context", "models")),
+        ("gateway = 3", ("gateway",)),
+        ("[gateway", ("TOML",)),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, config=write(tmp_path, text))
+    assert all(word in caught.value.message for word in words), caught.value.message
+
+
+def test_a_file_that_was_named_and_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.toml"):
+        settings.load({}, config=str(tmp_path / "missing.toml"))
+
+
+def test_keys_come_from_the_environment() -> None:
+    assert settings.load({"SVC_API_KEYS": " a, b,,"}).api_keys == ("a", "b")
+
+
+def test_a_port_that_is_no_number() -> None:
+    with pytest.raises(UsageError, match="PORT"):
+        settings.load({"PORT": "http"})
