@@ -83,7 +83,9 @@ class Attempt:
         self._client = client
         self._timeouts = timeouts
         self._stream = stream
-        self._pipe: Pipe | None = open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
+        self._pipe: Pipe | None = (
+            open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
+        )
         self._call: Call | None = None
         self._paused = False
         self._status = 0
