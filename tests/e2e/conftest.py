@@ -1,0 +1,109 @@
+"""A gateway with three fake providers behind it for the ordinary tests, and a factory for those that need settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from tests.e2e.harness import Gateway, provider_environment
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.openai_wire import GROQ_REJECTS, OpenAIWire
+from tests.fakes.provider import FakeProvider
+
+StartGateway = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="session")
+def all_fakes() -> Iterator[Mapping[str, FakeProvider]]:
+    """A, B and C, by letter. Tests take `provider_a` and its like, which begin anew for every test."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            "A": stack.enter_context(FakeProvider(OpenAIWire(), key="sk-upstream-a-secret")),
+            "B": stack.enter_context(FakeProvider(AnthropicWire(), key="sk-ant-upstream-b-secret")),
+            "C": stack.enter_context(FakeProvider(OpenAIWire(rejects=GROQ_REJECTS), key="gsk_upstream_c_secret")),
+        }
+
+
+@pytest.fixture
+def fakes(all_fakes: Mapping[str, FakeProvider]) -> Iterator[Mapping[str, FakeProvider]]:
+    """Fresh fakes. In the end none may have had to refuse a request: a test that expects that clears `complaints`."""
+    for fake in all_fakes.values():
+        fake.forget()
+    yield all_fakes
+    complaints = {letter: list(fake.complaints) for letter, fake in all_fakes.items() if fake.complaints}
+    for fake in all_fakes.values():
+        fake.forget()
+    assert complaints == {}, "an upstream had to refuse what the gateway sent"
+
+
+@pytest.fixture
+def provider_a(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
+    return fakes["A"]
+
+
+@pytest.fixture
+def provider_b(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
+    return fakes["B"]
+
+
+@pytest.fixture
+def provider_c(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
+    return fakes["C"]
+
+
+@pytest.fixture(scope="session")
+def shared_gateway(
+    all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """One process for all ordinary tests; it must stop well, and must not have written a secret."""
+    one = Gateway(tmp_path_factory.mktemp("gateway"), env=provider_environment(all_fakes)).start()
+    yield one
+    assert one.stop() == 0, one.log
+    written = one.log
+    assert not [fake.key for fake in all_fakes.values() if fake.key in written]
+    assert one.key not in written
+    assert "Traceback" not in written
+
+
+@pytest.fixture
+def gateway(shared_gateway: Gateway, fakes: Mapping[str, FakeProvider]) -> Gateway:
+    """The shared gateway, its providers' memory empty."""
+    return shared_gateway
+
+
+@pytest.fixture
+def start_gateway(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator[StartGateway]:
+    """`start_gateway(config=TOML, env={…})`: one more gateway in front of the same fakes."""
+    running: list[Gateway] = []
+
+    def start(*, config: str | None = None, env: Mapping[str, str] | None = None) -> Gateway:
+        home = tmp_path / f"gateway{len(running)}"
+        home.mkdir()
+        running.append(Gateway(home, env={**provider_environment(fakes), **(env or {})}, config=config))
+        return running[-1].start()
+
+    yield start
+    for fake in fakes.values():
+        complaints = list(fake.complaints)
+        fake.forget()
+        fake.complaints.extend(complaints)
+    statuses = [one.stop() for one in running]
+    assert statuses == [0] * len(running), "\n".join(one.log for one in running)
+    assert not [one for one in running if "Traceback" in one.log]
+
+
+@pytest.fixture
+def openai_client(gateway: Gateway) -> Iterator[openai.OpenAI]:
+    with gateway.openai() as client:
+        yield client
+
+
+@pytest.fixture
+def anthropic_client(gateway: Gateway) -> Iterator[anthropic.Anthropic]:
+    with gateway.anthropic() as client:
+        yield client

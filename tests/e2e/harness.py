@@ -1,0 +1,133 @@
+"""The real command as a process of its own: started with an environment and a file of ours, stopped with SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+
+from tests.fakes.http_client import Got, RawClient
+from tests.fakes.provider import FakeProvider
+
+KEY = "test-client-key-1"
+SVC = str(Path(sys.executable).parent / "svc")
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+GPT, CLAUDE, LLAMA = "gpt-4o-mini", "claude-3-5-sonnet-20241022", "llama-3.1-8b-instant"
+HI = [{"role": "user", "content": "Hi"}]
+
+
+def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the command sees: nothing of the machine's own settings or keys."""
+    base = {"PATH": os.environ["PATH"], "HOME": str(home), "SVC_HOME": str(home / "svc"), "LANG": "C.UTF-8"}
+    return {**base, **(more or {})}
+
+
+def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
+    """Addresses and keys of A, B and C, as the vendors' SDKs take them."""
+    named: dict[str, str] = {}
+    for letter, fake in fakes.items():
+        named[f"PROVIDER_{letter}_BASE_URL"] = fake.address if letter == "B" else f"{fake.address}/v1"
+        named[f"PROVIDER_{letter}_API_KEY"] = fake.key
+    return named
+
+
+def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself."""
+    return subprocess.run(
+        [SVC, *arguments], env=environment(home, env), cwd=home, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+class Gateway:
+    """`svc gateway --port 0`; `start` returns when it has said its address."""
+
+    def __init__(self, home: Path, *, env: Mapping[str, str], config: str | None = None) -> None:
+        self.home = home
+        self.log_path = home / "gateway.log"
+        self.key = KEY
+        self.port = 0
+        self._env = environment(home, {"SVC_API_KEYS": KEY, **env})
+        self._arguments = [SVC, "gateway", "--port", "0"]
+        if config is not None:
+            (home / "given.toml").write_text(config, encoding="utf-8")
+            self._arguments += ["--config", str(home / "given.toml")]
+
+    def start(self, timeout: float = 20.0) -> Gateway:
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._arguments, env=self._env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + timeout
+        while not (said := ADDRESS.search(self.log)):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(f"the gateway did not start: {self.log}")
+            time.sleep(0.01)
+        self.port = int(said.group(1))
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """All that it has written to standard output and standard error."""
+        return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
+
+    def logged(self, text: str, timeout: float = 5.0) -> str:
+        """The log, once it holds `text`."""
+        deadline = time.monotonic() + timeout
+        while text not in self.log:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{text!r} is not in the log:\n{self.log}")
+            time.sleep(0.01)
+        return self.log
+
+    def ask_to_stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout: float = 10.0) -> int:
+        """SIGTERM, and the exit status."""
+        if self.process.poll() is None:
+            self.ask_to_stop()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(5)
+            raise AssertionError(f"the gateway did not stop: {self.log}") from None
+
+    # ways in
+
+    def raw(self, *, timeout: float = 10.0) -> RawClient:
+        return RawClient(self.port, timeout=timeout)
+
+    def request(self, method: str, path: str, body: Any = None, *, key: str | None = KEY, **more: Any) -> Got:
+        """One request on a connection of its own."""
+        with self.raw() as raw:
+            return raw.request(method, path, body, key=key, **more)
+
+    def chat(self, model: str = GPT, *, headers: dict[str, str] | None = None, **fields: Any) -> Got:
+        return self.request("POST", "/v1/chat/completions", {"model": model, "messages": HI, **fields}, headers=headers)
+
+    def message(self, model: str = CLAUDE, *, headers: dict[str, str] | None = None, **fields: Any) -> Got:
+        return self.request(
+            "POST", "/v1/messages", {"model": model, "messages": HI, "max_tokens": 50, **fields}, headers=headers
+        )
+
+    def openai(self, **more: Any) -> openai.OpenAI:
+        return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 10, **more})
+
+    def anthropic(self, **more: Any) -> anthropic.Anthropic:
+        return anthropic.Anthropic(**{"base_url": self.url, "api_key": KEY, "max_retries": 0, "timeout": 10, **more})

@@ -1,0 +1,78 @@
+"""The list of models, and one model (interface, "Model object"; decisions, section 1)."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import Gateway
+
+CATALOG = {
+    "gpt-4o": ("openai", 128_000, "most capable"),
+    "gpt-4o-mini": ("openai", 128_000, "fast, cost-effective"),
+    "gpt-4-turbo": ("openai", 128_000, "previous generation"),
+    "claude-3-5-sonnet-20241022": ("anthropic", 200_000, "most capable"),
+    "claude-3-opus-20240229": ("anthropic", 200_000, "advanced reasoning"),
+    "claude-3-haiku-20240307": ("anthropic", 200_000, "fast, efficient"),
+    "llama-3.1-70b-versatile": ("groq", 32_768, "high quality"),
+    "llama-3.1-8b-instant": ("groq", 32_768, "ultra-fast"),
+    "mixtral-8x7b-32768": ("groq", 32_768, "mixture-of-experts model"),
+}
+
+
+def test_all_nine_are_in_one_list(openai_client: openai.OpenAI) -> None:
+    listed = {
+        one.id: (one.owned_by, one.model_extra["context_window"], one.model_extra["use_case"])
+        for one in openai_client.models.list()
+    }
+    assert listed == CATALOG
+
+
+def test_shape_of_the_list(gateway: Gateway) -> None:
+    got = gateway.request("GET", "/v1/models")
+    assert got.status == 200
+    assert got.headers["content-type"].startswith("application/json")
+    assert got.json["object"] == "list"
+    for row in got.json["data"]:
+        assert row["object"] == "model"
+        assert type(row["created"]) is int
+        assert row["created"] > 0
+
+
+@pytest.mark.parametrize("model", CATALOG)
+def test_one_model(openai_client: openai.OpenAI, model: str) -> None:
+    one = openai_client.models.retrieve(model)
+    assert (one.id, one.object, one.owned_by) == (model, "model", CATALOG[model][0])
+
+
+def test_unknown_model(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        openai_client.models.retrieve("gpt-99")
+    assert caught.value.code == "model_not_found"
+
+
+def test_provider_without_a_key_is_not_offered(start_gateway: StartGateway) -> None:
+    with start_gateway(env={"PROVIDER_B_API_KEY": ""}).openai() as client:
+        assert {one.owned_by for one in client.models.list()} == {"openai", "groq"}
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.chat.completions.create(model="claude-3-opus-20240229", messages=[{"role": "user", "content": "Hi"}])
+        assert caught.value.code == "model_not_found"
+
+
+def test_the_vendors_own_variable_is_read_when_ours_is_unset(start_gateway: StartGateway, provider_a) -> None:
+    started = start_gateway(env={"PROVIDER_A_API_KEY": "", "OPENAI_API_KEY": provider_a.key})
+    assert started.chat().status == 200
+
+
+def test_no_provider_at_all_is_an_empty_list(start_gateway: StartGateway) -> None:
+    started = start_gateway(env={f"PROVIDER_{letter}_API_KEY": "" for letter in "ABC"})
+    assert started.request("GET", "/v1/models").json == {"object": "list", "data": []}
+
+
+def test_health_needs_no_key(gateway: Gateway) -> None:
+    got = gateway.request("GET", "/health", key=None)
+    assert got.status == 200
+    assert got.json["status"] == "ok"
+    assert all(part.isdigit() for part in got.json["version"].split("."))
+    assert isinstance(got.json["service"], str)
