@@ -162,7 +162,7 @@ def test_the_clients_key_never_reaches_an_upstream(gateway: Gateway, fakes: dict
             assert gateway.key not in str(seen.header_list)
 
 
-def shape(status: int, kind: str) -> type[anthropic.APIStatusError]:
+def class_of(status: int) -> type[anthropic.APIStatusError]:
     return {
         400: anthropic.BadRequestError,
         401: anthropic.AuthenticationError,
@@ -193,7 +193,7 @@ def test_errors_in_anthropics_shape(
 ) -> None:
     body = anthropic_wire.error() if letter == "B" else openai_wire.error()
     fakes[letter].plays(answer(upstream, body, headers={"retry-after": "60"}))
-    with pytest.raises(shape(status, kind)) as caught:
+    with pytest.raises(class_of(status)) as caught:
         anthropic_client.messages.create(model=model, max_tokens=9, messages=HI)
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["type"] == kind
