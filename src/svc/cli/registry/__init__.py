@@ -1,0 +1,29 @@
+"""The bundle registry: keeps, serves, fetches and checks model bundles.
+
+Examples:
+  svc registry serve
+  svc registry add my-model.xyb
+  svc registry pull smollm2-135m@1 --registry http://127.0.0.1:8080
+  svc registry ls --json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from svc import plugins
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every action is a module of this package, with the same two functions as a verb."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name in plugins.names("cli.registry"):
+        doc = plugins.summary("cli.registry", name)
+        action = actions.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        plugins.load("cli.registry", name).add_arguments(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the action."""
+    status: int = plugins.load("cli.registry", args.action).run(args)
+    return status

@@ -1,0 +1,80 @@
+"""What the actions share: which store is meant, keys, entries as tables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from svc.bundles.platform import fallbacks
+from svc.bundles.reference import choose, parse
+from svc.cli import base
+from svc.errors import BundleNotFound, UsageError
+from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import Entry, shown
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """`--root`."""
+    parser.add_argument("--root", metavar="DIR", type=Path, help="the local registry; default: $SVC_HOME/registry")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def add_registry(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """`--registry`."""
+    help_ = "address of a registry" + ("; default: $SVC_REGISTRY_URL" if required else "; default: the local one")
+    parser.add_argument("--registry", metavar="URL", help=help_)
+
+
+def root_of(args: argparse.Namespace) -> Path:
+    """The local registry's folder."""
+    return args.root or base.registry_root()
+
+
+def open_store(args: argparse.Namespace) -> FolderStore:
+    """The local registry."""
+    return FolderStore(root_of(args))
+
+
+def key_for_writing() -> str | None:
+    """`SVC_REGISTRY_KEY`, else `SVC_API_KEY`."""
+    return os.environ.get("SVC_REGISTRY_KEY") or os.environ.get("SVC_API_KEY") or None
+
+
+def one(text: str, entries: Iterable[Entry], platform: str | None) -> Entry:
+    """The entry that a person names: a reference, or a whole key. Raises BundleNotFound."""
+    known = list(entries)
+    if text.count("/") == 2:
+        found = next((entry for entry in known if entry.key == text), None)
+    else:
+        found = choose(parse(text), known, fallbacks(platform) if platform is None else (platform,))
+    if found is None:
+        raise BundleNotFound(f"There is no bundle {text}; see: svc registry ls")
+    return found
+
+
+def need_file(path: Path) -> None:
+    """Raises UsageError."""
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.")
+
+
+def print_entries(entries: Iterable[Entry], *, as_json: bool, root: Path | None = None) -> None:
+    """A table, or a list of index entries."""
+    if as_json:
+        places = ((entry, str(root / entry.path) if root else None) for entry in entries)
+        base.print_json([msgspec.to_builtins(shown(entry, place)) for entry, place in places])
+        return
+    rows = [("MODEL", "VERSION", "PLATFORM", "BYTES", "STATE", "SHA256")]
+    for entry in entries:
+        state = "yanked" if entry.yanked else "ok"
+        sha256 = (entry.sha256 or "")[:16]
+        rows.append((entry.model_id, entry.version, entry.target, str(entry.size_bytes), state, sha256))
+    base.print_table(rows)

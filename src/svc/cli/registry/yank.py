@@ -1,0 +1,28 @@
+"""Withdraws a bundle: it still downloads when named exactly, and is not chosen otherwise."""
+
+from __future__ import annotations
+
+import argparse
+
+from svc.cli.registry import base
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """yank REFERENCE"""
+    parser.add_argument("reference", metavar="ID@VERSION", help="or <model_id>/<version>/<platform>")
+    parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
+    base.add_root(parser)
+    base.add_json(parser)
+
+
+def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
+    """Withdraws it, or takes that back."""
+    with base.open_store(args) as store:
+        entry = base.one(args.reference, store.entries(), args.platform)
+        entry = store.set_yanked(entry.key, yanked)
+        root = store.root
+    if args.json:
+        base.print_entries([entry], as_json=True, root=root)
+    else:
+        print(f"{entry.key} {'yanked' if yanked else 'no longer yanked'}")
+    return 0

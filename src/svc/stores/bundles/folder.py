@@ -1,0 +1,192 @@
+"""A folder of bundles on disk, shared by any number of processes.
+
+<root>/index.json                                     the projection that other tools read
+<root>/<model_id>/<version>/<platform>/<model_id>.xyb
+<root>/<model_id>/<version>/<platform>/content/       unpacked, with content.json beside it
+<root>/.registry/records.sqlite                       the truth
+<root>/.registry/uploads/<x>.part, <x>.to             an upload, and where it is about to be moved
+<root>/.registry/{locks,downloads,unpacking,aside}/
+
+A publish: hash while writing, check, fsync, note where to (.to), move, fsync the folder, commit, remove the note.
+Whoever opens the folder next finishes what a dead process left: a moved file without a record is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from svc.bundles.archive import BLOCK
+from svc.bundles.digest import sha256_of
+from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
+from svc.stores.bundles import tidy
+from svc.stores.bundles.base import Draft, Finding, check_bundle
+from svc.stores.bundles.locks import held, make_folders, stripe, sync_folder
+from svc.stores.bundles.projection import Projection
+from svc.stores.bundles.records import Records
+from svc.stores.bundles.spool import Spool
+from svc.wire.bundle import Entry
+
+RESERVE = 16 << 20
+
+
+class FolderStore:
+    """The local registry. Opening it makes the folder, cleans up after dead processes and takes in index.json."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+        self.state = self.root / ".registry"
+        for name in ("uploads", "locks", "downloads", "unpacking", "aside"):
+            (self.state / name).mkdir(parents=True, exist_ok=True)
+        self.records = Records(self.state / "records.sqlite")
+        self.projection = Projection(self.root, self.state, self.records)
+        tidy.clean(self)
+        self.projection.sync()
+
+    def close(self) -> None:
+        self.projection.close()
+        self.records.close()
+
+    def __enter__(self) -> FolderStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def entries(self, model_id: str | None = None) -> Sequence[Entry]:
+        return self.records.entries(model_id)
+
+    def find(self, key: str) -> Entry | None:
+        return self.records.find(key)
+
+    def revision(self) -> str:
+        return self.records.revision()
+
+    def refresh(self) -> None:
+        """Takes in what another tool has written to index.json."""
+        if self.projection.foreign():
+            self.projection.sync()
+
+    def lock(self, key: str) -> Path:
+        """The file whose lock is held while the files of a key change."""
+        return stripe(self.state / "locks", key)
+
+    def spool(self, size: int | None = None) -> Spool:
+        if size is not None and size + RESERVE > shutil.disk_usage(self.root).free:
+            raise InsufficientStorage(f"The registry's disk has no room for {size} bytes.")
+        return Spool(self.state / "uploads")
+
+    def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+        try:
+            draft.check()
+            known = self._same(draft.key, spool.sha256)
+            if known is not None and self.is_whole(known):
+                return known, False
+            check_bundle(spool.path, draft)
+            return self._keep(spool, draft)
+        finally:
+            spool.close()
+
+    def _same(self, key: str, sha256: str) -> Entry | None:
+        """The record, if there is one. Raises AlreadyExists when it is of other bytes."""
+        entry = self.find(key)
+        if entry is not None and entry.sha256 is None and self.is_whole(entry):
+            entry = self.hashed(entry)
+        if entry is not None and entry.sha256 not in (None, sha256):
+            raise AlreadyExists(f"{key} is published already, with other bytes; choose another version.")
+        return entry
+
+    def is_whole(self, entry: Entry) -> bool:
+        """Whether the file is there in its full size."""
+        try:
+            return self.path(entry).stat().st_size == entry.size_bytes
+        except OSError:
+            return False
+
+    def _keep(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+        spool.sync()
+        note = self.state / "uploads" / f"{spool.name}.to"
+        note.symlink_to(draft.path)
+        sync_folder(note.parent)
+        try:
+            with held(self.lock(draft.key)):
+                known = self._same(draft.key, spool.sha256)
+                if known is not None and self.is_whole(known):
+                    return known, False
+                target = self.root / draft.path
+                make_folders(self.root, target.parent)
+                tidy.make_way(self, draft.path, note)
+                os.rename(spool.path, target)
+                sync_folder(target.parent)
+                entry = _entry(draft, spool.size, spool.sha256)
+                if known is None:
+                    entry = self.records.insert(entry)
+                else:  # its file was lost, and is back
+                    self.records.update(draft.key, path=draft.path, sha256=spool.sha256, size_bytes=spool.size)
+        finally:
+            note.unlink(missing_ok=True)
+        self.projection.changed()
+        return self.find(draft.key) or entry, known is None
+
+    def put_aside(self, path: Path) -> Path:
+        """Moves a file that is in the way to where `gc` finds it."""
+        aside = self.state / "aside" / f"{time.time_ns()}-{path.name}"
+        os.rename(path, aside)
+        return aside
+
+    def set_yanked(self, key: str, yanked: bool) -> Entry:
+        entry = self.records.update(key, yanked=int(yanked))
+        if entry is None:
+            raise BundleNotFound(f"There is no bundle {key}.")
+        self.projection.changed()
+        return entry
+
+    def hashed(self, entry: Entry) -> Entry:
+        """The entry with its hash, which one of another tool may lack."""
+        if entry.sha256 is not None:
+            return entry
+        try:
+            digest = sha256_of(self.path(entry))
+        except OSError as error:
+            raise BundleNotFound(f"The file of {entry.key} cannot be read; see: svc registry verify") from error
+        return self.records.update(entry.key, sha256=digest) or entry
+
+    def path(self, entry: Entry) -> Path:
+        """Where the bundle lies, in the root or elsewhere."""
+        return self.root / entry.path
+
+    def file(self, entry: Entry) -> Path | None:
+        return None if Path(entry.path).is_absolute() else self.root / entry.path
+
+    def address(self, entry: Entry) -> str | None:
+        return None
+
+    def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
+        with self.path(entry).open("rb") as file:
+            file.seek(start)
+            while start < end and (data := file.read(min(BLOCK, end - start))):
+                start += len(data)
+                yield data
+
+    def verify(self, *, repair: bool = False) -> Iterator[Finding]:
+        return tidy.verify(self, repair=repair)
+
+    def gc(self, *, dry_run: bool = False) -> Iterator[str]:
+        return tidy.gc(self, dry_run=dry_run)
+
+
+def _entry(draft: Draft, size: int, sha256: str) -> Entry:
+    return Entry(
+        model_id=draft.model_id,
+        version=draft.version,
+        target=draft.target,
+        size_bytes=size,
+        path=draft.path,
+        sha256=sha256,
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        signatures=draft.signatures,
+    )

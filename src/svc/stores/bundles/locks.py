@@ -1,0 +1,70 @@
+"""Locks between processes, held by open files: a process that dies lets go of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from svc.errors import CommandFailed
+
+
+@contextmanager
+def held(path: Path, *, patience: float = 600.0, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Holds the lock of that name; `waiting` is called once if another has it. `patience` is in seconds.
+
+    Raises CommandFailed when another holds it for longer.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _take(fd, path, patience, waiting)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, path: Path, patience: float, waiting: Callable[[], None] | None) -> None:
+    deadline = time.monotonic() + patience
+    pause = 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if waiting is not None:
+                waiting()
+                waiting = None
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"Another process has held {path} for {patience:g} s; is it stuck?") from None
+            time.sleep(pause)
+            pause = min(pause * 2, 0.1)
+
+
+def stripe(folder: Path, key: str) -> Path:
+    """One of 256 lock files, by the key."""
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:2]}.lock"
+
+
+def sync_folder(folder: Path) -> None:
+    """The folder's names are on the disk after this."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folders(root: Path, below: Path) -> None:
+    """Makes the folders from root down to `below`, and what names them durable."""
+    missing = []
+    folder = below
+    while folder != root and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)

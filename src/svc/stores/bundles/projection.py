@@ -1,0 +1,155 @@
+"""`index.json`: what other tools read and write. It follows the records, and what others put into it is taken in.
+
+Under one lock: if the file is not the one that we wrote, its entries are read; if the records have changed, it is
+written again, to a temporary file that is renamed once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from svc.bundles.reference import check_name
+from svc.errors import InvalidRequest
+from svc.stores.bundles.locks import held
+from svc.stores.bundles.records import Records
+from svc.wire.bundle import Entry, shown
+
+log = logging.getLogger("svc.registry")
+
+FILE = "index.json"
+CHEAP_SECONDS = 0.005
+"""A projection that takes longer is not made after every change, but by a thread, which rests in between."""
+REST = 9
+"""The thread rests so many times as long as a projection takes."""
+
+
+class Projection:
+    """Keeps index.json in step."""
+
+    def __init__(self, root: Path, state: Path, records: Records) -> None:
+        self._root = root
+        self._file = root / FILE
+        self._lock = state / "index.lock"
+        self._temporary = state / "index.json.new"
+        self._records = records
+        self._cost = 0.0
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._due = False
+        self._closed = False
+
+    def changed(self) -> None:
+        """A record has changed: at once while that is cheap, else soon."""
+        if self._cost <= CHEAP_SECONDS:
+            self.sync()
+            return
+        with self._wake:
+            self._due = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name="index-json", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Does what is due."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._due or self._closed):
+                    self._wake.wait(60)
+                if not self._due:
+                    return
+                self._due = False
+            try:
+                self.sync()
+            except OSError:
+                log.exception("index.json could not be written")
+            with self._wake:
+                if not self._closed:
+                    self._wake.wait(self._cost * REST)
+
+    def foreign(self) -> bool:
+        """Whether another tool has written the file since we did; cheap."""
+        return _stamp(self._file) != (self._records.state("index_stamp") or "")
+
+    def sync(self) -> None:
+        """Takes in, and writes if need be."""
+        began = time.perf_counter()
+        with held(self._lock):
+            stamp = _stamp(self._file)
+            if stamp and stamp != self._records.state("index_stamp"):
+                self._take_in(stamp)
+            revision = self._records.revision()
+            if revision != self._records.state("projected") or not stamp:
+                self._write()
+                self._records.set_state(projected=revision, index_stamp=_stamp(self._file))
+        self._cost = time.perf_counter() - began
+
+    def _write(self) -> None:
+        index: dict[str, object] = dict(self._records.unread())
+        index |= {entry.key: shown(entry, str(self._root / entry.path)) for entry in self._records.entries()}
+        with self._temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(index), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self._temporary, self._file)
+
+    def _take_in(self, stamp: str) -> None:
+        try:
+            raws = msgspec.json.decode(self._file.read_bytes(), type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            aside = self._file.with_name(f"{FILE}.unreadable-{int(time.time())}")
+            os.replace(self._file, aside)
+            log.warning("index.json is not a JSON object; it was put aside as %s", aside.name)
+            self._records.set_state(projected="")
+            return
+        known = {entry.key for entry in self._records.entries()}
+        fresh, unread = [], {}
+        for key, raw in raws.items():
+            if key in known:
+                continue
+            try:
+                fresh.append(read_foreign(key, raw, self._root))
+            except (msgspec.DecodeError, InvalidRequest, OSError, ValueError) as error:
+                unread[key] = raw.copy()
+                log.warning("the entry %.200r of index.json cannot be used: %s", key, error)
+        if fresh:
+            self._records.insert_all(fresh)
+        self._records.set_unread(unread)
+        self._records.set_state(index_stamp=stamp)
+
+
+def read_foreign(key: str, raw: msgspec.Raw | bytes, root: Path) -> Entry:
+    """An entry that another tool wrote; the bundle must be there. Raises what is wrong with it."""
+    entry = msgspec.json.decode(raw, type=Entry)
+    if entry.key != key:
+        raise ValueError("its key does not say what its fields say")
+    check_name("model_id", entry.model_id)
+    check_name("version", entry.version)
+    check_name("platform", entry.target)
+    path = root / Path(entry.path).expanduser()
+    size = path.stat().st_size
+    if size != entry.size_bytes or not path.is_file():
+        raise ValueError(f"its bundle has {size} bytes, not {entry.size_bytes}")
+    inside = path.resolve().is_relative_to(root.resolve()) and path.is_relative_to(root) and ".." not in path.parts
+    return msgspec.structs.replace(entry, path=path.relative_to(root).as_posix() if inside else str(path.absolute()))
+
+
+def _stamp(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return ""
+    return f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
