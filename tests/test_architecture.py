@@ -1,0 +1,37 @@
+"""What keeps the documents and the code together. The layers themselves are import-linter's (`make lint`)."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from svc.settings import FileSettings
+
+ROOT = Path(__file__).parent.parent
+TABLES = ("gateway", "routing", "local", "speech", "limits")
+
+
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for table in TABLES:
+        for field in msgspec.structs.fields(type(getattr(FileSettings(), table))):
+            assert f"`{field.encode_name}`" in page, f"[{table}] {field.encode_name}"
+
+
+def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
+    from svc import settings
+
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.S)
+    path = tmp_path / "svc.toml"
+    path.write_text(example)
+    assert settings.load({}, config=str(path)).providers[0].name == "vllm"
+
+
+def test_files_have_one_subject() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "src").rglob("*.py")
+        if (lines := path.read_text().count("\n")) > 400
+    }
+    assert not long
