@@ -9,6 +9,7 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -23,8 +24,11 @@ from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.upstream import Upstream, default_tls
+from svc.registry.desk import Desk
+from svc.registry.server import prepared
 from svc.security import Keyring
 from svc.settings import Settings
+from svc.stores.bundles.folder import FolderStore
 from svc.telemetry import LineWriter
 
 BACKLOG = 2048
@@ -62,6 +66,33 @@ def serve_gateway(settings: Settings, listener: socket.socket, ready: Callable[[
             runner.run(_serve(settings, listener, ready, writer))
     finally:
         writer.close()
+
+
+def serve_registry(
+    settings: Settings,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    *,
+    root: Path | None = None,
+    private: bool = False,
+    accel: str | None = None,
+) -> None:
+    """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
+    writer = telemetry.configure()
+    keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
+    keyring = Keyring([*keys, *settings.api_keys])
+    try:
+        with _exit_quietly(), FolderStore(root or settings.registry_root) as store, asyncio.Runner() as runner:
+            desk = Desk(store, keyring, private=private, accel=accel)
+            runner.run(_serve_registry(desk, listener, ready))
+    finally:
+        writer.close()
+
+
+async def _serve_registry(desk: Desk, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    async with prepared(desk, lambda: ready(address_of(listener))) as server:
+        with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
+            await server.serve([listener])
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,34 @@
+"""Runs the registry alone, on 127.0.0.1:8080 unless told otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from svc import app, settings
+from svc.cli.registry import base
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """serve"""
+    base.add_root(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    parser.add_argument("--private", action="store_true", help="reading needs a key too")
+    parser.add_argument("--accel-redirect", metavar="PREFIX", help="let nginx send the files, found under this prefix")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until it is told to stop."""
+    found = settings.load(os.environ)
+    listener = app.listen(args.host, args.port)
+    accel = args.accel_redirect
+    app.serve_registry(
+        found,
+        listener,
+        lambda address: print(f"registry {address}", flush=True),
+        root=args.root,
+        private=args.private,
+        accel=None if accel is None else f"/{accel.strip('/')}/",
+    )
+    return 0

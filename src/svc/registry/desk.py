@@ -1,0 +1,96 @@
+"""Who may do what, and where an answer comes from: what all connections of a registry share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+
+from svc.errors import BundleNotFound, PermissionDenied
+from svc.registry.catalog import Catalog, is_served
+from svc.registry.shelf import Item, Shelf
+from svc.security import Keyring, bearer
+from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import Entry
+
+Upstream = Callable[[str], Awaitable[None]]
+"""Fetches a bundle by its key into the store. Raises BundleNotFound."""
+
+
+class Desk:
+    """`private`: reading needs a key. `accel`: the address prefix under which a proxy finds the files itself."""
+
+    def __init__(
+        self,
+        store: FolderStore,
+        keyring: Keyring,
+        *,
+        private: bool = False,
+        accel: str | None = None,
+        upstream: Upstream | None = None,
+    ) -> None:
+        self.store = store
+        self.catalog = Catalog(store)
+        self.shelf = Shelf(store)
+        self.private = private
+        self.accel = accel
+        self._keyring = keyring
+        self._upstream = upstream
+        self._opening: dict[str, asyncio.Task[Item]] = {}
+        self._date = (0, b"")
+
+    def may_read(self, authorization: bytes | str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied."""
+        if self.private:
+            self._may(authorization, "registry:read")
+
+    def may_write(self, authorization: bytes | str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied."""
+        self._may(authorization, "registry:write")
+
+    def _may(self, authorization: bytes | str, scope: str) -> None:
+        text = authorization if isinstance(authorization, str) else authorization.decode("latin-1")
+        key = self._keyring.find(bearer(text))
+        if scope not in key.scopes:
+            raise PermissionDenied(f"The API key lacks the scope {scope}.")
+
+    async def item(self, key: str) -> Item:
+        """The open file of a bundle, opened once however many ask for it. Raises BundleNotFound."""
+        task = self._opening.get(key)
+        if task is None:
+            task = self._opening[key] = asyncio.create_task(self._open(key))
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def entry(self, key: str) -> Entry:
+        """The record of a bundle that may be served, with its hash. Raises BundleNotFound."""
+        entry = await asyncio.to_thread(self.store.find, key)
+        if entry is None and self._upstream is not None:
+            await self._upstream(key)
+            entry = await asyncio.to_thread(self.store.find, key)
+        if entry is None or not is_served(entry):
+            raise BundleNotFound(f"There is no bundle {key} here.")
+        return await asyncio.to_thread(self.store.hashed, entry)
+
+    def refresh(self) -> None:
+        """Takes in what another tool has written; blocks."""
+        self.store.refresh()
+
+    async def _open(self, key: str) -> Item:
+        try:
+            item = await asyncio.to_thread(self.shelf.open, key)
+        except BundleNotFound:
+            if self._upstream is None:
+                raise
+            await self._upstream(key)
+            item = await asyncio.to_thread(self.shelf.open, key)
+        self.shelf.put(key, item)
+        return item
+
+    def date_line(self) -> bytes:
+        """The Date header's line, made once a second."""
+        now = int(time.time())
+        if self._date[0] != now:
+            self._date = (now, f"date: {formatdate(now, usegmt=True)}\r\n".encode())
+        return self._date[1]

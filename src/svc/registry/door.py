@@ -1,0 +1,243 @@
+"""A connection of the registry: uvicorn's protocol, but for `GET` and `HEAD` of bundles.
+
+Those never reach the application. They are answered here: small parts in one write, large ones by `sending`. Heads
+that are slow or too large end the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from svc.errors import BundleNotFound, SvcError
+from svc.registry import ranges
+from svc.registry.desk import Desk
+from svc.registry.sending import STALLED_SECONDS, Transfer
+from svc.registry.shelf import Item
+from svc.wire.problem import encode_problem
+
+SMALL = 64 * 1024
+"""Bytes that are read at once and written in one piece."""
+MAX_HEAD = 32 * 1024
+HEAD_SECONDS = 20.0
+
+_PATH = re.compile(rb"/bundles/({0}/{0}/{0})/({0})(?:\?.*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"))
+_LINES = {
+    200: b"HTTP/1.1 200 OK\r\n",
+    206: b"HTTP/1.1 206 Partial Content\r\n",
+    304: b"HTTP/1.1 304 Not Modified\r\n",
+    416: b"HTTP/1.1 416 Range Not Satisfiable\r\n",
+}
+
+
+class _Cycle:
+    """What uvicorn's protocol wants to know of an answer under way."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.response_complete = False
+        self.disconnected = False
+        self.more_body = False
+        self.body = bytearray()
+        self.message_event = asyncio.Event()
+
+
+class Door(HttpToolsProtocol):
+    """One connection. `options` are uvicorn's."""
+
+    def __init__(self, desk: Desk, pool: ThreadPoolExecutor, **options: Any) -> None:
+        super().__init__(**options)
+        self._desk = desk
+        self._pool = pool
+        self._transfer: Transfer | None = None
+        self._heading = False
+        self._head_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._heading = True
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        if self._transfer is not None:
+            self._transfer.stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_size += len(data)
+        super().data_received(data)
+        if self._heading and self.parser is not None:
+            if self._head_size > MAX_HEAD:
+                self.transport.abort()
+            elif self._timer is None:
+                self._expect_head()
+
+    def on_message_begin(self) -> None:
+        self._heading = True
+        super().on_message_begin()
+
+    def _expect_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _head_is_there(self) -> None:
+        self._heading = False
+        self._head_size = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # bundles
+
+    def on_headers_complete(self) -> None:
+        self._head_is_there()
+        method = self.parser.get_method()
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and method in (b"GET", b"HEAD") and (match := _PATH.fullmatch(self.url)):
+            headers = dict(self.headers)
+            if b"content-length" not in headers and b"transfer-encoding" not in headers:
+                self._answer(method == b"HEAD", match[1].decode(), match[2].decode(), headers)
+                return
+        super().on_headers_complete()
+
+    def _answer(self, bare: bool, key: str, name: str, headers: dict[bytes, bytes]) -> None:
+        keep = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.cycle = _Cycle(keep)  # type: ignore[assignment]
+        try:
+            self._desk.may_read(headers.get(b"authorization", b""))
+            if name != f"{key.partition('/')[0]}.xyb":
+                raise BundleNotFound(f"There is no file {name[:80]} here.")
+        except SvcError as error:
+            self._refuse(error, bare)
+            return
+        item = self._desk.shelf.get(key)
+        if item is not None:
+            self._serve(item, bare, key, headers)
+        else:
+            self._in_task(self._fetch(bare, key, headers))
+
+    def _in_task(self, work: Any) -> None:
+        self.flow.pause_reading()
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _fetch(self, bare: bool, key: str, headers: dict[bytes, bytes]) -> None:
+        try:
+            item = await self._desk.item(key)
+        except SvcError as error:
+            self._refuse(error, bare)
+            return
+        if not self.transport.is_closing():
+            self._serve(item, bare, key, headers)
+
+    def _serve(self, item: Item, bare: bool, key: str, headers: dict[bytes, bytes]) -> None:
+        part = ranges.choose(
+            item.size,
+            item.etag,
+            range_="" if bare else headers.get(b"range", b"").decode("latin-1"),
+            if_range=headers.get(b"if-range", b"").decode("latin-1"),
+            if_none_match=headers.get(b"if-none-match", b"").decode("latin-1"),
+        )
+        head = self._head(item, part, key)
+        length = part.end - part.start
+        if bare or length == 0 or self._desk.accel is not None:
+            self._write(head)
+        elif length <= SMALL:
+            self._send_small(item, part, head)
+        else:
+            self._in_task(self._send(item, part, head))
+
+    def _head(self, item: Item, part: ranges.Part, key: str) -> bytes:
+        lines = [_LINES[part.status], item.tail or self._describe(item)]
+        if part.status in (200, 206):
+            accel = self._desk.accel
+            length = part.end - part.start if accel is None else 0
+            lines.append(b"content-type: application/octet-stream\r\ncontent-length: %d\r\n" % length)
+            if accel is not None:
+                lines.append(f"x-accel-redirect: {accel}{key}/{key.partition('/')[0]}.xyb\r\n".encode())
+        if part.status == 206:
+            lines.append(b"content-range: bytes %d-%d/%d\r\n" % (part.start, part.end - 1, item.size))
+        elif part.status == 416:
+            lines.append(b"content-range: bytes */%d\r\ncontent-length: 0\r\n" % item.size)
+        lines.append(self._desk.date_line())
+        if not self.cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _describe(self, item: Item) -> bytes:
+        scope = "private" if self._desk.private else "public"
+        item.tail = (
+            f"etag: {item.etag}\r\naccept-ranges: bytes\r\ncache-control: {scope}, max-age=31536000, immutable\r\n"
+        ).encode()
+        return item.tail
+
+    def _send_small(self, item: Item, part: ranges.Part, head: bytes) -> None:
+        length = part.end - part.start
+        data = bytearray(length)
+        try:
+            done = os.preadv(item.fd, [data], part.start, getattr(os, "RWF_NOWAIT", 0))
+        except (BlockingIOError, OSError):
+            done = 0
+        if done == length:
+            self._write(head + data)
+        else:  # not in memory: the disk is asked in a thread
+            self._in_task(self._send_cold(item, part, head))
+
+    async def _send_cold(self, item: Item, part: ranges.Part, head: bytes) -> None:
+        data = await self.loop.run_in_executor(self._pool, os.pread, item.fd, part.end - part.start, part.start)
+        if len(data) == part.end - part.start:
+            self._write(head + data)
+        else:
+            self.transport.abort()
+
+    async def _send(self, item: Item, part: ranges.Part, head: bytes) -> None:
+        try:
+            await self._drained()
+            self._transfer = Transfer(self.transport.get_extra_info("socket"), item.fd, part.start, part.end, head)
+            await self._transfer.run(self._pool)
+        except (OSError, TimeoutError):
+            self.transport.abort()
+        else:
+            self._done()
+        finally:
+            self._transfer = None
+
+    async def _drained(self) -> None:
+        """What was written before has left."""
+        async with asyncio.timeout(STALLED_SECONDS):
+            # Hardly ever: several answers that were asked for at once.
+            while self.transport.get_write_buffer_size():  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        if self.transport.is_closing():
+            raise ConnectionAbortedError("the reader has gone")
+
+    def _refuse(self, error: SvcError, bare: bool) -> None:
+        body = encode_problem(error)
+        head = (
+            f"HTTP/1.1 {error.status} {type(error).__name__}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: {'keep-alive' if self.cycle.keep_alive else 'close'}\r\n"
+        ) + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        self._write(head.encode() + self._desk.date_line() + b"\r\n" + (b"" if bare else body))
+
+    def _write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+            self._done()
+
+    def _done(self) -> None:
+        self.cycle.response_complete = True
+        if not self.cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()

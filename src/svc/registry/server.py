@@ -1,0 +1,85 @@
+"""The registry as a server on a bound socket: desk, threads and doors, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import uvicorn
+
+from svc.errors import SvcError
+from svc.registry.desk import Desk
+from svc.registry.door import Door
+from svc.registry.routes import application
+from svc.registry.sending import THREADS
+
+log = logging.getLogger("svc.registry")
+
+WATCH_SECONDS = 1.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which says when it answers."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+@contextlib.asynccontextmanager
+async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int = 30) -> AsyncIterator[Server]:
+    """A server to run; what it needs is there while the context is."""
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="send")
+    config = uvicorn.Config(
+        application(desk),
+        http=functools.partial(Door, desk, pool),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=drain_seconds,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )
+    watch = asyncio.create_task(_watch(desk))
+    try:
+        yield Server(config, ready)
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+        desk.shelf.clear()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+async def _watch(desk: Desk) -> None:
+    """Takes in what other tools add to index.json, and hashes what came without a hash."""
+    hashed = ""
+    while True:
+        try:
+            await asyncio.to_thread(desk.refresh)
+            revision = await asyncio.to_thread(desk.store.revision)
+            if revision != hashed:
+                await _hash_all(desk)
+                hashed = revision
+        except OSError:
+            log.exception("index.json could not be followed")
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _hash_all(desk: Desk) -> None:
+    for entry in await asyncio.to_thread(desk.store.entries):
+        if entry.sha256 is None:
+            try:
+                await asyncio.to_thread(desk.store.hashed, entry)
+            except SvcError as error:
+                log.warning("%s", error.message)
