@@ -75,6 +75,8 @@ def make(recipe: Recipe, root: Path, report: Report, *, place: Place = place_fol
             _take(wheel, staging / f"wheel{number}", folder, report)
         for derived in recipe.derived:
             _derive(derived, folder)
+        for text in recipe.texts:
+            (folder / text.file).write_text(text.text, encoding="utf-8")
         (folder / METADATA).write_text(
             json.dumps(metadata(recipe), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
@@ -182,3 +184,5 @@ def _derive(derived: Derived, folder: Path) -> None:
             f"{derived.file}, made by {derived.maker}, is not what the recipe expects; nothing was kept."
         )
     (folder / derived.file).write_bytes(made)
+    for source in derived.sources if derived.consumes else ():
+        (folder / source).unlink()

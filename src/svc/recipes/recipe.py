@@ -14,6 +14,9 @@ A recipe is `NAME.toml`, in this package or in a folder of the user's:
     [[derived]]              # files made from those, by svc.recipes.makers.<maker>
       file, maker, sources
       sha256
+      consumes               # true: the sources are not kept
+    [[texts]]                # small files that the recipe itself holds
+      file, text
     [metadata]               # model_metadata.json, but for `files`, which follows from the above
 """
 
@@ -67,6 +70,14 @@ class Derived(_Strict, frozen=True):
     maker: str
     sources: Annotated[tuple[FileName, ...], msgspec.Meta(min_length=1)]
     sha256: Sha256
+    consumes: bool = False
+
+
+class Text(_Strict, frozen=True):
+    """One small file, written out in the recipe."""
+
+    file: FileName
+    text: Annotated[str, msgspec.Meta(max_length=65536)]
 
 
 class Metadata(_Strict, frozen=True):
@@ -86,12 +97,15 @@ class Recipe(_Strict, frozen=True):
     wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1)]
     metadata: Metadata
     derived: tuple[Derived, ...] = ()
+    texts: tuple[Text, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
         """Every file of the model folder but its metadata."""
+        consumed = {source for derived in self.derived if derived.consumes for source in derived.sources}
         members = [member.file for wheel in self.wheels for member in wheel.members]
-        return (*members, *(derived.file for derived in self.derived))
+        made = [*members, *(derived.file for derived in self.derived), *(text.file for text in self.texts)]
+        return tuple(file for file in made if file not in consumed)
 
     @property
     def size(self) -> int:

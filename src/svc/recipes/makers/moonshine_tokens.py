@@ -1,0 +1,24 @@
+"""tokens.txt out of Moonshine's tokenizer.bin: what sherpa-onnx reads.
+
+tokenizer.bin = (length token)*    length: one byte below 128, or two: the first less 128, plus 128 times the second
+tokens.txt    = (base64(token) " " number "\\n")*
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+
+def make(tokenizer: bytes) -> bytes:
+    """The tokens in the order of their numbers. Raises ValueError when the file ends inside a token."""
+    lines: list[bytes] = []
+    place = 0
+    while place < len(tokenizer):
+        length, place = tokenizer[place], place + 1
+        if length >= 128:
+            length, place = length - 128 + 128 * tokenizer[place], place + 1
+        token, place = tokenizer[place : place + length], place + length
+        if len(token) != length:
+            raise ValueError("tokenizer.bin ends inside a token")
+        lines.append(b"%b %d\n" % (b64encode(token), len(lines)))
+    return b"".join(lines)
