@@ -10,6 +10,7 @@ SvcError
 ├── MethodNotAllowed        method_not_allowed     405
 ├── RateLimited             rate_limit_exceeded    429
 ├── ProviderFailed          provider_error         502
+├── SpeechFailed            asr_error              500
 ├── InternalError           internal_error         500
 ├── BundleNotFound          bundle_not_found       404
 ├── InvalidBundle           invalid_bundle         400
@@ -135,6 +136,12 @@ class ProviderFailed(SvcError):
 
     code = "provider_error"
     status = 502
+
+
+class SpeechFailed(SvcError):
+    """A speech model or its engine failed, or is missing here."""
+
+    code = "asr_error"
 
 
 class InternalError(SvcError):

@@ -1,0 +1,27 @@
+"""What every engine offers. An engine is a module of this package with one function:
+
+    def load(model: Model) -> Engine        # raises whatever the library raises; it runs in a worker process
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from svc.speech.resample import Samples
+
+
+class Hearing(Protocol):
+    """One segment of speech. `samples` is always the whole segment so far, floats at 16 kHz."""
+
+    def text(self, samples: Samples) -> str:
+        """What has been said so far."""
+
+    def final(self, samples: Samples) -> str:
+        """What was said; nothing comes after it."""
+
+
+class Engine(Protocol):
+    """A loaded model, used by one thread."""
+
+    def begin(self, language: str | None) -> Hearing:
+        """A new segment; None is the model's own choice of a language."""

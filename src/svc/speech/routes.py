@@ -1,0 +1,58 @@
+"""The routes of speech, for the gateway's ASGI application: the live socket and the upload form."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from svc.errors import MethodNotAllowed, SvcError
+from svc.security import bearer
+from svc.speech.service import Service
+from svc.speech.stream import Stream
+from svc.speech.upload import transcribe
+from svc.wire.problem import encode_problem
+
+SUBPROTOCOL = "svc.v1"
+KEY_SUBPROTOCOL = "svc.api-key."
+"""Browsers cannot set headers on a WebSocket: decisions.md, section 3."""
+
+STREAM_PATH = "/v1/audio/transcriptions/stream"
+UPLOAD_PATH = "/v1/audio/transcriptions"
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Errors are raised as SvcErrors, which the application answers."""
+
+    async def stream(websocket: WebSocket) -> None:
+        offered = websocket.scope["subprotocols"]
+        try:
+            key = service.key(_secret(websocket, offered))
+        except SvcError as error:
+            answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
+            await websocket.send_denial_response(answer)
+            return
+        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        await Stream(service, websocket, key).run()
+
+    async def upload(request: Request) -> Response:
+        key = service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        return await transcribe(service, key, request)
+
+    async def not_upgraded(request: Request) -> Response:
+        service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        raise MethodNotAllowed("This path takes a WebSocket upgrade.", allow="GET")
+
+    return [
+        WebSocketRoute(STREAM_PATH, stream),
+        Route(STREAM_PATH, not_upgraded, methods=["GET", "POST"]),
+        Route(UPLOAD_PATH, upload, methods=["POST"]),
+    ]
+
+
+def _secret(websocket: WebSocket, offered: list[str]) -> str | None:
+    secret = bearer(websocket.headers.get("authorization"), websocket.headers.get("x-api-key"))
+    if secret is None:
+        return next((name.removeprefix(KEY_SUBPROTOCOL) for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
+    return secret

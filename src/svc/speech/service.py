@@ -1,0 +1,93 @@
+"""Speech of one gateway process: what its routes share, from `start` to `close`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from svc.errors import ModelNotFound, PermissionDenied, SvcError
+from svc.security import Key, Keyring
+from svc.settings import Settings
+from svc.speech.audio import LIVE, Format
+from svc.speech.catalogue import Catalogue
+from svc.speech.pool import Pool, Seat
+from svc.speech.process import Listener
+from svc.wire.speech import Config
+
+log = logging.getLogger("svc.speech")
+
+SHUTDOWN_PATIENCE = 3.0
+"""Seconds for sessions to be told that the server stops."""
+
+
+class Running(Protocol):
+    """A live session."""
+
+    def shutdown(self) -> None:
+        """The server stops."""
+
+    async def ended(self) -> None:
+        """Waits for the end."""
+
+
+class Service:
+    """Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, keyring: Keyring) -> None:
+        self.settings = settings.speech
+        self.keyring = keyring
+        self.pool = Pool(settings.speech.workers, settings.speech.max_sessions)
+        self.sessions: set[Running] = set()
+        self._catalogue = Catalogue(settings)
+        self._warming: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Loads the default model in the background, if it is installed."""
+        self._warming = asyncio.create_task(self._warm(), name="speech-warm")
+
+    async def _warm(self) -> None:
+        try:
+            model, _ = await asyncio.to_thread(self._catalogue.choose, Config())
+        except SvcError as error:
+            log.info("no speech yet: %s", error.message)
+            return
+        await self.pool.warm(model)
+
+    def key(self, secret: str | None) -> Key:
+        """The calling key; raises AuthenticationFailed, PermissionDenied."""
+        key = self.keyring.find(secret)
+        if "speech" not in key.scopes:
+            raise PermissionDenied("This key may not use speech.")
+        return key
+
+    async def attach(
+        self, key: Key, config: Config, listener: Listener, *, format_: Format = LIVE, live: bool = True
+    ) -> tuple[Seat, str, str | None]:
+        """A seat, the model's name, the language. Raises what the catalogue and the pool raise."""
+        model, language = await asyncio.to_thread(self._catalogue.choose, config)
+        if not key.may_use(model.name):
+            raise ModelNotFound(f"There is no speech model {model.name!r} for this key.", param="model")
+        vad = config.vad is not False
+        seat = await self.pool.attach(model, listener, vad=vad, language=language, format_=format_, live=live)
+        return seat, model.name, language
+
+    async def stop_sessions(self) -> None:
+        """Tells every session that the server stops, and waits a little until they are told."""
+        sessions = list(self.sessions)
+        for session in sessions:
+            session.shutdown()
+        if sessions:
+            _, late = await asyncio.wait(
+                [asyncio.ensure_future(session.ended()) for session in sessions], timeout=SHUTDOWN_PATIENCE
+            )
+            for waiting in late:
+                waiting.cancel()
+
+    async def close(self) -> None:
+        """Ends the workers."""
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
+        await self.stop_sessions()
+        await self.pool.close()

@@ -1,0 +1,251 @@
+"""One voice in a worker: audio in, hypotheses out. It says what work is due; the worker says when it is done.
+
+audio -> floats at 16 kHz -> windows -> endpointer -> the open segment -> engine -> stable prefix -> Heard
+flush -> (the open segment, unless it was decoded since its last word) -> Done
+
+Work by urgency: a flush, the end of a segment, 200 ms of silence (so that a flush finds its answer there), a partial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from svc.speech.audio import Format
+from svc.speech.detector import Detector
+from svc.speech.endpointer import CAP, PRE_ROLL, WINDOW, WINDOWS_PER_SECOND, Endpointer
+from svc.speech.engines.base import Engine
+from svc.speech.link import Done, Flush, FromWorker, Heard, Reset, Segment, Taken
+from svc.speech.prefix import StablePrefix, join
+from svc.speech.resample import Resampler, Samples, mono
+
+SETTLED = 6
+"""Windows of silence after which a segment is decoded ahead of a flush: 200 ms."""
+TAIL = 4
+"""Windows after the last word that a hypothesis has to cover to be as good as a final one."""
+FIRST = 7
+"""Windows of speech before the first hypothesis."""
+MIN_SPEECH = 3
+"""Windows of speech without which a segment is a click, and not decoded."""
+STEP, GROWTH, SHARE = 0.3, 0.1, 1.5
+"""A partial is due after so many seconds, so much of the segment's length, so many times what the last one took."""
+
+FLUSH, END, SETTLE, START, GO_ON = range(5)
+"""Urgency of work; less is sooner."""
+
+
+class Voice:
+    """Not thread-safe: everything happens in the worker's one inference thread."""
+
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        detector: Detector,
+        *,
+        emit: Callable[[FromWorker], None],
+        vad: bool = True,
+        language: str | None = None,
+        format_: Format | None = None,
+        live: bool = True,
+    ) -> None:
+        self.number = number
+        self.detector = detector
+        self._engine, self._language, self._emit, self._live = engine, language, emit, live
+        self._format = format_ or Format()
+        self._resampler = Resampler(self._format.rate)
+        self._inbox: deque[bytes | Flush | Reset] = deque()
+        self._rest: Samples = np.zeros(0, np.float32)
+        self._endpointer = Endpointer(skip_silence=vad)
+        self._before: deque[Samples] = deque(maxlen=PRE_ROLL)
+        self._samples: Samples = np.zeros((CAP + PRE_ROLL + 1) * WINDOW, np.float32)
+        self._epoch = 0
+        self._clear()
+        self._begin_segment()
+
+    def _clear(self) -> None:
+        """A new utterance."""
+        self._said = ""
+        self._chunks = 0
+        self._segments: list[Segment] = []
+        self._position = 0
+        self._flushing = False
+        self._ended: Samples | None = None
+        """The segment that has ended and is not decoded."""
+        self._touched = time.monotonic()
+
+    def _begin_segment(self) -> None:
+        self._hearing = self._engine.begin(self._language)
+        self._prefix = StablePrefix()
+        self._decoded = 0
+        self._cost = 0.0
+
+    # what comes in
+
+    def put(self, item: bytes | Flush | Reset) -> None:
+        """Audio, or a message, in the order of the session's frames."""
+        if isinstance(item, Reset):  # audio that nobody asks for any more
+            while self._inbox and isinstance(self._inbox[-1], bytes):
+                self._emit(Taken(self.number, len(self._inbox.pop())))  # type: ignore[arg-type]
+        self._inbox.append(item)
+
+    def advance(self, windows: int) -> bool:
+        """Works through at most so many windows of what came in; whether there was anything to do."""
+        worked = False
+        while windows and not self._flushing and self._ended is None:
+            if len(self._rest) >= WINDOW:
+                window, self._rest = self._rest[:WINDOW], self._rest[WINDOW:]
+                self._hear(window)
+                windows -= 1
+            elif self._inbox:
+                self._take(self._inbox.popleft())
+            else:
+                break
+            worked = True
+        return worked
+
+    def _take(self, item: bytes | Flush | Reset) -> None:
+        if isinstance(item, bytes):
+            self._rest = np.concatenate((self._rest, self._resampler.push(mono(item, self._format))))
+            self._emit(Taken(self.number, len(item)))
+        elif isinstance(item, Flush):
+            if not self._live:
+                self._rest = np.concatenate((self._rest, self._resampler.finish()))
+                self._inbox.appendleft(item) if len(self._rest) >= WINDOW else self._last_window()
+            else:
+                self._last_window()
+        else:
+            self._epoch += 1
+            self._forget()
+
+    def _last_window(self) -> None:
+        """What is less than a window is filled up with silence; then the utterance is over."""
+        if len(self._rest):
+            window = np.zeros(WINDOW, np.float32)
+            window[: len(self._rest)] = self._rest
+            self._rest = self._rest[:0]
+            self._hear(window)
+        self._flushing = True
+
+    def _forget(self) -> None:
+        self._rest = self._rest[:0]
+        self._before.clear()
+        self._endpointer.reset()
+        self._clear()
+        self._begin_segment()
+
+    def _hear(self, window: Samples) -> None:
+        pointer = self._endpointer
+        self._position += 1
+        verdict = pointer.push(self.detector.hear(window), float(np.dot(window, window)))
+        if verdict == "skip":
+            self._before.append(window)
+            return
+        if verdict == "begin":
+            pointer.begun(len(self._before))
+            for place, before in enumerate(self._before):
+                self._samples[place * WINDOW : (place + 1) * WINDOW] = before
+            self._before.clear()
+        self._samples[(pointer.length - 1) * WINDOW : pointer.length * WINDOW] = window
+        if verdict == "end":
+            self._end()
+
+    def _end(self) -> None:
+        pointer = self._endpointer
+        length, cut, worthy = pointer.length, pointer.cut, pointer.speech >= MIN_SPEECH
+        self._span = (self._position - length, self._position - length + cut)
+        self._covered = cut == length and self._is_covered()
+        if worthy:
+            self._ended = self._samples[: cut * WINDOW].copy()
+        tail = self._samples[cut * WINDOW : length * WINDOW].copy()
+        count = pointer.restart()
+        if count:
+            self._samples[: len(tail)] = tail
+        else:
+            silence = self._samples[: length * WINDOW] if not len(tail) else tail
+            windows = silence[-PRE_ROLL * WINDOW :].reshape(-1, WINDOW)
+            self._before.extend(row.copy() for row in windows)
+        if not worthy:
+            self._begin_segment()
+
+    def _is_covered(self) -> bool:
+        """Whether the newest hypothesis has heard the last word, and a little after it."""
+        pointer = self._endpointer
+        return bool(self._decoded) and self._decoded >= pointer.length - pointer.silence + TAIL
+
+    # what is due
+
+    def due(self) -> tuple[int, float] | None:
+        """How urgent the next work is, and since when the voice waits; None when there is none."""
+        if self._ended is not None:
+            return (END if self._live else GO_ON), self._touched
+        if self._flushing:
+            return (FLUSH if self._live else GO_ON), self._touched
+        pointer = self._endpointer
+        if not self._live or pointer.speech < MIN_SPEECH or self._is_covered():
+            return None
+        if pointer.silence >= SETTLED:
+            return SETTLE, self._touched
+        if pointer.speech < FIRST:
+            return None
+        if not self._decoded:
+            return START, self._touched
+        new = (pointer.length - self._decoded) / WINDOWS_PER_SECOND
+        wait = max(STEP, GROWTH * pointer.length / WINDOWS_PER_SECOND, SHARE * self._cost)
+        return (GO_ON, self._touched) if new >= wait else None
+
+    def work(self) -> None:
+        """Does what is due. What the engine raises goes on to the caller; the voice is in order all the same."""
+        self._touched = time.monotonic()
+        if self._ended is not None:
+            samples, self._ended = self._ended, None
+            self._close(samples, covered=self._covered, span=self._span, announce=True)
+        elif self._flushing:
+            self._finish()
+        else:
+            self._guess()
+
+    def _guess(self) -> None:
+        length = self._endpointer.length
+        self._decoded = length
+        self._chunks += 1
+        begun = time.monotonic()
+        before = self._prefix.stable
+        self._prefix.add(length / WINDOWS_PER_SECOND, self._hearing.text(self._samples[: length * WINDOW]))
+        self._cost = time.monotonic() - begun
+        if self._prefix.stable != before:
+            self._emit(Heard(self.number, self._epoch, join(self._said, self._prefix.stable), True))
+        if text := join(self._said, self._prefix.text):
+            self._emit(Heard(self.number, self._epoch, text, False))
+
+    def _close(self, samples: Samples, *, covered: bool, span: tuple[int, int], announce: bool) -> None:
+        """The segment's words become part of what was said."""
+        prefix, hearing = self._prefix, self._hearing
+        self._begin_segment()
+        text = prefix.text
+        try:
+            if not covered:
+                self._chunks += 1
+                text = hearing.final(samples)
+        finally:
+            text = prefix.finish(text)
+            self._said = join(self._said, text)
+            if text:
+                start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
+                self._segments.append(Segment(start, end, text.strip()))
+        if announce and self._live and text:
+            self._emit(Heard(self.number, self._epoch, self._said, True))
+
+    def _finish(self) -> None:
+        pointer = self._endpointer
+        try:
+            if pointer.speech >= MIN_SPEECH:
+                span = (self._position - pointer.length, self._position)
+                samples = self._samples[: pointer.length * WINDOW]
+                self._close(samples, covered=self._is_covered(), span=span, announce=False)
+        finally:
+            self._emit(Done(self.number, self._said, self._chunks, tuple(self._segments)))
+            self._forget()
