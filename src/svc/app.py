@@ -28,6 +28,8 @@ from svc.registry.desk import Desk
 from svc.registry.server import prepared
 from svc.security import Keyring
 from svc.settings import Settings
+from svc.speech.routes import routes as speech_routes
+from svc.speech.service import Service as Speech
 from svc.stores.bundles.folder import FolderStore
 from svc.telemetry import LineWriter
 
@@ -98,9 +100,14 @@ async def _serve_registry(desk: Desk, listener: socket.socket, ready: Callable[[
 class _Server(uvicorn.Server):
     """uvicorn's server, which says when it answers."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], speech: Speech) -> None:
         super().__init__(config)
         self._ready = ready
+        self._speech = speech
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._speech.stop_sessions()  # uvicorn would cut them off without a word
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -132,8 +139,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None], writer: LineWriter) -> None:
-    async with _plane(settings, writer) as plane:
-        server = _Server(_config(plane, application(plane)), lambda: ready(address_of(listener)))
+    async with _plane(settings, writer) as plane, _speech(settings, plane.keyring) as speech:
+        app = application(plane, speech_routes(speech))
+        server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
 
@@ -156,6 +164,16 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
         await plane.close()
 
 
+@contextlib.asynccontextmanager
+async def _speech(settings: Settings, keyring: Keyring) -> AsyncIterator[Speech]:
+    speech = Speech(settings, keyring)
+    speech.start()
+    try:
+        yield speech
+    finally:
+        await speech.close()
+
+
 def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
     hot = {
         b"/v1/chat/completions": plugins.load("dialects", "openai").dialect,
@@ -165,6 +183,7 @@ def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
         app,
         http=functools.partial(FrontDoor, plane, hot),  # type: ignore[arg-type]
         ws="websockets-sansio",
+        ws_per_message_deflate=False,  # audio does not get smaller, and it costs memory for each session
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -100,7 +100,13 @@ class SpeechSettings(_Strict, frozen=True):
     default_model: str = "moonshine-tiny-en"
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 8
+    """Per worker."""
     model_dirs: tuple[str, ...] = ()
+    """Folders of which a session may name a model folder."""
+    idle_timeout: Positive = 120
+    """A session without any message for so long is closed."""
+    max_duration: Positive = 14400
+    """A session is closed after so long."""
 
 
 class LimitSettings(_Strict, frozen=True):

@@ -22,7 +22,11 @@ class Catalogue:
         self._default = settings.speech.default_model
         self._models = settings.home / "models"
         self._registry = settings.registry_root
-        self._allowed = (self._models, self._registry, *(Path(each).expanduser() for each in settings.speech.model_dirs))
+        self._allowed = (
+            self._models,
+            self._registry,
+            *(Path(each).expanduser() for each in settings.speech.model_dirs),
+        )
 
     def choose(self, config: Config) -> tuple[Model, str | None]:
         """The model and the language for it.
@@ -91,7 +95,9 @@ class Catalogue:
                 f"The model {model.name!r} has no silero_vad.onnx, and there is no default model that has one: "
                 f"svc models add {self._default}"
             ) from None
-        return Model(model.name, model.engine, model.family, {**model.files, "vad": vad}, model.languages, model.options)
+        return Model(
+            model.name, model.engine, model.family, {**model.files, "vad": vad}, model.languages, model.options
+        )
 
 
 def _language(model: Model, wanted: str | None) -> str | None:

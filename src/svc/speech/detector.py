@@ -1,4 +1,4 @@
-"""Is there speech in a window: Silero's model, run by sherpa-onnx. It says nothing about where speech begins or ends."""
+"""Is there speech in a window: Silero's model, run by sherpa-onnx. Where speech begins or ends is not said here."""
 
 from __future__ import annotations
 

@@ -45,15 +45,14 @@ def recognise(folder: Path) -> Model:
         raise SpeechFailed(f"There is no model folder {folder.name!r}.")
     found = _described(folder) or _guessed(folder)
     files: dict[str, str] = {}
-    for role, name in found.files.items():
-        path = folder / name
-        if Path(name).name != name or not path.is_file():
-            raise SpeechFailed(f"The model in {folder.name!r} lacks its file {name!r}.")
+    for role, file in found.files.items():
+        path = folder / file
+        if Path(file).name != file or not path.is_file():
+            raise SpeechFailed(f"The model in {folder.name!r} lacks its file {file!r}.")
         files[role] = str(path.resolve())
     if "vad" not in files and (folder / VAD_FILE).is_file():
         files["vad"] = str((folder / VAD_FILE).resolve())
-    name = found.name or _name(folder)
-    return Model(name, found.engine, found.family, files, found.languages, found.options)
+    return Model(found.name or _name(folder), found.engine, found.family, files, found.languages, found.options)
 
 
 def _described(folder: Path) -> _Description | None:
@@ -74,28 +73,28 @@ def _name(folder: Path) -> str:
         about = msgspec.json.decode((folder / "model_metadata.json").read_bytes())
     except (OSError, msgspec.DecodeError):
         return folder.name
-    name = about.get("model_id") if isinstance(about, dict) else None
-    return name if isinstance(name, str) and name else folder.name
+    stated: object = about.get("model_id") if isinstance(about, dict) else None
+    return stated if isinstance(stated, str) and stated else folder.name
 
 
 def _guessed(folder: Path) -> _Description:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     tokens = _first(names, "tokens", ".txt")
-    encoder, decoder, joiner = (_first(names, part, ".onnx") for part in ("encoder", "decoder", "joiner"))
+    encoder, decoder = _first(names, "encoder", ".onnx"), _first(names, "decoder", ".onnx")
     if "model.bin" in names and "config.json" in names:
         return _Description("faster-whisper", "whisper", {"model": "model.bin", "config": "config.json"})
     if tokens and (pair := _ort_pair(names)):
         return _Description("sherpa-offline", "moonshine", {**pair, "tokens": tokens})
     if tokens and encoder and decoder:
         files = {"encoder": encoder, "decoder": decoder, "tokens": tokens}
-        if joiner:
+        if joiner := _first(names, "joiner", ".onnx"):
             engine = "sherpa-online" if _streams(folder, encoder) else "sherpa-offline"
             return _Description(engine, "transducer", {**files, "joiner": joiner})
         family = "paraformer" if "paraformer" in folder.name.lower() else "whisper"
         return _Description("sherpa-online" if family == "paraformer" else "sherpa-offline", family, files)
-    model = _first(names, "model", ".onnx")
-    if tokens and model and (family := _family(folder.name.lower())):
-        return _Description("sherpa-offline", family, {"model": model, "tokens": tokens})
+    model, kind = _first(names, "model", ".onnx"), _family(folder.name.lower())
+    if tokens and model and kind:
+        return _Description("sherpa-offline", kind, {"model": model, "tokens": tokens})
     raise SpeechFailed(f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json.")
 
 

@@ -41,7 +41,8 @@ def mono(data: bytes | memoryview, format_: Format) -> Samples:
     if format_.channels > 1:
         wide = wide.reshape(-1, format_.channels).mean(axis=1)
     # Floats may hold anything; what is not a number would silence the whole utterance.
-    return np.clip(np.nan_to_num(wide), -1, 1).astype(np.float32)
+    made: Samples = np.clip(np.nan_to_num(wide), -1, 1).astype(np.float32)
+    return made
 
 
 class Resampler:

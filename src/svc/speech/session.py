@@ -85,20 +85,19 @@ class Session:
         self._joiner = Joiner()
         self._epoch = 0
         self._losses = 0
-        self._carried = ""
-        """Stable text of this utterance from a worker that died."""
-        self._flushed: deque[tuple[int, str]] = deque()
-        """Unanswered flushes: bytes of the utterance, and what was carried into it."""
-        self._flush_text = ""
-        self._idle, self._last, self._end = idle_timeout, now, now + max_duration
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new utterance."""
         self._bytes = 0
+        """Of the utterance that the client speaks."""
+        self._flushed: deque[int] = deque()
+        """Flushes that are not answered: the bytes of their utterances."""
+        self._idle, self._last, self._end = idle_timeout, now, now + max_duration
+        self._hear_next()
+
+    def _hear_next(self) -> None:
+        """The worker's next hypothesis is about another utterance: the client may be further on than the worker."""
         self._partials = 0
         self._stable = ""
         self._carried = ""
+        """Stable text of this utterance from a worker that died."""
 
     def orders(self) -> list[Order]:
         """What has to be done now, in this order."""
@@ -170,7 +169,8 @@ class Session:
             self._orders.append(Release())
         self._joiner = Joiner()
         self._losses = 0
-        self._begin()
+        self._bytes = 0
+        self._hear_next()
         self._open(config)
         return True
 
@@ -193,16 +193,17 @@ class Session:
             self._orders.append(Send(wire.Error(f"There is no model in this session: {self._refusal}")))
             self._orders.append(Send(wire.Final("", 0, 0)))
             return True
-        self._flushed.append((self._bytes, self._carried))
-        self._flush_text = self._stable
+        self._flushed.append(self._bytes)
+        self._bytes = 0
         self._orders.append(Flush())
-        self._begin()
         return True
 
     def _reset(self) -> None:
         if self.state == "live":
             self._epoch += 1
-            self._begin()
+            self._bytes = 0
+            if not self._flushed:
+                self._hear_next()
             self._orders.append(Reset())
 
     # from the worker
@@ -241,12 +242,13 @@ class Session:
         """The answer to the oldest flush."""
         if not self._flushed:
             return
-        size, carried = self._flushed.popleft()
         self._losses = 0
-        self._final(join(carried, text), size, chunks)
+        self._final(join(self._carried, text), chunks)
         self._work()
 
-    def _final(self, text: str, size: int, chunks: int) -> None:
+    def _final(self, text: str, chunks: int) -> None:
+        size = self._flushed.popleft()
+        self._hear_next()
         self._orders.append(Send(wire.Final(text, round(size * 1000 / BYTES_PER_SECOND), chunks)))
 
     def faulted(self, message: str) -> None:
@@ -260,8 +262,7 @@ class Session:
             return
         self._orders.append(Send(wire.Error(message)))
         while self._flushed:
-            size, carried = self._flushed.popleft()
-            self._final(carried if self._flushed else self._flush_text or carried, size, 0)
+            self._final(self._stable, 0)
         self._carried = self._stable
         self._losses += 1
         if self._losses > MAX_LOSSES:

@@ -125,7 +125,7 @@ class Worker:
             number = min(due)[2]
             try:
                 self._voices[number].work()
-            except Exception as error:  # noqa: BLE001 - whatever an engine raises concerns this voice alone
+            except Exception as error:  # whatever an engine raises concerns this voice alone
                 log.warning("the engine failed", exc_info=error)
                 self._send(link.Faulted(number, f"The engine failed: {_why(error)}"))
         return worked or bool(due)

@@ -1,6 +1,6 @@
 """What every engine offers. An engine is a module of this package with one function:
 
-    def load(model: Model) -> Engine        # raises whatever the library raises; it runs in a worker process
+def load(model: Model) -> Engine        # raises whatever the library raises; it runs in a worker process
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ def _make(model: Model, language: str | None) -> Any:
         case "whisper":
             return maker.from_whisper(files["encoder"], files["decoder"], files["tokens"], **extra)
         case "transducer":
-            return maker.from_transducer(
-                files["encoder"], files["decoder"], files["joiner"], files["tokens"], **extra
-            )
+            return maker.from_transducer(files["encoder"], files["decoder"], files["joiner"], files["tokens"], **extra)
         case "sense-voice":
             return maker.from_sense_voice(files["model"], files["tokens"], use_itn=True, **extra)
         case "paraformer":

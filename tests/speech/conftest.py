@@ -1,0 +1,26 @@
+"""One gateway for the tests that do not change it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.speech import material
+from tests.speech.gateway import Gateway
+from tests.speech.gateway import gateway as run
+
+
+@pytest.fixture(scope="session")
+def clips() -> dict[str, Path]:
+    return material.clips()
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    return material.model()
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Gateway]:
+    with run(tmp_path_factory.mktemp("home")) as running:
+        yield running

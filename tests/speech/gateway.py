@@ -1,0 +1,110 @@
+"""A real gateway in a process of its own, and a person's side of the live socket."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import websockets
+
+from tests.speech.material import HOME
+
+KEY = "test-key"
+PATH = "/v1/audio/transcriptions/stream"
+
+
+class Gateway:
+    """A running gateway: its address, its process."""
+
+    def __init__(self, address: str, process: subprocess.Popen[str]) -> None:
+        self.address = address
+        self.process = process
+        self.url = address.replace("http", "ws") + PATH
+
+    def workers(self) -> list[int]:
+        """Process ids of its speech workers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self.process.pid and b"svc.speech.worker" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, config: str = "") -> Iterator[Gateway]:
+    """`svc gateway` with the default model and this configuration."""
+    (folder / "svc.toml").write_text(config)
+    environ = {**os.environ, "SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "svc", "gateway", "--port", "0"], env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield Gateway(line.split()[1].removesuffix("/v1"), process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Client:
+    """One session; it remembers all that it was told."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket = socket
+        self.heard: list[dict[str, Any]] = []
+
+    async def say(self, **message: Any) -> None:
+        await self.socket.send(json.dumps(message))
+
+    async def audio(self, data: bytes, frame: int = 3200) -> None:
+        for place in range(0, len(data), frame):
+            await self.socket.send(data[place : place + frame])
+
+    async def get(self, kind: str, timeout: float = 30) -> dict[str, Any]:
+        """The next message of a kind; those before it are remembered."""
+        async with asyncio.timeout(timeout):
+            while True:
+                message = json.loads(await self.socket.recv())
+                self.heard.append(message)
+                if message["type"] == kind:
+                    return message
+
+    def partials(self) -> list[dict[str, Any]]:
+        return [message for message in self.heard if message["type"] == "partial"]
+
+
+@contextlib.asynccontextmanager
+async def session(gateway: Gateway, **options: Any) -> AsyncIterator[Client]:
+    """An open socket with a valid key."""
+    headers = options.pop("headers", {"Authorization": f"Bearer {KEY}"})
+    async with websockets.connect(gateway.url, additional_headers=headers, max_size=None, **options) as socket:
+        yield Client(socket)
+
+
+def check_promises(messages: list[dict[str, Any]]) -> None:
+    """What was called stable is a prefix of all that follows; chunks count from 0 in each utterance."""
+    stable, index = "", 0
+    for message in messages:
+        if message["type"] not in ("partial", "final"):
+            continue
+        assert message["text"].startswith(stable), (stable, message)
+        if message["type"] == "final":
+            stable, index = "", 0
+            continue
+        assert message["chunk_index"] == index
+        index += 1
+        if message["is_stable"]:
+            stable = message["text"]

@@ -1,0 +1,74 @@
+"""The models and the clips that the speech tests use: made once by recipe, kept beside the virtual environment."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from svc.recipes import make
+from svc.recipes.recipe import load, parse
+from svc.speech.audio import read_wav
+from svc.speech.resample import Resampler, mono
+
+HOME = Path(sys.prefix) / "test-speech"
+SHARED = Path(os.environ.get("SVC_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+
+TEXTS = {
+    "beckett": "ever tried ever failed no matter try again fail again fail better",
+    "en-counting": "one two three four five six seven eight nine ten",
+    "en-hello-world": "hello world",
+    "en-quick-brown-fox": "the quick brown fox jumps over the lazy dog",
+    "two-cities": "it was the best of times it was the worst of times it was the age of wisdom it was the age of "
+    "foolishness it was the epoch of belief it was the epoch of incredulity it was the season of light it was the "
+    "season of darkness it was the spring of hope it was the winter of despair we had everything before us we had "
+    "nothing before us we were all going direct to heaven we were all going direct the other way in short the period "
+    "was so far like the present period that some of its noisiest authorities insisted on its being received for good "
+    "or for evil in the superlative degree of comparison only",
+}
+"""What is said in each English clip."""
+
+
+def nothing(label: str, done: int, total: int) -> None:
+    """No progress bar in tests."""
+
+
+def model(name: str = "moonshine-tiny-en") -> Path:
+    """The model's folder, made if need be."""
+    recipe = load(name, Path("/nonexistent"))
+    make.make(recipe, HOME / "registry", nothing)
+    return make.content(recipe, HOME / "registry")
+
+
+def clips() -> dict[str, Path]:
+    """Every clip by name."""
+    recipe = parse((Path(__file__).parent / "clips.toml").read_bytes(), "test-clips")
+    make.make(recipe, HOME / "clips", nothing)
+    return {path.stem: path for path in sorted(make.content(recipe, HOME / "clips").glob("*.wav"))}
+
+
+def pcm(path: Path) -> bytes:
+    """A WAV file as the socket takes it."""
+    format_, samples = read_wav(path.read_bytes())
+    resampler = Resampler(format_.rate)
+    floats = np.concatenate((resampler.push(mono(samples, format_)), resampler.finish()))
+    return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()
+
+
+def words(text: str) -> list[str]:
+    """Words to compare: no case, no punctuation, small numbers and titles written out."""
+    spoken = {"mr": "mister", "10": "ten", "1": "one", "2": "two", "3": "three", "4": "four", "5": "five"}
+    plain = re.sub(r"[^\w' ]+", " ", text.lower().replace("-", " ")).replace("'", "")
+    return [spoken.get(word, word) for word in plain.split()]
+
+
+def errors(said: str, heard: str) -> int:
+    """Words to change, add or take away."""
+    want, have = words(said), words(heard)
+    row = list(range(len(have) + 1))
+    for count, word in enumerate(want, 1):
+        previous, row = row, [count]
+        for place, other in enumerate(have, 1):
+            row.append(min(previous[place] + 1, row[-1] + 1, previous[place - 1] + (word != other)))
+    return row[-1]

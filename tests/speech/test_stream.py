@@ -1,0 +1,128 @@
+"""Human speech through the real socket, the real model: the words, and the promises about them."""
+
+import asyncio
+from pathlib import Path
+
+import httpx2
+import pytest
+import websockets
+
+from tests.speech import material
+from tests.speech.gateway import KEY, Gateway, check_promises, session
+
+CLIPS = sorted(material.TEXTS)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+async def test_every_clip_is_understood_and_stable_text_stays(gateway: Gateway, clips: dict[str, Path], name: str):
+    said = material.TEXTS[name]
+    audio = material.pcm(clips[name])
+    async with session(gateway) as client:
+        await client.say(type="config", model="moonshine-tiny-en", language="en", vad=True)
+        ready = await client.get("ready")
+        assert (ready["model"], ready["sample_rate"]) == ("moonshine-tiny-en", 16000)
+        for place in range(0, len(audio), 16000):  # four times as fast as speech, so that there are many partials
+            await client.socket.send(audio[place : place + 16000])
+            await asyncio.sleep(0.125)
+        await client.say(type="flush")
+        final = await client.get("final")
+        await client.say(type="close")
+        assert (await client.get("closed"))["reason"] == "client_close"
+    assert final["duration_ms"] == round(len(audio) / 32)
+    assert final["chunks_processed"] >= 1
+    assert client.partials()
+    check_promises(client.heard)
+    allowed = 0.1 * len(material.words(said))
+    assert material.errors(said, final["text"]) <= max(allowed, 1), final["text"]
+
+
+async def test_utterances_are_apart(gateway: Gateway, clips: dict[str, Path]):
+    async with session(gateway) as client:
+        for name in ("en-hello-world", "en-counting"):
+            await client.audio(material.pcm(clips[name]))
+            await client.say(type="flush")
+        first, second = await client.get("final"), await client.get("final")
+    assert material.words(first["text"]) == ["hello", "world"]
+    assert material.errors(material.TEXTS["en-counting"], second["text"]) <= 1
+    assert client.heard[0]["type"] == "ready"
+    check_promises(client.heard)
+
+
+async def test_reset_forgets(gateway: Gateway, clips: dict[str, Path]):
+    async with session(gateway) as client:
+        await client.say(type="config")
+        await client.audio(material.pcm(clips["beckett"]))
+        await client.get("partial")
+        await client.say(type="reset")
+        await client.audio(material.pcm(clips["en-counting"]))
+        await client.say(type="flush")
+        final = await client.get("final")
+    assert material.errors(material.TEXTS["en-counting"], final["text"]) <= 1
+    assert final["duration_ms"] == round(len(material.pcm(clips["en-counting"])) / 32)
+
+
+async def test_silence_is_an_empty_final(gateway: Gateway):
+    for vad in (True, False):
+        async with session(gateway) as client:
+            await client.say(type="config", vad=vad)
+            await client.audio(bytes(64000))
+            await client.say(type="flush")
+            final = await client.get("final")
+        assert (final["text"], final["duration_ms"], client.partials()) == ("", 2000, [])
+
+
+async def test_words_after_a_long_silence(gateway: Gateway, clips: dict[str, Path]):
+    hello = material.pcm(clips["en-hello-world"])
+    for vad in (True, False):
+        async with session(gateway) as client:
+            await client.say(type="config", vad=vad)
+            await client.audio(bytes(5 * 32000) + hello + bytes(3 * 32000) + hello)
+            await client.say(type="flush")
+            final = await client.get("final")
+        assert material.words(final["text"]) == ["hello", "world"] * 2
+        check_promises(client.heard)
+
+
+async def test_odd_frames(gateway: Gateway, clips: dict[str, Path]):
+    audio = material.pcm(clips["en-counting"])
+    async with session(gateway) as client:
+        await client.audio(audio, frame=1237)
+        await client.say(type="flush")
+        odd = await client.get("final")
+        await client.audio(audio, frame=len(audio))
+        await client.say(type="flush")
+        whole = await client.get("final")
+    assert odd["text"] == whole["text"]
+    assert odd["duration_ms"] == whole["duration_ms"]
+
+
+async def test_browsers_send_the_key_as_a_subprotocol(gateway: Gateway):
+    async with session(gateway, headers={}, subprotocols=["svc.v1", f"svc.api-key.{KEY}"]) as client:
+        assert client.socket.subprotocol == "svc.v1"
+        await client.say(type="config")
+        await client.get("ready")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}])
+async def test_no_key_no_upgrade(gateway: Gateway, headers: dict[str, str]):
+    with pytest.raises(websockets.InvalidStatus) as refusal:
+        async with session(gateway, headers=headers):
+            pass
+    assert refusal.value.response.status_code == 401
+    assert b'"authentication_error"' in refusal.value.response.body
+
+
+async def test_upload(gateway: Gateway, clips: dict[str, Path]):
+    url = gateway.address + "/v1/audio/transcriptions"
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as client:
+        for shape in ("json", "text", "verbose_json", "srt", "vtt"):
+            form = {"model": "moonshine-tiny-en", "response_format": shape}
+            files = {"file": ("speech.wav", clips["en-counting"].read_bytes())}
+            answer = await client.post(url, data=form, files=files)
+            assert answer.status_code == 200, answer.text
+            assert "seven" in answer.text
+        refused = await client.post(url, data={"model": "moonshine-tiny-en"}, files={"file": b"no sound"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+        unknown = await client.post(url, data={"model": "none"}, files=files)
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
