@@ -260,8 +260,8 @@ class Attempt:
             self._fail(failure)
 
     def _cut(self, pipe: Pipe, error: SvcError) -> None:
-        """A stream that has started cannot be tried again: it ends in an honest error."""
-        out = pipe.fail(error)
+        """A stream that has started cannot be tried again: it ends in an honest error, unless all has been said."""
+        out = pipe.fail(error) if pipe.finish is None else pipe.end()
         if self._owner is not None:
             self._owner.attempt_streamed(self, out, pipe)
 
