@@ -56,18 +56,36 @@ def provider_c(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
     return fakes["C"]
 
 
+def serve(fakes: Mapping[str, FakeProvider], home: Path, config: str | None = None) -> Iterator[Gateway]:
+    """One process for many tests; it must stop well, and must not have written a secret or a fault of its own."""
+    one = Gateway(home, env=provider_environment(fakes), config=config).start()
+    yield one
+    assert one.stop() == 0, one.log
+    written = one.log
+    assert not [fake.key for fake in fakes.values() if fake.key in written]
+    assert one.key not in written
+    assert "Traceback" not in written
+
+
 @pytest.fixture(scope="session")
 def shared_gateway(
     all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """One process for all ordinary tests; it must stop well, and must not have written a secret."""
-    one = Gateway(tmp_path_factory.mktemp("gateway"), env=provider_environment(all_fakes)).start()
-    yield one
-    assert one.stop() == 0, one.log
-    written = one.log
-    assert not [fake.key for fake in all_fakes.values() if fake.key in written]
-    assert one.key not in written
-    assert "Traceback" not in written
+    """As it comes, without a configuration file."""
+    yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"))
+
+
+@pytest.fixture(scope="session")
+def session_without_retries(
+    all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), "[routing]\nretries = 0\n")
+
+
+@pytest.fixture
+def shared_impatient(session_without_retries: Gateway, fakes: Mapping[str, FakeProvider]) -> Gateway:
+    """Tries once: faults are seen at once."""
+    return session_without_retries
 
 
 @pytest.fixture

@@ -1,0 +1,235 @@
+"""The truth about how a stream ended, and upstreams that say things wrong put right (decisions, section 3)."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
+from tests.e2e.reading import broken_stream, finish_of, text_of, tools_of, whole_chunks
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.http_client import request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Gate, Script, body, end, fin, head, hold, pause, raw, reset, sse
+
+A_AND_B = [("A", GPT), ("B", CLAUDE)]
+
+
+def events_of(letter: str, text: str = "eins zwei drei vier") -> list[bytes]:
+    return anthropic_wire.stream(text) if letter == "B" else openai_wire.stream(text)
+
+
+def started(letter: str) -> list[bytes]:
+    """The first events, up to and with some text."""
+    return events_of(letter)[:5] if letter == "B" else events_of(letter)[:3]
+
+
+@pytest.mark.parametrize(("letter", "model"), A_AND_B)
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 100_000])
+def test_any_split_of_the_bytes(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, pieces: int, framing: str
+) -> None:
+    fakes[letter].plays(sse(events_of(letter, "Grüße 🦙!"), pieces=pieces, framing=framing))
+    assert text_of(whole_chunks(gateway.chat(model, stream=True).body)) == "Grüße 🦙!"
+
+
+@pytest.mark.parametrize(("letter", "model"), A_AND_B)
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\r"])
+def test_other_line_ends_and_what_else_is_allowed_in_events(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, line_end: bytes
+) -> None:
+    first, *rest = events_of(letter)
+    odd = b"\xef\xbb\xbf: hello\n\nretry: 3000\n\nid: 7\n\nevent: ping\ndata: {}\n\n: more\n\n"
+    written = b"".join([odd, first, *(b"id: 1\n: x\n" + event for event in rest)]).replace(b"\n", line_end)
+    fakes[letter].plays(sse([written], pieces=11))
+    assert text_of(whole_chunks(gateway.chat(model, stream=True).body)) == "eins zwei drei vier"
+
+
+CUTS: dict[str, Script] = {
+    "clean end": end(),
+    "fin": fin(),
+    "reset": pause(0.02) + reset(),
+    "half an event": body(b'data: {"id": "x", "cho') + end(),
+    "half an event and fin": body(b"data:") + fin(),
+    "broken JSON": body(b'data: {"id": \n\n') + pause(5),
+    "not UTF-8": body(b'event: content_block_delta\ndata: {"\xff\xfe": 1}\n\n') + pause(5),
+    "wrong chunk size": pause(0.05) + raw(b"zzz\r\n") + pause(5),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("letter", "model"), A_AND_B)
+def test_a_stream_that_breaks_ends_in_an_error(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, cut: str
+) -> None:
+    fakes[letter].plays(sse(started(letter), end=CUTS[cut]))
+    got = gateway.chat(model, stream=True)
+    assert got.status == 200
+    assert got.whole
+    chunks, error = broken_stream(got.body)
+    assert text_of(chunks).startswith("eins")
+    assert (error["code"], error["type"]) == ("provider_error", "api_error")
+    assert not [chunk for chunk in chunks if chunk["choices"] and chunk["choices"][0]["finish_reason"]]
+
+
+@pytest.mark.parametrize(("letter", "model"), A_AND_B)
+def test_the_sdk_raises_when_a_stream_breaks(
+    openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(sse(started(letter)))
+    with pytest.raises(openai.APIError) as caught:
+        list(openai_client.chat.completions.create(model=model, messages=HI, stream=True))
+    assert caught.value.code == "provider_error"
+
+
+def test_end_mark_without_a_finish_reason_is_no_end(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse([*started("A"), openai_wire.DONE]))
+    _, error = broken_stream(gateway.chat(stream=True).body)
+    assert error["code"] == "provider_error"
+
+
+@pytest.mark.parametrize("ending", [end(), fin(), pause(0.02) + reset()])
+def test_a_finish_reason_without_the_end_mark_is_complete(
+    gateway: Gateway, provider_a: FakeProvider, ending: Script
+) -> None:
+    provider_a.plays(sse(openai_wire.stream(usage=False, done=False), end=ending))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == openai_wire.TEXT
+
+
+def test_a_stop_reason_without_message_stop_is_complete(gateway: Gateway, provider_b: FakeProvider) -> None:
+    provider_b.plays(sse(events_of("B")[:-1]))
+    assert text_of(whole_chunks(gateway.chat(CLAUDE, stream=True).body)) == "eins zwei drei vier"
+
+
+@pytest.mark.parametrize("kind", ["overloaded_error", "api_error", "rate_limit_error"])
+def test_error_event_of_anthropic_in_mid_stream(gateway: Gateway, provider_b: FakeProvider, kind: str) -> None:
+    provider_b.plays(sse([*started("B"), anthropic_wire.error_event(kind, "Sorry")]))
+    chunks, error = broken_stream(gateway.chat(CLAUDE, stream=True).body)
+    assert text_of(chunks).startswith("eins")
+    assert error["code"] in ("provider_error", "rate_limit_exceeded")
+
+
+def test_error_event_of_openai_in_mid_stream(gateway: Gateway, provider_a: FakeProvider) -> None:
+    failure = openai_wire.event(openai_wire.error("The server had an error", "server_error"))
+    provider_a.plays(sse([*started("A"), failure, openai_wire.DONE]))
+    _, error = broken_stream(gateway.chat(stream=True).body)
+    assert error["code"] == "provider_error"
+
+
+def test_finish_reason_error_is_an_error(gateway: Gateway, provider_c: FakeProvider) -> None:
+    provider_c.plays(sse([*started("A"), openai_wire.chunk({}, "error"), openai_wire.DONE]))
+    _, error = broken_stream(gateway.chat(LLAMA, stream=True).body)
+    assert error["code"] == "provider_error"
+
+
+def test_role_in_every_chunk_comes_once(gateway: Gateway, provider_a: FakeProvider) -> None:
+    pieces = [openai_wire.chunk({"role": "assistant", "content": word}) for word in ("a", "b", "c")]
+    provider_a.plays(sse([*pieces, openai_wire.chunk({"role": "assistant"}, "stop"), openai_wire.DONE]))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "abc"
+
+
+def test_role_missing_altogether(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse([*openai_wire.words("a b"), openai_wire.chunk({}, "stop"), openai_wire.DONE]))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "a b"
+
+
+def test_finish_reason_with_the_last_text(gateway: Gateway, provider_a: FakeProvider) -> None:
+    events = [openai_wire.role(), openai_wire.chunk({"content": "a"}), openai_wire.chunk({"content": "b"}, "stop")]
+    provider_a.plays(sse([*events, openai_wire.DONE]))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "ab"
+
+
+def test_tool_id_and_name_in_every_chunk_come_once(gateway: Gateway, provider_a: FakeProvider) -> None:
+    pieces = [openai_wire.tool_chunk(0, "call_1", "f", part) for part in ('{"a"', ": 1", "}")]
+    provider_a.plays(sse([openai_wire.role(), *pieces, openai_wire.chunk({}, "tool_calls"), openai_wire.DONE]))
+    assert tools_of(whole_chunks(gateway.chat(stream=True).body)) == [("call_1", "f", '{"a": 1}')]
+
+
+def test_tool_chunks_without_index(gateway: Gateway, provider_a: FakeProvider) -> None:
+    pieces = [
+        openai_wire.tool_chunk(None, "call_1", "f", '{"a"'),
+        openai_wire.tool_chunk(None, arguments=": 1}"),
+        openai_wire.tool_chunk(None, "call_2", "g", "{}"),
+    ]
+    provider_a.plays(sse([openai_wire.role(), *pieces, openai_wire.chunk({}, "tool_calls"), openai_wire.DONE]))
+    calls = tools_of(whole_chunks(gateway.chat(stream=True).body))
+    assert calls == [("call_1", "f", '{"a": 1}'), ("call_2", "g", "{}")]
+
+
+def test_id_and_created_that_change_are_made_one(gateway: Gateway, provider_a: FakeProvider) -> None:
+    events = [
+        openai_wire.chunk({"role": "assistant", "content": "a"}, id="one", created=1),
+        openai_wire.chunk({"content": "b"}, id="two", created=2),
+        openai_wire.chunk({}, "stop", id="three", created=3),
+        openai_wire.DONE,
+    ]
+    provider_a.plays(sse(events))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "ab"
+
+
+def test_chunks_after_the_end_are_not_passed_on(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse([*openai_wire.stream("a"), openai_wire.chunk({"content": "late"})]))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "a"
+
+
+def test_a_long_event_passes(gateway: Gateway, provider_a: FakeProvider) -> None:
+    long = "x" * 2_000_000
+    provider_a.plays(sse([openai_wire.role(), openai_wire.chunk({"content": long}), *openai_wire.stream("")[2:]]))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == long
+
+
+def test_a_line_without_end_is_refused(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse([*started("A"), b"data: " + b"x" * 10_000_000], end=pause(5)))
+    got = gateway.chat(stream=True)
+    _, error = broken_stream(got.body)
+    assert error["code"] == "provider_error"
+
+
+def test_events_are_passed_on_at_once(gateway: Gateway, provider_a: FakeProvider) -> None:
+    gate = Gate()
+    first, *rest = openai_wire.stream("eins zwei")
+    provider_a.plays(sse([first, rest[0]], end=hold(gate) + body(b"".join(rest[1:])) + end()))
+    with gateway.raw() as client:
+        client.send(chat_bytes(gateway))
+        gate.reached()
+        assert b"eins" in client.read_until(b"eins").body
+        gate.open()
+        assert text_of(whole_chunks(client.read().body)) == "eins zwei"
+
+
+def test_the_head_goes_out_with_the_first_event_only(gateway: Gateway, provider_a: FakeProvider) -> None:
+    gate = Gate()
+    script = head(content_type="text/event-stream") + body(b": keep-alive\n\n") + hold(gate) + reset()
+    provider_a.always_plays(script)
+    with gateway.raw() as client:
+        client.send(chat_bytes(gateway))
+        gate.reached()
+        gate.open()
+        assert client.read().status == 502
+
+
+def test_headers_of_a_stream(gateway: Gateway) -> None:
+    got = gateway.chat(stream=True)
+    assert got.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert "no-cache" in got.headers["cache-control"]
+    assert got.headers["x-svc-provider"] == "openai"
+    assert got.headers["x-svc-attempts"] == "1"
+    assert got.headers["x-request-id"]
+
+
+def test_a_finish_reason_that_is_not_openais(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse(openai_wire.stream("a", finish="end_turn")))
+    assert finish_of(whole_chunks(gateway.chat(stream=True).body)) == "stop"
+
+
+def test_a_slow_drip_arrives_whole(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse(openai_wire.stream("a b"), pieces=40, every=0.005))
+    assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "a b"
+
+
+def chat_bytes(gateway: Gateway, model: str = GPT) -> bytes:
+    asked = {"model": model, "messages": HI, "stream": True}
+    return request_bytes("POST", "/v1/chat/completions", json.dumps(asked).encode(), key=gateway.key)
