@@ -33,9 +33,11 @@ def finish_reason(stop_reason: str | None) -> FinishReason:
     return _FINISH.get(stop_reason or "", "stop")
 
 
-def stop_reason(finish: FinishReason, *, tools: bool) -> str:
-    """Anthropic's word; vendors say `stop` also when they call tools."""
-    return "tool_use" if tools and finish == "stop" else _STOP[finish]
+def stop_reason(finish: FinishReason, *, tools: bool, refused: bool) -> str:
+    """Anthropic's word; OpenAI and its vendors say `stop` also of a refusal and of calls of tools."""
+    if finish == "stop" and (tools or refused):
+        return "tool_use" if tools else "refusal"
+    return _STOP[finish]
 
 
 class OutputDetails(msgspec.Struct):

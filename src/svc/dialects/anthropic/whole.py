@@ -65,13 +65,14 @@ def _part(block: Block) -> Part | None:
 def write_answer(answer: Answer) -> bytes:
     """A `message`; raises ProviderFailed for tool arguments that are no JSON object."""
     tools = any(isinstance(part, ToolCall) for part in answer.parts)
+    refused = any(isinstance(part, Refusal) for part in answer.parts)
     body = {
         "id": answer.id,
         "type": "message",
         "role": "assistant",
         "model": answer.model,
         "content": [_block(part) for part in answer.parts if not isinstance(part, Text) or part.text],
-        "stop_reason": stop_reason(answer.finish, tools=tools),
+        "stop_reason": stop_reason(answer.finish, tools=tools, refused=refused),
         "stop_sequence": None,
         "usage": usage_object(answer.usage),
     }

@@ -41,6 +41,7 @@ class AnthropicWriter:
         self._open = ""
         """What the open block holds: `text`, `thinking`, `tool_use` with its number, or nothing."""
         self._tools = False
+        self._refused = False
         self._text = b""
 
     def write(self, delta: Delta) -> bytes:
@@ -48,6 +49,7 @@ class AnthropicWriter:
             return self._text + _encode(delta.text) + b"}}\n\n"
         match delta:
             case TextDelta(text) | RefusalDelta(text):
+                self._refused = self._refused or type(delta) is RefusalDelta
                 return self._enter("text", {"type": "text", "text": ""}) + self._delta("text_delta", "text", text)
             case ToolArguments(index, text):
                 if self._open != f"tool_use {index}":
@@ -109,7 +111,7 @@ class AnthropicWriter:
         return event("content_block_delta", {"index": self._index, "delta": {"type": kind, name: value}})
 
     def end(self) -> bytes:
-        reason = stop_reason(self._finish, tools=self._tools)
+        reason = stop_reason(self._finish, tools=self._tools, refused=self._refused)
         last = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage_object(self._usage)}
         return self._leave() + event("message_delta", last) + event("message_stop", {})
 

@@ -1,0 +1,87 @@
+"""Recorded requests, answers and streams of each dialect, and what becomes of them for each target dialect."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import Dialect
+from svc.dialects.pipe import open_pipe
+from svc.wire.chat import Quirks, Target
+
+HERE = Path(__file__).parent
+DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
+QUIRKS = Quirks(rejects=("logprobs", "n", "messages[].name"), min_temperature=1e-8)
+TARGET = Target("taken", max_output_tokens=8192, quirks=QUIRKS)
+REWRITE = os.environ.get("SVC_REWRITE_GOLDEN") == "1"
+
+
+def cases(kind: str, suffix: str) -> list[tuple[Path, str]]:
+    inputs = sorted(path for path in (HERE / kind).glob(f"*.{suffix}") if ".to-" not in path.name)
+    return [(path, name) for path in inputs for name in DIALECTS]
+
+
+def named(value: object) -> str:
+    return value.stem if isinstance(value, Path) else f"to-{value}"
+
+
+def source(path: Path) -> Dialect:
+    return DIALECTS[path.stem.rpartition(".")[2]]
+
+
+def check(path: Path, to: str, made: str) -> None:
+    """The result equals its golden file; with the environment variable it becomes that file."""
+    expected = path.with_name(f"{path.stem}.to-{to}{path.suffix}")
+    if REWRITE:
+        expected.write_text(made)
+    assert made == expected.read_text()
+
+
+def pretty(raw: bytes, **more: object) -> str:
+    body = json.loads(raw)
+    if "created" in body and more.get("timeless"):
+        body["created"] = 0
+    shown = {"dropped": more["dropped"], "body": body} if "dropped" in more else body
+    return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize(("path", "to"), cases("requests", "json"), ids=named)
+def test_requests(path: Path, to: str) -> None:
+    client, raw = source(path), path.read_bytes()
+    head = client.head(raw)
+    if client.name == to:
+        built = client.pass_request(raw, head, TARGET)
+    else:
+        built = DIALECTS[to].write_request(client.read_request(raw), TARGET)
+    check(path, to, pretty(built.body, dropped=list(built.dropped)))
+
+
+@pytest.mark.parametrize(("path", "to"), cases("answers", "json"), ids=named)
+def test_answers(path: Path, to: str) -> None:
+    upstream, raw = source(path), path.read_bytes()
+    passed = upstream.pass_answer(raw)
+    if upstream.name == to:
+        made = pretty(passed.body)
+    else:
+        answer = upstream.read_answer(raw)
+        assert (answer.usage, answer.finish, answer.model) == (passed.usage, passed.finish, passed.model)
+        made = pretty(DIALECTS[to].write_answer(answer), timeless=upstream.name == "anthropic")
+    check(path, to, made)
+
+
+@pytest.mark.parametrize(("path", "to"), cases("streams", "sse"), ids=named)
+def test_streams(path: Path, to: str) -> None:
+    upstream, raw = source(path), path.read_bytes()
+    pipe = open_pipe(upstream, DIALECTS[to], include_usage=True)
+    made = (pipe.feed(raw) + pipe.end()).decode()
+    assert pipe.started
+    assert pipe.ended
+    assert (pipe.finish is None) == (pipe.error is not None)
+    if upstream.name == "anthropic" and to == "openai":
+        made = re.sub(r'"created":\d+', '"created":0', made)
+    check(path, to, made)

@@ -1,0 +1,256 @@
+"""What holds for every input of the dialects: any split of the bytes, any damage, any round trip."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import Dialect, Pipe
+from svc.dialects.pipe import open_pipe
+from svc.errors import InvalidRequest, SvcError
+from svc.wire.chat import Quirks, Target
+from svc.wire.sse import Splitter
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
+QUIRKS = Quirks(rejects=("logprobs", "n", "messages[].name"), renames={"seed": "random_seed"}, min_temperature=1e-8)
+TARGETS = (Target("asked"), Target("taken", quirks=QUIRKS))
+
+leaf = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+anything: st.SearchStrategy[Any] = st.recursive(
+    leaf,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def inputs(kind: str, suffix: str) -> list[Path]:
+    found = sorted(path for path in (GOLDEN / kind).glob(f"*.{suffix}") if ".to-" not in path.name)
+    assert found
+    return found
+
+
+def dialect_of(path: Path) -> Dialect:
+    return DIALECTS[path.stem.rpartition(".")[2]]
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def run(pipe: Pipe, parts: list[bytes]) -> str:
+    """All that the client gets; the time of making and ids of ours are left out."""
+    out = b""
+    try:
+        for part in parts:
+            if pipe.ended:
+                break
+            out += pipe.feed(part)
+    except SvcError as error:
+        assert not pipe.started
+        assert out == b""
+        return f"raised {type(error).__name__}: {error.message}"
+    out += pipe.end()
+    return re.sub(r'"created":\d+|(chatcmpl|call|msg)_?-?[0-9a-f]{32}', "-", out.decode())
+
+
+def mutated(draw: st.DrawFn, value: Any) -> Any:
+    """The value with one of its parts replaced, removed or doubled."""
+    value = copy.deepcopy(value)
+    spot, holder, key = value, None, None
+    while isinstance(spot, (dict, list)) and spot and draw(st.integers(0, 5)):
+        holder = spot
+        key = draw(st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot))))
+        spot = spot[key]
+    if holder is None:
+        return draw(anything)
+    action = draw(st.sampled_from(("replace", "replace", "remove", "double")))
+    if action == "remove":
+        del holder[key]
+    elif action == "double" and isinstance(holder, list):
+        holder.append(copy.deepcopy(spot))
+    else:
+        holder[key] = draw(anything)
+    return value
+
+
+def no_lie(made: str) -> None:
+    """No end mark beside an error."""
+    assert not ('data: {"error":' in made and "data: [DONE]" in made)
+    assert not ("event: error" in made and "event: message_stop" in made)
+
+
+@pytest.mark.parametrize("path", inputs("streams", "sse"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("to", DIALECTS)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_split_gives_the_same(path: Path, to: str, data: st.DataObject) -> None:
+    raw = path.read_bytes()
+    if data.draw(st.booleans()):
+        raw = raw.replace(b"\n", b"\r\n")
+    upstream, client = dialect_of(path), DIALECTS[to]
+    usage = data.draw(st.booleans())
+    cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=40))
+    whole = run(open_pipe(upstream, client, include_usage=usage), [raw])
+    assert run(open_pipe(upstream, client, include_usage=usage), pieces(raw, cuts)) == whole
+    single = [raw[place : place + 1] for place in range(len(raw))]
+    assert run(open_pipe(upstream, client, include_usage=usage), single) == whole
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_stream_ends_honestly(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(inputs("streams", "sse")))
+    events = [event for event in path.read_bytes().split(b"\n\n") if event]
+    place = data.draw(st.integers(0, len(events) - 1))
+    name, _, payload = events[place].rpartition(b"data: ")
+    try:
+        changed = json.dumps(mutated(data.draw, json.loads(payload)), ensure_ascii=data.draw(st.booleans()))
+        events[place] = name + b"data: " + changed.encode(errors="replace")
+    except ValueError:
+        events[place] = data.draw(st.binary(max_size=40))
+    raw = b"".join(event + b"\n\n" for event in events)
+    cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=5))
+    for to in DIALECTS.values():
+        whole = run(open_pipe(dialect_of(path), to, include_usage=True), [raw])
+        assert run(open_pipe(dialect_of(path), to, include_usage=True), pieces(raw, cuts)) == whole
+        no_lie(whole)
+
+
+@given(data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_damaged_request_is_an_invalid_request(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(inputs("requests", "json")))
+    raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
+    client = dialect_of(path)
+    for target in TARGETS:
+        for act in (
+            lambda target=target: client.pass_request(raw, client.head(raw), target),
+            lambda target=target: openai.dialect.write_request(client.read_request(raw), target),
+            lambda target=target: anthropic.dialect.write_request(client.read_request(raw), target),
+        ):
+            try:
+                built = act()
+            except InvalidRequest:
+                continue
+            assert json.loads(built.body)["model"] == target.model
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_answer_is_mended_or_refused(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(inputs("answers", "json")))
+    raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
+    upstream = dialect_of(path)
+    try:
+        passed = upstream.pass_answer(raw)
+        made = [to.write_answer(upstream.read_answer(raw)) for to in DIALECTS.values()]
+    except SvcError:
+        return
+    assert passed.finish in ("stop", "length", "tool_calls", "content_filter")
+    for body in made:
+        json.loads(body)
+    if upstream.name == "openai":
+        choice = json.loads(passed.body)["choices"][0]
+        assert choice["message"]["role"] == "assistant"
+        assert choice["finish_reason"] == passed.finish
+
+
+@given(raw=st.binary(max_size=200) | st.text(max_size=50).map(lambda text: text.encode(errors="replace")))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes(raw: bytes) -> None:
+    for dialect in DIALECTS.values():
+        for act in (dialect.head, dialect.read_request):
+            with pytest.raises(InvalidRequest):
+                act(raw)
+        for read in (dialect.pass_answer, dialect.read_answer):
+            with pytest.raises(SvcError):
+                read(raw)
+        message = dialect.read_error(raw)
+        assert message is None or message
+        for to in DIALECTS.values():
+            no_lie(run(open_pipe(dialect, to, include_usage=True), [b"data: " + raw + b"\n\n", raw]))
+
+
+texts = st.lists(st.text(min_size=1, max_size=12), max_size=8)
+
+
+@given(
+    words=texts, reasoning=texts, compact=st.booleans(), ascii_only=st.booleans(), usage=st.booleans(), data=st.data()
+)
+@settings(max_examples=150, deadline=None)
+def test_a_valid_stream_keeps_its_meaning(
+    words: list[str], reasoning: list[str], compact: bool, ascii_only: bool, usage: bool, data: st.DataObject
+) -> None:
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": text} for text in reasoning] + [{"content": text} for text in words]
+    chunks: list[dict[str, Any]] = [_chunk(delta, None, usage) for delta in deltas]
+    chunks.append(_chunk({}, "stop", usage))
+    separators = (",", ":") if compact else None
+    events = [json.dumps(chunk, ensure_ascii=ascii_only, separators=separators) for chunk in chunks]
+    raw = b"".join(f"data: {event}\n\n".encode() for event in [*events, "[DONE]"])
+    pipe = openai.dialect.pass_stream(include_usage=usage)
+    cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=9))
+    out = b"".join(pipe.feed(part) for part in pieces(raw, cuts))
+    made = [event.removeprefix(b"data: ") for event in out.split(b"\n\n") if event]
+    assert made.pop() == b"[DONE]"
+    assert [json.loads(event) for event in made] == chunks
+    translated = open_pipe(openai.dialect, anthropic.dialect, include_usage=True)
+    said = translated.feed(raw).decode()
+    assert _said(said, "text_delta", "text") == "".join(words)
+    assert _said(said, "thinking_delta", "thinking") == "".join(reasoning)
+    back = open_pipe(anthropic.dialect, openai.dialect, include_usage=False)
+    again = [json.loads(event[6:]) for event in back.feed(said.encode()).split(b"\n\n")[:-2]]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in again) == "".join(words)
+
+
+def _chunk(delta: dict[str, Any], finish: str | None, usage: bool) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return {**chunk, "usage": None} if usage else chunk
+
+
+def _said(stream: str, kind: str, name: str) -> str:
+    events = [json.loads(event.partition("\ndata: ")[2]) for event in stream.split("\n\n") if event]
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    return "".join(delta[name] for delta in deltas if delta["type"] == kind)
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_round_trip_through_the_hub_keeps_the_meaning(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(inputs("requests", "json")))
+    client = dialect_of(path)
+    raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
+    try:
+        first = client.read_request(raw)
+        built = client.write_request(first, Target(first.model, quirks=Quirks(stream_usage=False)))
+    except InvalidRequest:
+        return
+    again = client.write_request(
+        client.read_request(built.body), Target(first.model, quirks=Quirks(stream_usage=False))
+    )
+    assert json.loads(again.body) == json.loads(built.body)
+
+
+@given(
+    data=st.lists(st.sampled_from([b"a", b"data: x", b"\n", b"\r", b"\r\n", b"\n\n"]), max_size=30),
+    cuts=st.lists(st.integers()),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_splitter_takes_any_split(data: list[bytes], cuts: list[int]) -> None:
+    raw = b"".join(data)
+    whole, parted = Splitter(), Splitter()
+    expected = b"".join([*(event + b"|" for event in whole.feed(raw)), whole.flush()])
+    made = [event + b"|" for part in pieces(raw, cuts) for event in parted.feed(part)]
+    assert b"".join([*made, parted.flush()]).replace(b"\n", b"") == expected.replace(b"\n", b"")
