@@ -117,9 +117,8 @@ class HandedOn(Flow):
                     break
         except SvcError as error:
             return self._broken(_joined(out), error, last=last)
-        if len(out) == len(events) and all(made is event for made, event in zip(out, events, strict=True)):
-            return block
-        return _joined(out)
+        joined = _joined(out)
+        return block if joined == block else joined
 
     def _hand(self, event: bytes) -> bytes:
         template = self._template
