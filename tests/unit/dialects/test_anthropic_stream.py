@@ -1,0 +1,156 @@
+"""Streams of Anthropic upstreams, and streams to Anthropic clients; errors in Anthropic's shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc import errors
+from svc.dialects import anthropic, openai
+from svc.dialects.base import Dialect
+from svc.dialects.pipe import open_pipe
+
+DIALECTS = (openai.dialect, anthropic.dialect)
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, separators=(',', ':'))}\n\n".encode()
+
+
+def text(word: str) -> bytes:
+    return event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
+
+
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": []}
+START = event("message_start", message={**MESSAGE, "usage": {"input_tokens": 3, "output_tokens": 1}})
+OPEN = event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+CLOSE = event("content_block_stop", index=0)
+LAST = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 9})
+STOP = event("message_stop")
+
+
+def failing(upstream: Dialect, first: bytes) -> list[type[Exception]]:
+    kinds = []
+    for client in DIALECTS:
+        with pytest.raises(errors.SvcError) as caught:
+            open_pipe(upstream, client, include_usage=True).feed(first)
+        kinds.append(type(caught.value))
+    return kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [
+        ("overloaded_error", errors.ProviderFailed),
+        ("api_error", errors.ProviderFailed),
+        ("authentication_error", errors.ProviderFailed),
+        ("rate_limit_error", errors.RateLimited),
+        ("invalid_request_error", errors.InvalidRequest),
+    ],
+)
+def test_an_error_before_the_start_is_raised(kind: str, raised: type[Exception]) -> None:
+    first = event("error", error={"type": kind, "message": "no"})
+    assert failing(anthropic.dialect, event("ping") + first) == [raised, raised]
+
+
+@pytest.mark.parametrize("first", [b"data: <html>\n\n", text("a"), STOP, b"data: [1]\n\n", event("message_start")])
+def test_a_stream_without_a_beginning_is_raised(first: bytes) -> None:
+    assert failing(anthropic.dialect, first) == [errors.ProviderFailed] * 2
+
+
+def test_a_right_stream_goes_through_as_it_is() -> None:
+    stream = START + OPEN + b"".join(text(f" {number}") for number in range(9)) + CLOSE + LAST + STOP
+    pipe = anthropic.dialect.pass_stream(include_usage=False)
+    assert pipe.feed(stream) is stream
+    assert (pipe.ended, pipe.finish, pipe.model) == (True, "stop", "claude")
+    assert pipe.usage is not None
+    assert (pipe.usage.prompt_tokens, pipe.usage.completion_tokens) == (3, 9)
+
+
+@pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
+def test_an_end_mark_without_a_stop_reason_is_no_end(client: Dialect) -> None:
+    pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+    out = pipe.feed(START + OPEN + text("a") + CLOSE + STOP)
+    assert isinstance(pipe.error, errors.ProviderFailed)
+    assert b"message_stop" not in out
+    assert b"[DONE]" not in out
+
+
+@pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
+def test_what_we_break_off_ends_once(client: Dialect) -> None:
+    pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+    pipe.feed(START)
+    assert b"too slow" in pipe.fail(errors.ProviderFailed("too slow"))
+    assert pipe.fail(errors.ProviderFailed("again")) == b""
+    assert pipe.end() == b""
+    assert pipe.feed(LAST + STOP) == b""
+
+
+def test_usage_replaces_and_is_never_added() -> None:
+    pipe = open_pipe(anthropic.dialect, openai.dialect, include_usage=True)
+    restated = {"input_tokens": 5, "cache_read_input_tokens": 2, "output_tokens": 4}
+    pipe.feed(START + OPEN + event("message_delta", delta={}, usage=restated) + LAST + STOP)
+    assert pipe.usage is not None
+    assert (pipe.usage.prompt_tokens, pipe.usage.cached_tokens, pipe.usage.completion_tokens) == (7, 2, 9)
+
+
+def test_mixed_arguments_of_tools_fail_honestly() -> None:
+    def call(index: int, **more: Any) -> bytes:
+        delta = {"tool_calls": [{"index": index, **more}]}
+        chunk = {"id": "c", "created": 1, "model": "m", "choices": [{"index": 0, "delta": delta}]}
+        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+    pipe = open_pipe(openai.dialect, anthropic.dialect, include_usage=True)
+    begun = [call(place, id=f"c{place}", function={"name": "f", "arguments": "{"}) for place in (0, 1)]
+    out = pipe.feed(b"".join(begun) + call(0, function={"arguments": "}"}))
+    assert b"event: error" in out
+    assert pipe.error is not None
+
+
+def test_a_name_that_comes_late_is_waited_for() -> None:
+    def call(**function: str) -> bytes:
+        delta = {"tool_calls": [{"index": 0, "id": "c", "function": function}]}
+        return b"data: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n"
+
+    pipe = open_pipe(openai.dialect, anthropic.dialect, include_usage=True)
+    out = pipe.feed(call(arguments='{"a"') + call(name="f") + call(arguments=":1}"))
+    pieces = [json.loads(line[6:]) for line in out.decode().splitlines() if line.startswith("data: ")]
+    assert pieces[1]["content_block"]["name"] == "f"
+    assert "".join(piece["delta"]["partial_json"] for piece in pieces[2:]) == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.InvalidRequest("x"), "invalid_request_error"),
+        (errors.TooLarge("x"), "request_too_large"),
+        (errors.AuthenticationFailed("x"), "authentication_error"),
+        (errors.PermissionDenied("x"), "permission_error"),
+        (errors.ModelNotFound("x"), "not_found_error"),
+        (errors.NotFound("x"), "not_found_error"),
+        (errors.MethodNotAllowed("x"), "invalid_request_error"),
+        (errors.RateLimited("x"), "rate_limit_error"),
+        (errors.ProviderFailed("x"), "api_error"),
+        (errors.InternalError("x"), "api_error"),
+    ],
+)
+def test_our_errors(error: errors.SvcError, kind: str) -> None:
+    assert json.loads(anthropic.dialect.write_error(error, "req_1")) == {
+        "type": "error",
+        "error": {"type": kind, "message": "x"},
+        "request_id": "req_1",
+    }
+
+
+def test_credentials() -> None:
+    assert dict(anthropic.dialect.credentials("k")) == {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    assert dict(openai.dialect.credentials("k")) == {"authorization": "Bearer k"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"<html>", b"{}", b'{"type":"message"}', b'{"error":{"type":"api_error"}}'])
+def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
+    for read in (anthropic.dialect.pass_answer, anthropic.dialect.read_answer):
+        with pytest.raises(errors.ProviderFailed):
+            read(raw)
