@@ -1,0 +1,167 @@
+"""The embedded model as the gateway sees it: a supervised child process with an address and a key. No inference here.
+
+start() ──> starting ──address──> serving ──process ends──> waiting (0.5 s, doubled up to 30 s) ──> starting
+                └── the first time: fails, start() raises
+stop() from any state: the child is killed and waited for. If this process is killed, the child ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from svc.errors import CommandFailed
+
+SLOTS = 4
+MAX_THREADS = 8
+NICE = 5
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 10.0
+FIRST_DELAY = 0.5
+LAST_DELAY = 30.0
+STEADY = 60.0
+"""A child that lived so long failed by accident: the next start is not delayed further."""
+
+log = logging.getLogger("svc.local")
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told on its standard input."""
+
+    model: str
+    model_path: str
+    key: str
+    context: int
+    slots: int = SLOTS
+    threads: int
+    nice: int = NICE
+
+
+def installed() -> bool:
+    """Whether the extra `local` is there."""
+    return find_spec("xllamacpp") is not None
+
+
+def threads() -> int:
+    """All cores but one, which is the gateway's.
+
+    On two cores that is one thread: two are twice as fast while nothing else runs, and ten times slower than one as
+    soon as anything does, because each waits for the other at every step (docs/providers.md has the figures).
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(cores - 1, 1), MAX_THREADS)
+
+
+def _check(orders: Orders) -> None:
+    if not installed():
+        raise CommandFailed("The embedded model needs an extra; install it with: pip install 'svc[local]'")
+    if not Path(orders.model_path).is_file():
+        raise CommandFailed(f"{orders.model} is not there; add it with: svc models add {orders.model}")
+
+
+class LocalModel:
+    """A language model in a process of its own. `moved` is called with the base URL each time that it has a new one."""
+
+    def __init__(self, model: str, path: Path, *, context: int, moved: Callable[[str], None] = lambda _: None) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self.pid: int | None = None
+        self.base_url: str | None = None
+        """`http://127.0.0.1:PORT/v1`, or None while no child serves. Its other dialect is at `…/v1/messages`."""
+        self._orders = Orders(model=model, model_path=str(path), key=self.key, context=context, threads=threads())
+        self._moved = moved
+        self._task: asyncio.Task[None] | None = None
+        self._said: deque[str] = deque(maxlen=20)
+
+    async def start(self) -> None:
+        """Returns when the model answers. Raises CommandFailed when it cannot be started."""
+        _check(self._orders)
+        first = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._supervise(first), name="local model")
+        try:
+            await first
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Ends the child; safe to call twice, and before start()."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _supervise(self, first: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        delay = FIRST_DELAY
+        while True:
+            began = loop.time()
+            try:
+                status = await self._live(first)
+            except (OSError, TimeoutError, ValueError) as error:
+                status = f"{type(error).__name__}: {error}"
+            if not first.done():
+                reason = (list(self._said) or [status])[-1]
+                first.set_exception(CommandFailed(f"The embedded model did not start: {reason[:300]}"))
+                return
+            if loop.time() - began > STEADY:
+                delay = FIRST_DELAY
+            log.warning("the embedded model ended (%s); it is started again in %.1f s", status, delay)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LAST_DELAY)
+
+    async def _live(self, first: asyncio.Future[None]) -> str:
+        """One life of the child; what it ended with."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "svc.gateway.local_server"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which first finishes its answers
+        )
+        listener = asyncio.create_task(self._listen(process), name="local model log")
+        try:
+            base_url = await asyncio.wait_for(self._greet(process), START_TIMEOUT)
+            self.pid, self.base_url = process.pid, base_url
+            self._moved(base_url)
+            if not first.done():
+                first.set_result(None)
+            return f"status {await process.wait()}"
+        finally:
+            self.pid = self.base_url = None
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await process.wait()
+                await listener
+
+    async def _greet(self, process: Process) -> str:
+        """Gives the child its orders and gets its address; raises OSError or ValueError if it ends instead."""
+        assert process.stdin is not None  # they are pipes
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(self._orders) + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line:
+            raise OSError(f"its process ended with status {await process.wait()}")
+        return f"{json.loads(line)['address']}/v1"
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stderr is not None
+        while piece := await process.stderr.read(4096):
+            for line in piece.decode("utf-8", "replace").splitlines():
+                self._said.append(line[:500])
+                log.info("embedded model: %s", line[:500])

@@ -1,0 +1,29 @@
+"""What tests of several rooms share: the embedded model, made once into the ignored cache folder of the repository."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from svc.recipes import make
+from svc.recipes.recipe import load
+
+CACHE = Path(__file__).parents[1] / ".cache" / "svc"
+MODEL = "smollm2-135m"
+
+
+@pytest.fixture(scope="session")
+def model_home() -> Path:
+    """An SVC_HOME that has the model; the real command makes it, once for all runs."""
+    environ = {**os.environ, "SVC_HOME": str(CACHE)}
+    subprocess.run([sys.executable, "-m", "svc", "models", "add", MODEL], env=environ, check=True, timeout=600)
+    return CACHE
+
+
+@pytest.fixture(scope="session")
+def model_path(model_home: Path) -> Path:
+    """The model's weights."""
+    recipe = load(MODEL, model_home / "recipes")
+    return make.content(recipe, model_home / "registry") / recipe.metadata.execution_template["model_file"]
