@@ -24,6 +24,7 @@ from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.upstream import Upstream, default_tls
+from svc.keys import IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import prepared
 from svc.security import Keyring
@@ -31,6 +32,7 @@ from svc.settings import Settings
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.opening import database_url, open_database
 from svc.telemetry import LineWriter
 
 BACKLOG = 2048
@@ -82,7 +84,7 @@ def serve_registry(
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
     keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
-    keyring = Keyring([*keys, *settings.api_keys])
+    keyring = Keyring([*keys, *settings.api_keys], scopes=frozenset({"registry:read", "registry:write"}))
     try:
         with _exit_quietly(), FolderStore(root or settings.registry_root) as store, asyncio.Runner() as runner:
             desk = Desk(store, keyring, private=private, accel=accel)
@@ -156,12 +158,15 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
         tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
     )
     router = Router(offers, settings.routing.fallbacks)
-    plane = Plane(settings, router, Keyring(settings.api_keys), upstream, writer)
+    issued = IssuedKeys(open_database(database_url(settings.environ, settings.home)))
+    plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, writer)
+    await issued.start()
     plane.start()
     try:
         yield plane
     finally:
         await plane.close()
+        await issued.close()
 
 
 @contextlib.asynccontextmanager

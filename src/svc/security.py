@@ -1,20 +1,30 @@
-"""Who may ask: API keys and their scopes. No storage.
+"""Who may ask: API keys and their scopes. No storage: issued keys come from an `Issued`, configured ones from settings.
 
 A secret is looked up by its SHA-256, so neither the look-up nor the comparison leaks how much of a guess was right.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import math
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
-from svc.errors import AuthenticationFailed
+from svc.errors import AuthenticationFailed, PermissionDenied, RateLimited
 
 MAX_SECRET = 512
 """Characters of a key; a longer one is not even hashed."""
+ISSUED_PREFIX = "svc_sk_"
+SCOPES = ("chat", "speech", "registry:read", "registry:write", "admin", "metrics")
+
+
+CONFIGURED_SCOPES = frozenset({"chat", "speech", "registry:read", "metrics"})
+"""What a key of `SVC_API_KEYS` may do."""
 
 
 class Key(msgspec.Struct, frozen=True, eq=False):
@@ -22,32 +32,101 @@ class Key(msgspec.Struct, frozen=True, eq=False):
 
     id: str
     name: str
-    scopes: frozenset[str] = frozenset({"chat", "speech", "registry:read", "registry:write", "admin", "metrics"})
+    scopes: frozenset[str] = CONFIGURED_SCOPES
     models: frozenset[str] | None = None
     """The models it may use; None is all."""
+    rpm: int = 0
+    tpm: int = 0
+    concurrency: int = 0
+    """0 is no limit, of all three."""
+    budget_usd: float | None = None
+    budget_period: str = "total"
+    tags: Mapping[str, str] = {}
+    expires: float = math.inf
+    """Unix seconds."""
+    spent_usd: float = 0.0
+    """In the budget's period, at `loaded`."""
+    loaded: float = 0.0
+    """Unix seconds at which it was read from the database."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's allow-list has the model."""
         return self.models is None or model in self.models
 
+    def require(self, scope: str) -> None:
+        """Raises PermissionDenied for a key without the scope."""
+        if scope not in self.scopes:
+            raise PermissionDenied(f"This API key lacks the scope '{scope}'.")
+
+
+class Issued(Protocol):
+    """Keys that lie in a database, as far as they are in memory."""
+
+    def get(self, digest: bytes) -> Key | bool:
+        """The key; False when there is none; True when only `load` can say."""
+
+    def load(self, digest: bytes, then: Callable[[], None]) -> None:
+        """Asks the database, then calls `then` from the event loop; if `get` still says True, it did not answer."""
+
 
 class Keyring:
     """The keys that are accepted, found by secret in constant time."""
 
-    def __init__(self, secrets_: Iterable[str]) -> None:
+    def __init__(
+        self, secrets_: Iterable[str], issued: Issued | None = None, *, scopes: frozenset[str] = CONFIGURED_SCOPES
+    ) -> None:
+        self._issued = issued
         self._keys: dict[bytes, Key] = {}
         for number, secret in enumerate(secrets_, 1):
             digest = digest_of(secret)
-            self._keys[digest] = Key(id=f"env-{digest.hex()[:12]}", name=f"SVC_API_KEYS #{number}")
+            self._keys[digest] = Key(id=f"env-{digest.hex()[:12]}", name=f"SVC_API_KEYS #{number}", scopes=scopes)
 
     def find(self, secret: str | None) -> Key:
-        """The key of a secret; raises AuthenticationFailed."""
+        """The key of a secret, if it is in memory; raises AuthenticationFailed."""
+        found = self.look(secret)
+        if found is None:
+            raise AuthenticationFailed("The API key is not valid.")
+        return found
+
+    def look(self, secret: str | None) -> Key | None:
+        """The key of a secret; None when the database must be asked first (`load`). Raises AuthenticationFailed."""
         if secret is None:
             raise AuthenticationFailed("There is no API key: send the header 'Authorization: Bearer <API_KEY>'.")
-        key = self._keys.get(digest_of(secret)) if len(secret) <= MAX_SECRET else None
-        if key is None:
+        found: Key | bool | None = None
+        if len(secret) <= MAX_SECRET:
+            digest = digest_of(secret)
+            found = self._keys.get(digest)
+            if found is None and self._issued is not None and secret.startswith(ISSUED_PREFIX):
+                found = self._issued.get(digest)
+        if found is True:
+            return None
+        if not found:
             raise AuthenticationFailed("The API key is not valid.")
-        return key
+        if found.expires <= time.time():
+            raise AuthenticationFailed("The API key has expired.")
+        return found
+
+    def load(self, secret: str, then: Callable[[], None]) -> None:
+        """Asks the database about a secret, then calls `then`; if `look` still cannot say, nobody can now."""
+        if self._issued is not None:
+            self._issued.load(digest_of(secret), then)
+
+    async def authenticate(self, secret: str | None) -> Key:
+        """The key of a secret, wherever it is; raises AuthenticationFailed, or RateLimited when nobody can say."""
+        found = self.look(secret)
+        if found is None and secret is not None:
+            loaded = asyncio.Event()
+            self.load(secret, loaded.set)
+            await loaded.wait()
+            found = self.look(secret)
+        if found is None:
+            raise unsure()
+        return found
+
+
+def unsure() -> RateLimited:
+    """The database does not answer, and this key has not been seen before: it may be valid, so this is no 401."""
+    return RateLimited("The API key cannot be checked at the moment; try again.", retry_after=1)
 
 
 def digest_of(secret: str) -> bytes:
@@ -57,7 +136,7 @@ def digest_of(secret: str) -> bytes:
 
 def new_secret() -> str:
     """A fresh API key: 256 random bits."""
-    return "svc_sk_" + secrets.token_urlsafe(32)
+    return ISSUED_PREFIX + secrets.token_urlsafe(32)
 
 
 def bearer(authorization: str | None, api_key: str | None = None) -> str | None:

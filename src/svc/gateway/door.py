@@ -10,6 +10,7 @@ The limits hold for both: size and number of headers, slow heads, slow bodies, s
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from svc.gateway.cold import Cold
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.request import Request
-from svc.security import bearer
+from svc.security import bearer, unsure
 from svc.wire.problem import encode_problem
 
 MAX_PIPELINED = 16
@@ -207,13 +208,31 @@ class FrontDoor(asyncio.Protocol):
         """Refused requests are read to their end, but not kept."""
         values = dict(request.headers)
         authorization = values.get(b"authorization", b"").decode("latin-1")
+        secret = bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
         try:
-            request.key = self._plane.keyring.find(
-                bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
-            )
             request.check_form(values)
+            request.key = self._plane.keyring.look(secret)
+            if request.key is not None:
+                request.key.require("chat")
+            elif secret is not None:
+                request.waiting = True
+                self._plane.keyring.load(secret, functools.partial(self._loaded, request, secret))
         except SvcError as error:
             request.refusal = error
+
+    def _loaded(self, request: Request, secret: str) -> None:
+        """The database has been asked about the request's key."""
+        request.waiting = False
+        try:
+            request.key = self._plane.keyring.look(secret)
+            if request.key is None:
+                raise unsure()
+            request.key.require("chat")
+        except SvcError as error:
+            request.refusal = error
+            request.body.clear()
+        if self._busy is request and request.dialect is not None and not self.transport.is_closing():
+            self._answer_hot(request, request.dialect)
 
     def on_body(self, data: bytes) -> None:
         request = self._request
@@ -277,6 +296,8 @@ class FrontDoor(asyncio.Protocol):
             self._answer_cold(request)
 
     def _answer_hot(self, request: Request, dialect: Dialect) -> None:
+        if request.waiting:
+            return
         request_id = self._plane.new_request_id()
         if request.refusal is not None or request.key is None:
             self._refuse(request.refusal or AuthenticationFailed("There is no API key."), dialect, request_id, request)

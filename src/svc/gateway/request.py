@@ -33,6 +33,7 @@ class Request:
         "refusal",
         "size",
         "url",
+        "waiting",
         "websocket",
     )
 
@@ -56,6 +57,8 @@ class Request:
         """For hot routes: what is spoken there."""
         self.key: Key | None = None
         self.refusal: SvcError | None = None
+        self.waiting = False
+        """The database is being asked about its key."""
         self.client_request_id: str | None = None
         self.origin = ""
         """The page that a browser sends it for."""

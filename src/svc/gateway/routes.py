@@ -90,13 +90,13 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         return _json(Health("ok", __version__, "svc-gateway"))
 
     async def models(request: Request) -> Response:
-        key = authenticated(plane, request)
+        key = await authenticated(plane, request)
         return _json(
             ModelList([_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model.id)])
         )
 
     async def model(request: Request) -> Response:
-        key = authenticated(plane, request)
+        key = await authenticated(plane, request)
         name = request.path_params["id"]
         for offer in plane.router.offers():
             if offer.model.id == name and key.may_use(name):
@@ -104,13 +104,13 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         raise ModelNotFound(f"The model {shown(name)} is not offered here.", param="model")
 
     async def post_only(request: Request) -> Response:
-        authenticated(plane, request)
+        await authenticated(plane, request)
         raise MethodNotAllowed("This path takes POST.", allow="POST")
 
     async def no_socket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {shown(socket.url.path)}.")
         try:
-            plane.keyring.find(bearer(socket.headers.get("authorization")))
+            await plane.keyring.authenticate(bearer(socket.headers.get("authorization")))
         except SvcError as refusal:
             error = refusal
         await socket.send_denial_response(error_response(error))
@@ -127,9 +127,10 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
     return Starlette(routes=routes, middleware=_middleware(plane), exception_handlers=_handlers(plane))
 
 
-def authenticated(plane: Plane, request: Request) -> Key:
+async def authenticated(plane: Plane, request: Request) -> Key:
     """The calling key; raises AuthenticationFailed."""
-    return plane.keyring.find(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+    secret = bearer(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    return await plane.keyring.authenticate(secret)
 
 
 def error_response(error: SvcError) -> Response:
@@ -151,7 +152,7 @@ def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Ex
     async def http(request: Request, error: Exception) -> Response:
         try:
             if request.url.path.startswith("/v1/"):
-                authenticated(plane, request)  # without a key even unknown paths are 401
+                await authenticated(plane, request)  # without a key even unknown paths are 401
         except SvcError as refusal:
             return error_response(refusal)
         return error_response(_translated(request, error))

@@ -28,7 +28,7 @@ def routes(service: Service) -> list[BaseRoute]:
     async def stream(websocket: WebSocket) -> None:
         offered = websocket.scope["subprotocols"]
         try:
-            key = service.key(_secret(websocket, offered))
+            key = await service.key(_secret(websocket, offered))
         except SvcError as error:
             answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
             await websocket.send_denial_response(answer)
@@ -37,11 +37,11 @@ def routes(service: Service) -> list[BaseRoute]:
         await Stream(service, websocket, key).run()
 
     async def upload(request: Request) -> Response:
-        key = service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        key = await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
         return await transcribe(service, key, request)
 
     async def not_upgraded(request: Request) -> Response:
-        service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
         raise MethodNotAllowed("This path takes a WebSocket upgrade.", allow="GET")
 
     return [

@@ -54,9 +54,9 @@ class Service:
             return
         await self.pool.warm(model)
 
-    def key(self, secret: str | None) -> Key:
+    async def key(self, secret: str | None) -> Key:
         """The calling key; raises AuthenticationFailed, PermissionDenied."""
-        key = self.keyring.find(secret)
+        key = await self.keyring.authenticate(secret)
         if "speech" not in key.scopes:
             raise PermissionDenied("This key may not use speech.")
         return key

@@ -1,0 +1,311 @@
+"""Issued keys: making and changing them in the database, and having the few that are in use in memory.
+
+    look-up of a secret:   in memory ── unknown ──> the database, in one question for all that wait
+    a change elsewhere:    every POLL seconds one cheap question: what has changed since?
+
+Memory holds the keys that were asked for, at most MAX_KEYS, so a million issued keys cost no more than those in use.
+When the database does not answer, what is in memory stays valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from svc.errors import CommandFailed, UsageError
+from svc.security import SCOPES, Key, digest_of, new_secret
+from svc.stores.base import Database, StoredKey, StoreDown, midnight
+
+log = logging.getLogger("svc.keys")
+
+POLL = 0.3
+"""Seconds between two looks for changes; a change holds everywhere within 1 s."""
+MAX_KEYS = 50_000
+"""Keys in memory; with 1.2 kB each these are 60 MB at most."""
+MAX_UNKNOWN = 50_000
+"""Refused secrets that are remembered, so that a flood of them does not reach the database."""
+MAX_WAITING = 10_000
+"""Secrets that may wait for one answer of the database."""
+PRELOADED = 10_000
+"""Keys that are read at the start, in the background."""
+BATCH = 500
+
+
+def create(database: Database, key: StoredKey) -> tuple[StoredKey, str]:
+    """Stores a new key, whose id, digest, prefix and time are filled in here. Returns it and its secret, once.
+
+    Raises UsageError for fields that make no sense.
+    """
+    _check(key)
+    secret = new_secret()
+    made = msgspec.structs.replace(
+        key,
+        id=f"key_{secrets.token_hex(8)}",
+        digest=digest_of(secret).hex(),
+        prefix=secret[:12],
+        created=time.time(),
+        revoked=None,
+        old_digest=None,
+        old_until=None,
+    )
+    return database.put_key(made), secret
+
+
+def revoke(database: Database, id: str) -> StoredKey:
+    """Ends a key for good; twice is the same as once. Raises CommandFailed for an unknown id."""
+    key = _existing(database, id)
+    if key.revoked is not None:
+        return key
+    return database.put_key(msgspec.structs.replace(key, revoked=time.time()))
+
+
+def rotate(database: Database, id: str, grace: float) -> tuple[StoredKey, str]:
+    """Gives a key a new secret; the one before stays valid for `grace` seconds. Raises CommandFailed."""
+    key = _existing(database, id)
+    if key.revoked is not None:
+        raise CommandFailed(f"The key {id} is revoked; create another.")
+    secret = new_secret()
+    changed = msgspec.structs.replace(
+        key,
+        digest=digest_of(secret).hex(),
+        prefix=secret[:12],
+        old_digest=key.digest if grace > 0 else None,
+        old_until=time.time() + grace if grace > 0 else None,
+    )
+    return database.put_key(changed), secret
+
+
+def change(database: Database, id: str, **fields: object) -> StoredKey:
+    """Changes limits, models, scopes, name, tags or expiry of a key. Raises CommandFailed and UsageError."""
+    changed = msgspec.structs.replace(_existing(database, id), **fields)
+    _check(changed)
+    return database.put_key(changed)
+
+
+def _existing(database: Database, id: str) -> StoredKey:
+    key = database.key(id)
+    if key is None:
+        raise CommandFailed(f"There is no key {id[:64]!r}. See: svc keys ls")
+    return key
+
+
+def _check(key: StoredKey) -> None:
+    unknown = [scope for scope in key.scopes if scope not in SCOPES]
+    if unknown or not key.scopes:
+        raise UsageError(f"A scope is one of {', '.join(SCOPES)}; not {', '.join(unknown) or 'none at all'}.")
+    if not key.name or len(key.name) > 200 or not key.name.isprintable():
+        raise UsageError("A key's name has 1 to 200 printable characters.")
+    for name in ("rpm", "tpm", "concurrency"):
+        if (limit := getattr(key, name)) is not None and not 0 < limit < 2**31:
+            raise UsageError(f"{name} is a number from 1; leave it out for no limit.")
+    if key.budget_usd is not None and not 0 < key.budget_usd < 1e9:
+        raise UsageError("A budget is an amount of USD above 0; leave it out for none.")
+    if key.expires is not None and not 0 < key.expires < 1e11:
+        raise UsageError("The time of expiry makes no sense.")
+    if len(key.tags) > 32 or any(len(name) > 64 or len(value) > 256 for name, value in key.tags.items()):
+        raise UsageError("A key has at most 32 tags, of 64 characters each and values of 256.")
+
+
+def opened(key: StoredKey, now: float, spent: float = 0.0) -> Key:
+    """A stored key as requests are checked against it."""
+    return Key(
+        id=key.id,
+        name=key.name,
+        scopes=frozenset(key.scopes),
+        models=None if key.models is None else frozenset(key.models),
+        rpm=key.rpm or 0,
+        tpm=key.tpm or 0,
+        concurrency=key.concurrency or 0,
+        budget_usd=key.budget_usd,
+        budget_period=key.budget_period or "total",
+        tags=key.tags,
+        expires=math.inf if key.expires is None else key.expires,
+        spent_usd=spent,
+        loaded=now,
+    )
+
+
+class IssuedKeys:
+    """`security.Issued` over a database, which this owns and asks in a thread of its own. Belongs to one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._keys: dict[bytes, Key] = {}
+        self._unknown: dict[bytes, None] = {}
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
+        self._revision = 0
+        self._thread = ThreadPoolExecutor(1, "keys")
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = False
+        self._migrated = False
+        self.down = False
+        """The database did not answer the last question."""
+
+    async def start(self) -> None:
+        """Notes where changes are counted from, and begins to look for them."""
+        await self._poll_once()
+        self._spawn(self._poll())
+        self._spawn(self._preload())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._thread.submit(self._database.close)
+        self._thread.shutdown(wait=True)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _preload(self) -> None:
+        """The first keys, so that they are known when the database is not there."""
+        after = ""
+        while len(self._keys) < PRELOADED:
+            try:
+                rows, found = await self._loop.run_in_executor(self._thread, self._page, after)
+            except StoreDown as error:
+                self._failed(error)
+                return
+            self._keep(list(found), found)
+            if len(rows) < BATCH:
+                return
+            after = rows[-1].id
+
+    def _page(self, after: str) -> tuple[list[StoredKey], dict[bytes, Key]]:
+        rows = self._database.list_keys(after=after, limit=BATCH)
+        return rows, self._open(rows)
+
+    # security.Issued
+
+    def get(self, digest: bytes) -> Key | bool:
+        found = self._keys.get(digest)
+        return found if found is not None else digest not in self._unknown
+
+    def load(self, digest: bytes, then: Callable[[], None]) -> None:
+        waiting = self._waiting.get(digest)
+        if waiting is not None:
+            waiting.append(then)
+        elif len(self._waiting) >= MAX_WAITING:
+            self._loop.call_soon(then)
+        else:
+            self._waiting[digest] = [then]
+            if not self._asking:
+                self._asking = True
+                self._spawn(self._ask())
+
+    # asking
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                digests = list(self._waiting)[:BATCH]
+                try:
+                    found = await self._loop.run_in_executor(self._thread, self._read, digests)
+                except StoreDown as error:
+                    self._failed(error)
+                else:
+                    self._answered()
+                    self._keep(digests, found)
+                for digest in digests:
+                    for then in self._waiting.pop(digest):
+                        then()
+        finally:
+            self._asking = False
+
+    def _read(self, digests: list[bytes]) -> dict[bytes, Key]:
+        """In the thread. Also what the keys have spent, since limits begin from that."""
+        self._migrate()
+        rows = self._database.keys_of([digest.hex() for digest in digests])
+        return self._open(rows)
+
+    def _migrate(self) -> None:
+        if not self._migrated:
+            self._database.migrate()
+            self._migrated = True
+
+    def _open(self, rows: Iterable[StoredKey]) -> dict[bytes, Key]:
+        now = time.time()
+        usable = [row for row in rows if row.revoked is None]
+        budgets = {row.id: midnight(row.budget_period, now) for row in usable if row.budget_usd is not None}
+        spent = self._database.spent(budgets) if budgets else {}
+        found = {}
+        for row in usable:
+            key = opened(row, now, spent.get(row.id, 0.0))
+            found[bytes.fromhex(row.digest)] = key
+            if row.old_digest and (row.old_until or 0.0) > now:
+                until = min(key.expires, row.old_until or 0.0)
+                found[bytes.fromhex(row.old_digest)] = msgspec.structs.replace(key, expires=until)
+        return found
+
+    def _keep(self, digests: Iterable[bytes], found: dict[bytes, Key]) -> None:
+        for digest in digests:
+            key = found.get(digest)
+            if key is not None:
+                self._keys[digest] = key
+            else:
+                self._unknown[digest] = None
+        for table, most in ((self._keys, MAX_KEYS), (self._unknown, MAX_UNKNOWN)):
+            while len(table) > most:
+                del table[next(iter(table))]
+
+    # changes
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            try:
+                await self._poll_once()
+            except Exception:
+                log.exception("looking for changed keys failed")
+
+    async def _poll_once(self) -> None:
+        try:
+            changed, revision = await self._loop.run_in_executor(self._thread, self._changes)
+        except StoreDown as error:
+            self._failed(error)
+            return
+        self._answered()
+        self._revision = revision
+        if changed is None:  # too many to look at one by one
+            self._keys.clear()
+            self._unknown.clear()
+        elif changed:
+            self._take(changed)
+
+    def _changes(self) -> tuple[list[StoredKey] | None, int]:
+        """In the thread."""
+        self._migrate()
+        newest = self._database.revision()
+        if newest == self._revision:
+            return [], newest
+        if not self._keys and not self._unknown:
+            return [], newest
+        changed = self._database.keys_since(self._revision, limit=BATCH)
+        return (None, newest) if len(changed) == BATCH else (changed, changed[-1].revision if changed else newest)
+
+    def _take(self, changed: list[StoredKey]) -> None:
+        """Forgets what is known of changed keys: the next request reads them anew."""
+        ids = {row.id for row in changed}
+        for digest in [digest for digest, key in self._keys.items() if key.id in ids]:
+            del self._keys[digest]
+        self._unknown.clear()
+
+    def _failed(self, error: StoreDown) -> None:
+        if not self.down:
+            log.error("keys are served from memory alone: %s", error.message)
+        self.down = True
+
+    def _answered(self) -> None:
+        if self.down:
+            log.error("the database of keys answers again")
+        self.down = False

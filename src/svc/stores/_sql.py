@@ -1,0 +1,287 @@
+"""What SQLite and PostgreSQL have in common: the statements. How they connect, and lock, is in their own files.
+
+keys      one row a key; every change takes the next number from `key_revision`, whose row lock puts them in order
+entries   one row a request that reached for an upstream, for `ledger.retain_days`
+hours, days   their sums, kept for good; written with the entries in one transaction
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Protocol
+
+import msgspec
+
+from svc.errors import UsageError
+from svc.stores.base import By, Entry, StoredKey, Sum
+
+HOUR = 3600
+DAY = 86400
+
+_SUMMED = "SUM(requests), SUM(prompt_tokens), SUM(completion_tokens), SUM(cost_usd), SUM(priced), MAX(key_name)"
+_COLUMN = {
+    "key": "key_id",
+    "model": "model",
+    "provider": "provider",
+    "tag": "tags",
+    "day": f"(start - start % {DAY})",
+}
+
+
+class Cursor(Protocol):
+    """What both drivers' cursors have."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class _Packed(Entry, frozen=True, kw_only=True, array_like=True):
+    """An entry without the names of its fields: half the size."""
+
+
+class _Group(msgspec.Struct):
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: int = 0
+    name: str = ""
+
+    def add(self, requests: int, prompt: int, completion: int, cost: float, priced: int, name: str) -> None:
+        self.requests += requests
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.cost_usd += cost
+        self.priced += priced
+        self.name = name or self.name
+
+
+_pack = msgspec.json.Encoder().encode
+_packed = msgspec.json.Decoder(_Packed)
+_stored = msgspec.json.Decoder(StoredKey)
+
+
+def millis(stamp: str) -> int:
+    """Milliseconds since 1970 of an entry's `time`."""
+    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+
+
+class Sql:
+    """`Database`, but for its connection."""
+
+    # what a driver brings
+
+    def _run(self, sql: str, args: Sequence[Any] = ()) -> Cursor:
+        """Runs one statement, its places marked `?`; raises StoreDown."""
+        raise NotImplementedError
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        """All or none. It may read what it then writes."""
+        raise NotImplementedError
+
+    def _migrating(self) -> AbstractContextManager[None]:
+        """A transaction that no other process can be in at the same time."""
+        raise NotImplementedError
+
+    def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
+        """Adds entries (id, time, key, body) that are not there yet; the ids of the new ones."""
+        raise NotImplementedError
+
+    # schema
+
+    def migrate(self) -> None:
+        with self._migrating():
+            self._run("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+            found = self._run("SELECT MAX(version) FROM schema_version").fetchall()[0][0] or 0
+            steps = _migrations()
+            if found > len(steps):
+                raise UsageError(
+                    f"The database is of a newer version ({found}) than this program knows ({len(steps)})."
+                )
+            for number, statements in enumerate(steps[found:], found + 1):
+                for statement in statements:
+                    self._run(statement)
+                self._run("INSERT INTO schema_version VALUES (?)", (number,))
+
+    # keys
+
+    def put_key(self, key: StoredKey) -> StoredKey:
+        with self._transaction():
+            self._run("UPDATE key_revision SET revision = revision + 1 WHERE one = 1")
+            key = msgspec.structs.replace(key, revision=self.revision())
+            self._run(
+                "INSERT INTO keys (id, digest, old_digest, revision, body) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, old_digest = excluded.old_digest,"
+                " revision = excluded.revision, body = excluded.body",
+                (key.id, key.digest, key.old_digest, key.revision, _pack(key).decode()),
+            )
+        return key
+
+    def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
+        return self._keys("WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+
+    def key(self, id: str) -> StoredKey | None:
+        return next(iter(self._keys("WHERE id = ?", (id,))), None)
+
+    def keys_of(self, digests: Sequence[str]) -> list[StoredKey]:
+        marks = ", ".join("?" * len(digests))
+        found = self._keys(f"WHERE digest IN ({marks})", digests)
+        return found + self._keys(f"WHERE old_digest IN ({marks})", digests)
+
+    def keys_since(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
+        return self._keys("WHERE revision > ? ORDER BY revision LIMIT ?", (revision, limit))
+
+    def revision(self) -> int:
+        return int(self._run("SELECT revision FROM key_revision WHERE one = 1").fetchall()[0][0])
+
+    def _keys(self, where: str, args: Sequence[Any]) -> list[StoredKey]:
+        return [_stored.decode(row[0]) for row in self._run(f"SELECT body FROM keys {where}", args).fetchall()]  # noqa: S608
+
+    # entries
+
+    def append(self, entries: Iterable[Entry]) -> int:
+        by_id = {entry.request_id: entry for entry in entries}
+        if not by_id:
+            return 0
+        rows = [
+            (entry.request_id, millis(entry.time), entry.key_id, _pack(msgspec.structs.astuple(entry)).decode())
+            for entry in by_id.values()
+        ]
+        with self._transaction():
+            new = self._insert(rows)
+            for table, span in (("hours", HOUR), ("days", DAY)):
+                groups: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
+                for id, when, _, _ in rows:
+                    if id in new:
+                        entry = by_id[id]
+                        start = when // 1000 // span * span
+                        groups[(start, *_dimensions(entry))].add(*_amounts(entry))
+                self._add_sums(table, groups)
+        return len(new)
+
+    def _add_sums(self, table: str, groups: Mapping[tuple[Any, ...], _Group]) -> None:
+        names = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "priced")
+        added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in names)
+        sql = (
+            f"INSERT INTO {table} (start, key_id, model, provider, tags, key_name, {', '.join(names)})"  # noqa: S608
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (key_id, start, model, provider, tags)"
+            f" DO UPDATE SET key_name = excluded.key_name, {added}"
+        )
+        for at in sorted(groups):  # in one order everywhere, so that two writers cannot wait for each other
+            group = groups[at]
+            amounts = (group.requests, group.prompt_tokens, group.completion_tokens, group.cost_usd, group.priced)
+            self._run(sql, (*at, group.name, *amounts))
+
+    def entries(
+        self, *, key_id: str | None = None, since: float = 0.0, before: str | None = None, limit: int = 1000
+    ) -> list[Entry]:
+        where, args = ["time >= ?"], [math.ceil(since * 1000)]
+        wheres: list[Any] = list(args)
+        if key_id is not None:
+            where.append("key_id = ?")
+            wheres.append(key_id)
+        if before is not None:
+            where.append("(time, request_id) < (SELECT time, request_id FROM entries WHERE request_id = ?)")
+            wheres.append(before)
+        sql = f"SELECT body FROM entries WHERE {' AND '.join(where)} ORDER BY time DESC, request_id DESC LIMIT ?"  # noqa: S608
+        return [_unpack(row[0]) for row in self._run(sql, (*wheres, limit)).fetchall()]
+
+    def sums(self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0) -> list[Sum]:
+        groups: dict[str, _Group] = defaultdict(_Group)
+        hour, day = math.ceil(since / HOUR) * HOUR, math.ceil(since / DAY) * DAY
+        for table, start, end in (("days", day, math.inf), ("hours", hour, day)):
+            for row in self._summed(table, _COLUMN[by], start, end, key_id):
+                raw, requests, prompt, completion, cost, priced, name = row
+                amounts = (int(requests), int(prompt), int(completion), float(cost), int(priced), str(name))
+                groups[_value(by, tag, raw)].add(*amounts)
+        for entry in self._between(since, hour, key_id):  # what is left of the first hour
+            _, *dimensions = millis(entry.time), *_dimensions(entry)
+            start = millis(entry.time) // 1000
+            column = {"key": 0, "model": 1, "provider": 2, "tag": 3}.get(by)
+            raw = start - start % DAY if column is None else dimensions[column]
+            groups[_value(by, tag, raw)].add(*_amounts(entry))
+        found = [
+            Sum(
+                value=value,
+                name=group.name if by == "key" else None,
+                requests=group.requests,
+                prompt_tokens=group.prompt_tokens,
+                completion_tokens=group.completion_tokens,
+                cost_usd=round(group.cost_usd, 9) if group.priced else None,
+            )
+            for value, group in groups.items()
+        ]
+        if by == "day":
+            return sorted(found, key=lambda each: each.value, reverse=True)
+        return sorted(found, key=lambda each: (-(each.cost_usd or 0.0), -each.requests, each.value))
+
+    def _summed(self, table: str, column: str, start: float, end: float, key_id: str | None) -> list[Any]:
+        if start >= end:
+            return []
+        where, args = ["start >= ?"], [int(start)]
+        wheres: list[Any] = list(args)
+        if end != math.inf:
+            where.append("start < ?")
+            wheres.append(int(end))
+        if key_id is not None:
+            where.append("key_id = ?")
+            wheres.append(key_id)
+        sql = f"SELECT {column}, {_SUMMED} FROM {table} WHERE {' AND '.join(where)} GROUP BY {column}"  # noqa: S608
+        return self._run(sql, wheres).fetchall()
+
+    def _between(self, start: float, end: float, key_id: str | None) -> list[Entry]:
+        if start >= end:
+            return []
+        sql = "SELECT body FROM entries WHERE time >= ? AND time < ?"
+        args: list[Any] = [math.ceil(start * 1000), math.ceil(end * 1000)]
+        if key_id is not None:
+            sql += " AND key_id = ?"
+            args.append(key_id)
+        return [_unpack(row[0]) for row in self._run(sql, args).fetchall()]
+
+    def spent(self, wanted: Mapping[str, float]) -> dict[str, float]:
+        found = {}
+        for id, midnight in wanted.items():
+            sql = "SELECT SUM(cost_usd) FROM days WHERE key_id = ? AND start >= ?"
+            found[id] = float(self._run(sql, (id, int(midnight))).fetchall()[0][0] or 0.0)
+        return found
+
+    def prune(self, before: float, *, limit: int = 10_000) -> int:
+        sql = "DELETE FROM entries WHERE request_id IN (SELECT request_id FROM entries WHERE time < ? LIMIT ?)"
+        with self._transaction():
+            return self._run(sql, (math.floor(before * 1000), limit)).rowcount
+
+
+def _migrations() -> list[list[str]]:
+    folder = resources.files("svc.stores").joinpath("schema")
+    files = sorted((each for each in folder.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name)
+    return [[part for part in file.read_text(encoding="utf-8").split(";\n") if part.strip()] for file in files]
+
+
+def _dimensions(entry: Entry) -> tuple[str, str, str, str]:
+    tags = _pack(dict(sorted(entry.tags.items()))).decode() if entry.tags else "{}"
+    return entry.key_id, entry.model or "", entry.provider or "", tags
+
+
+def _amounts(entry: Entry) -> tuple[int, int, int, float, int, str]:
+    priced = entry.cost_usd is not None
+    return 1, entry.prompt_tokens or 0, entry.completion_tokens or 0, entry.cost_usd or 0.0, priced, entry.key_name
+
+
+def _value(by: By, tag: str, raw: Any) -> str:
+    if by == "day":
+        return datetime.fromtimestamp(int(raw), UTC).strftime("%Y-%m-%d")
+    return str(msgspec.json.decode(raw).get(tag, "")) if by == "tag" else str(raw)
+
+
+def _unpack(body: str) -> Entry:
+    packed = _packed.decode(body)
+    return Entry(**{name: getattr(packed, name) for name in Entry.__struct_fields__})

@@ -1,0 +1,141 @@
+"""What is stored of keys and of what they spent, and the seam to the databases that keep it. No implementation.
+
+A Database is blocking: who runs an event loop calls it from a thread of its own, one thread for each instance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import msgspec
+
+from svc.errors import SvcError
+
+Period = Literal["day", "month", "total"]
+By = Literal["key", "model", "provider", "tag", "day"]
+
+
+class StoreDown(SvcError):
+    """The database cannot be reached or does not answer; what was asked may succeed later."""
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An issued key as it lies in the database: the secret only as its SHA-256 (hex). Times are Unix seconds."""
+
+    id: str
+    name: str
+    prefix: str
+    """The first characters of the secret, by which a person recognises it."""
+    digest: str
+    old_digest: str | None = None
+    """The secret before the last rotation, valid until `old_until`."""
+    old_until: float | None = None
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+    scopes: tuple[str, ...] = ("chat", "speech", "registry:read")
+    models: tuple[str, ...] | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    concurrency: int | None = None
+    budget_usd: float | None = None
+    budget_period: Period | None = None
+    tags: dict[str, str] = {}
+    revision: int = 0
+    """Grows with every change of any key."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that reached for an upstream (decisions.md, section 8). Unknown is None, never 0."""
+
+    time: str
+    request_id: str
+    client_request_id: str | None = None
+    key_id: str
+    key_name: str
+    tags: dict[str, str] = {}
+    endpoint: str
+    model_asked: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    attempts: int
+    status: str
+    http_status: int
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost_usd: float | None = None
+    latency_ms: float
+    ttfb_ms: float | None = None
+    estimated: bool = False
+    """The tokens are our estimate: the provider did not come to say them."""
+
+
+class Sum(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent under one value of `by`; `name` is the key's name, for keys."""
+
+    value: str
+    name: str | None = None
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+    """None when no request's price is known."""
+
+
+class Database(Protocol):
+    """Keys and entries. Every method may raise StoreDown, after which the instance can be used again."""
+
+    def migrate(self) -> None:
+        """Brings the schema up to date, under a lock; raises UsageError for one that a newer version has made."""
+
+    def close(self) -> None: ...
+
+    def put_key(self, key: StoredKey) -> StoredKey:
+        """Adds or replaces a key by its id, and gives it the next revision."""
+
+    def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
+        """Every key, in the order of ids; `after` is the last id of the page before."""
+
+    def key(self, id: str) -> StoredKey | None:
+        """One key by its id."""
+
+    def keys_of(self, digests: Sequence[str]) -> list[StoredKey]:
+        """The keys whose present or old secret has one of these digests."""
+
+    def keys_since(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
+        """Keys changed after a revision, oldest change first."""
+
+    def revision(self) -> int:
+        """That of the newest change of a key; cheap."""
+
+    def append(self, entries: Iterable[Entry]) -> int:
+        """Adds entries that are not there yet (by request id), and to the sums; all or none. How many were new."""
+
+    def entries(
+        self, *, key_id: str | None = None, since: float = 0.0, before: str | None = None, limit: int = 1000
+    ) -> list[Entry]:
+        """Newest first; `before` is the request id at which the page before ended."""
+
+    def sums(self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0) -> list[Sum]:
+        """What was spent, the most expensive first; `tag` names the tag for `by="tag"`."""
+
+    def spent(self, wanted: Mapping[str, float]) -> dict[str, float]:
+        """USD that each key has spent since a midnight (Unix seconds, UTC; 0 is ever)."""
+
+    def prune(self, before: float, *, limit: int = 10_000) -> int:
+        """Forgets the raw entries of before that time, so many at once; their sums stay. How many went."""
+
+
+def midnight(period: str | None, now: float | None = None) -> float:
+    """When the budget period began that `now` is in, UTC; 0 for the total."""
+    at = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    if period == "day":
+        return at.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    if period == "month":
+        return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    return 0.0

@@ -1,0 +1,70 @@
+"""Database in one SQLite file, in WAL mode: readers never wait, writers of several processes take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from svc.errors import UsageError
+from svc.stores._sql import Cursor, Sql
+from svc.stores.base import StoreDown
+
+BUSY_SECONDS = 10.0
+"""So long a writer waits for its turn."""
+
+
+class SqliteDatabase(Sql):
+    """Belongs to one thread at a time. The file and its folder are made when they are missing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            self._db = db
+        return self._db
+
+    def _run(self, sql: str, args: Sequence[Any] = ()) -> Cursor:
+        try:
+            return self._connect().execute(sql, args)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreDown(f"The database {self._path} cannot be used: {error}.") from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            with contextlib.suppress(StoreDown):
+                if self._db is not None and self._db.in_transaction:
+                    self._run("ROLLBACK")
+            raise
+
+    _migrating = _transaction
+
+    def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
+        sql = "INSERT INTO entries (request_id, time, key_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        return {row[0] for row in rows if self._run(sql, row).rowcount == 1}
+
+
+def open_database(url: str) -> SqliteDatabase:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`; raises UsageError."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path:
+        raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
+    return SqliteDatabase(Path(path).expanduser())

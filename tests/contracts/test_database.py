@@ -1,0 +1,204 @@
+"""What every Database must do, over every one there is, on real servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+import pytest
+
+from svc.stores.base import Database, Entry, StoredKey, midnight
+
+Opener = Callable[[], Database]
+
+
+def a_key(id: str, **fields: object) -> StoredKey:
+    made = {"id": id, "name": id, "prefix": "svc_sk_", "digest": f"d-{id}", "created": 1.0} | fields
+    return msgspec.convert(made, StoredKey)
+
+
+def an_entry(id: str, **fields: object) -> Entry:
+    made = {
+        "time": "2026-03-04T10:20:30.456Z",
+        "request_id": id,
+        "key_id": "k1",
+        "key_name": "one",
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "provider": "p",
+        "attempts": 1,
+        "status": "ok",
+        "http_status": 200,
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "cost_usd": 0.25,
+        "latency_ms": 1.5,
+    } | fields
+    return msgspec.convert(made, Entry)
+
+
+def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
+    faults: list[Exception] = []
+
+    def migrate() -> None:
+        database = opener()
+        try:
+            database.migrate()
+            database.migrate()
+        except Exception as error:
+            faults.append(error)
+        finally:
+            database.close()
+
+    threads = [threading.Thread(target=migrate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not faults
+
+
+def test_a_key_comes_back_as_it_was_put(database: Database) -> None:
+    key = a_key("k1", models=["a"], rpm=5, budget_usd=1.5, budget_period="day", tags={"team": "ä"}, expires=99.5)
+    put = database.put_key(key)
+    assert put.revision == 1
+    assert database.key("k1") == put
+    assert database.list_keys() == [put]
+    assert database.keys_of(["d-k1", "nothing"]) == [put]
+    assert database.key("k2") is None
+
+
+def test_a_rotated_key_is_found_by_both_secrets(database: Database) -> None:
+    database.put_key(a_key("k1", digest="new", old_digest="old", old_until=5.0))
+    assert [key.id for key in database.keys_of(["old"])] == ["k1"]
+    assert [key.id for key in database.keys_of(["new"])] == ["k1"]
+
+
+def test_changes_are_seen_in_order(database: Database) -> None:
+    for id in ("b", "a", "c"):
+        database.put_key(a_key(id))
+    seen = database.revision()
+    assert [key.id for key in database.keys_since(0)] == ["b", "a", "c"]
+    assert database.keys_since(seen) == []
+    database.put_key(a_key("b", revoked=7.0))
+    assert [(key.id, key.revoked) for key in database.keys_since(seen)] == [("b", 7.0)]
+    assert [key.id for key in database.list_keys()] == ["a", "b", "c"]
+    assert [key.id for key in database.list_keys(after="a", limit=1)] == ["b"]
+
+
+def test_entries_are_taken_once(database: Database) -> None:
+    first, second = an_entry("r1", tags={"team": "x"}), an_entry("r2", cost_usd=None, prompt_tokens=None)
+    assert database.append([first, second, first]) == 2
+    assert database.append([second, an_entry("r3")]) == 1
+    assert database.append([]) == 0
+    found = database.entries()
+    assert [entry.request_id for entry in found] == ["r3", "r2", "r1"]
+    assert found[2] == first
+    assert found[1] == second
+    (total,) = database.sums("key")
+    assert (total.value, total.name, total.requests) == ("k1", "one", 3)
+    assert (total.prompt_tokens, total.completion_tokens, total.cost_usd) == (20, 15, 0.5)
+
+
+def test_an_unknown_price_is_not_zero(database: Database) -> None:
+    database.append([an_entry("r1", cost_usd=None), an_entry("r2", model="free", cost_usd=0.0)])
+    found = {each.value: each.cost_usd for each in database.sums("model")}
+    assert found == {"m": None, "free": 0.0}
+
+
+def test_pages_of_entries(database: Database) -> None:
+    database.append([an_entry(f"r{number}", time=f"2026-03-04T10:20:{number:02d}Z") for number in range(10)])
+    page = database.entries(limit=4)
+    assert [entry.request_id for entry in page] == ["r9", "r8", "r7", "r6"]
+    assert [entry.request_id for entry in database.entries(before="r6", limit=2)] == ["r5", "r4"]
+    assert database.entries(key_id="other") == []
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        ("1970-01-01T00:00:00Z", 6),
+        ("2026-03-04T00:00:00Z", 5),
+        ("2026-03-04T10:00:00Z", 4),
+        ("2026-03-04T10:30:00Z", 3),
+        ("2026-03-04T10:45:00.001Z", 2),
+        ("2026-03-05T00:00:00Z", 1),
+        ("2026-03-06T00:00:00Z", 0),
+    ],
+)
+def test_sums_since_any_moment(database: Database, since: str, expected: int) -> None:
+    times = ("03T23:59:59.999", "04T00:00:00", "04T10:00:00", "04T10:45:00", "04T23:59:59", "05T00:00:00")
+    database.append([an_entry(f"r{number}", time=f"2026-03-{when}Z") for number, when in enumerate(times)])
+    moment = _stamp(since)
+    for by in ("key", "provider", "day", "tag"):
+        assert sum(each.requests for each in database.sums(by, since=moment)) == expected
+    assert len(database.entries(since=moment)) == expected
+
+
+def test_sums_by_everything(database: Database) -> None:
+    database.append(
+        [
+            an_entry("r1", tags={"team": "x", "app": "1"}),
+            an_entry("r2", tags={"team": "x"}, model="n", time="2026-03-05T00:00:00Z"),
+            an_entry("r3", key_id="k2", key_name="two", provider="q", model=None),
+        ]
+    )
+    assert {each.value: each.requests for each in database.sums("tag", tag="team")} == {"x": 2, "": 1}
+    assert {each.value: each.requests for each in database.sums("model")} == {"m": 1, "n": 1, "": 1}
+    assert {each.value: each.requests for each in database.sums("provider")} == {"p": 2, "q": 1}
+    assert [each.value for each in database.sums("day")] == ["2026-03-05", "2026-03-04"]
+    assert [each.value for each in database.sums("model", key_id="k2")] == [""]
+
+
+def test_spent_since_midnight(database: Database) -> None:
+    database.append([an_entry("r1"), an_entry("r2", time="2026-03-05T00:00:00Z"), an_entry("r3", key_id="k2")])
+    wanted = {"k1": midnight("day", _stamp("2026-03-05T12:00:00Z")), "k2": 0.0, "k3": 0.0}
+    assert database.spent(wanted) == {"k1": 0.25, "k2": 0.25, "k3": 0.0}
+
+
+def test_what_is_pruned_stays_in_the_sums(database: Database) -> None:
+    database.append([an_entry(f"r{number}") for number in range(5)] + [an_entry("new", time="2026-05-01T00:00:00Z")])
+    before = _stamp("2026-04-01T00:00:00Z")
+    assert [database.prune(before, limit=3), database.prune(before), database.prune(before)] == [3, 2, 0]
+    assert [entry.request_id for entry in database.entries()] == ["new"]
+    assert sum(each.requests for each in database.sums("key")) == 6
+
+
+def test_two_writers_lose_nothing(opener: Opener, database: Database) -> None:
+    faults: list[Exception] = []
+
+    def write(writer: int) -> None:
+        mine = opener()
+        try:
+            for batch in range(10):
+                mine.append([an_entry(f"r{batch}-{number}") for number in range(20)])
+                mine.put_key(a_key(f"k{writer}-{batch}"))
+        except Exception as error:
+            faults.append(error)
+        finally:
+            mine.close()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not faults
+    assert sum(each.requests for each in database.sums("key")) == 200
+    revisions = [key.revision for key in database.keys_since(0)]
+    assert revisions == list(range(1, 21))
+
+
+def test_midnight() -> None:
+    now = _stamp("2026-03-04T10:20:30Z")
+    assert midnight("day", now) == _stamp("2026-03-04T00:00:00Z")
+    assert midnight("month", now) == _stamp("2026-03-01T00:00:00Z")
+    assert midnight("total", now) == midnight(None, now) == 0.0
+    assert midnight("day") <= time.time()
+
+
+def _stamp(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,154 @@
+"""Issued keys: the command makes and ends them, the gateway knows within a second."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+
+
+def create(gateway: Gateway, *options: str) -> dict[str, Any]:
+    done = run("keys", "create", "--json", *options, home=gateway.home)
+    assert done.returncode == 0, done.stderr
+    made: dict[str, Any] = json.loads(done.stdout)
+    return made
+
+
+def chat(gateway: Gateway, key: str, model: str = GPT) -> int:
+    body = {"model": model, "messages": HI}
+    return gateway.request("POST", "/v1/chat/completions", body, key=key).status
+
+
+def until(wanted: Callable[[], bool], seconds: float) -> float:
+    """How long it took; fails when it took longer."""
+    began = time.monotonic()
+    while not wanted():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def gateway(shared_gateway: Gateway) -> Gateway:
+    return shared_gateway
+
+
+@pytest.fixture(autouse=True)
+def fresh(fakes: object) -> None:
+    """The fakes begin anew for every test."""
+
+
+def test_a_key_works_at_once_and_is_shown_once(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "shop", "--tag", "team=a", "--rpm", "600", "--budget-usd", "5")
+    assert made["key"].startswith("svc_sk_")
+    assert chat(gateway, made["key"]) == 200
+    listed = run("keys", "ls", "--json", home=gateway.home).stdout
+    assert made["key"] not in listed
+    (row,) = [row for row in json.loads(listed) if row["id"] == made["id"]]
+    assert row["name"] == "shop"
+    assert row["tags"] == {"team": "a"}
+    assert (row["rpm"], row["budget_usd"], row["budget_period"]) == (600, 5, "total")
+    assert row["revoked"] is None
+    stored = b"".join(path.read_bytes() for path in (gateway.home / "svc").glob("svc.db*"))
+    assert made["key"].encode() not in stored
+    assert made["key"] not in gateway.log
+
+
+def test_a_refused_key_that_is_made_later(gateway: Gateway) -> None:
+    assert chat(gateway, "svc_sk_" + "x" * 43) == 401
+    made = create(gateway, "--name", "later")
+    assert chat(gateway, made["key"]) == 200
+
+
+def test_a_revoked_key_is_refused_within_a_second(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "leaver")
+    assert chat(gateway, made["key"]) == 200
+    assert run("keys", "revoke", made["id"], home=gateway.home).returncode == 0
+    until(lambda: chat(gateway, made["key"]) == 401, 1.0)
+    assert run("keys", "revoke", made["id"], home=gateway.home).returncode == 0
+    rows = json.loads(run("keys", "ls", "--json", home=gateway.home).stdout)
+    assert next(row for row in rows if row["id"] == made["id"])["revoked"]
+
+
+def test_both_secrets_are_valid_after_a_rotation(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "turning")
+    assert chat(gateway, made["key"]) == 200
+    turned = json.loads(run("keys", "rotate", made["id"], "--grace", "2", "--json", home=gateway.home).stdout)
+    assert turned["id"] == made["id"]
+    assert turned["key"] != made["key"]
+    assert chat(gateway, turned["key"]) == 200
+    assert chat(gateway, made["key"]) == 200
+    until(lambda: chat(gateway, made["key"]) == 401, 3.0)
+    assert chat(gateway, turned["key"]) == 200
+
+
+def test_an_expired_key(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "old", "--expires", "2020-01-01T00:00:00Z")
+    assert chat(gateway, made["key"]) == 401
+
+
+def test_a_key_for_some_models_only(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "narrow", "--models", GPT)
+    assert chat(gateway, made["key"]) == 200
+    assert chat(gateway, made["key"], CLAUDE) == 404
+    models = gateway.request("GET", "/v1/models", key=made["key"]).json["data"]
+    assert [model["id"] for model in models] == [GPT]
+
+
+def test_a_key_without_the_scope(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "reader", "--scope", "registry:read")
+    got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
+    assert (got.status, got.code) == (403, "permission_denied")
+    assert gateway.request("GET", "/v1/models", key=made["key"]).status == 200
+
+
+def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
+    with gateway.raw() as raw:
+        for number in range(200):
+            got = raw.request("POST", "/v1/chat/completions", {"model": GPT}, key=f"svc_sk_{number}")
+            assert got.status == 401
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--name", ""], "name"),
+        (["--name", "a", "--scope", "chat,fly"], "fly"),
+        (["--name", "a", "--rpm", "0"], "rpm"),
+        (["--name", "a", "--budget-usd", "nan"], "budget"),
+        (["--name", "a", "--budget-period", "day"], "--budget-usd"),
+        (["--name", "a", "--expires", "soon"], "soon"),
+        (["--name", "a", "--tag", "x"], "NAME=VALUE"),
+        ([], "--name"),
+    ],
+)
+def test_wrong_use(tmp_path: Path, options: list[str], named: str) -> None:
+    done = run("keys", "create", *options, home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_id(tmp_path: Path) -> None:
+    done = run("keys", "revoke", "key_nothing", home=tmp_path)
+    assert done.returncode == 1
+    assert "svc keys ls" in done.stderr
+
+
+def test_a_database_that_is_broken_does_not_break_configured_keys(start_gateway: StartGateway, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"this is no database" * 100)
+    gateway = start_gateway(env={"SVC_DATABASE_URL": f"sqlite:///{broken}"})
+    assert gateway.chat().status == 200
+    got = gateway.request("POST", "/v1/chat/completions", {"model": GPT}, key="svc_sk_" + "y" * 43)
+    assert got.status == 429
+    assert got.headers["retry-after"] == "1"
+    assert gateway.request("GET", "/v1/models", key="svc_sk_" + "y" * 43).status == 429
+    assert gateway.request("GET", "/health").status == 200
