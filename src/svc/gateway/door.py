@@ -10,7 +10,6 @@ The limits hold for both: size and number of headers, slow heads, slow bodies, s
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -22,10 +21,10 @@ from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, SvcError, TooLarge
 from svc.gateway import reply
 from svc.gateway.cold import Cold
+from svc.gateway.credentials import identify
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.request import Request
-from svc.security import bearer, unsure
 from svc.wire.problem import encode_problem
 
 MAX_PIPELINED = 16
@@ -198,39 +197,14 @@ class FrontDoor(asyncio.Protocol):
         if request.declared > limits.max_body * 1024 * 1024:
             raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
         if request.dialect is not None:
-            self._admit(request)
+            identify(request, self._plane.keyring, self._loaded)
         if request.expects and self._busy is None:
             if request.refusal is not None:
                 raise request.refusal
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _admit(self, request: Request) -> None:
-        """Refused requests are read to their end, but not kept."""
-        values = dict(request.headers)
-        authorization = values.get(b"authorization", b"").decode("latin-1")
-        secret = bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
-        try:
-            request.check_form(values)
-            request.key = self._plane.keyring.look(secret)
-            if request.key is not None:
-                request.key.require("chat")
-            elif secret is not None:
-                request.waiting = True
-                self._plane.keyring.load(secret, functools.partial(self._loaded, request, secret))
-        except SvcError as error:
-            request.refusal = error
-
-    def _loaded(self, request: Request, secret: str) -> None:
+    def _loaded(self, request: Request) -> None:
         """The database has been asked about the request's key."""
-        request.waiting = False
-        try:
-            request.key = self._plane.keyring.look(secret)
-            if request.key is None:
-                raise unsure()
-            request.key.require("chat")
-        except SvcError as error:
-            request.refusal = error
-            request.body.clear()
         if self._busy is request and request.dialect is not None and not self.transport.is_closing():
             self._answer_hot(request, request.dialect)
 

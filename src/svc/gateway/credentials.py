@@ -1,0 +1,45 @@
+"""Whose request it is: the key of a hot request, from memory, or after the database was asked. No sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from svc.errors import SvcError
+from svc.gateway.request import Request
+from svc.security import Keyring, bearer, unsure
+
+SCOPE = "chat"
+
+
+def identify(request: Request, keyring: Keyring, loaded: Callable[[Request], None]) -> None:
+    """Sets `key` or `refusal`; when the database has to be asked, `waiting` is set, and `loaded` is called later.
+
+    A refused request is read to its end, but not kept.
+    """
+    values = dict(request.headers)
+    authorization = values.get(b"authorization", b"").decode("latin-1")
+    secret = bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
+    try:
+        request.check_form(values)
+        request.key = keyring.look(secret)
+        if request.key is not None:
+            request.key.require(SCOPE)
+    except SvcError as error:
+        request.refusal = error
+        return
+    if request.key is None and secret is not None:
+        request.waiting = True
+        keyring.load(secret, lambda: _asked(request, secret, keyring, loaded))
+
+
+def _asked(request: Request, secret: str, keyring: Keyring, loaded: Callable[[Request], None]) -> None:
+    request.waiting = False
+    try:
+        request.key = keyring.look(secret)
+        if request.key is None:
+            raise unsure()
+        request.key.require(SCOPE)
+    except SvcError as error:
+        request.refusal = error
+        request.body.clear()
+    loaded(request)
