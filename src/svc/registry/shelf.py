@@ -6,7 +6,7 @@ import os
 import time
 from collections import OrderedDict
 
-from svc.errors import BundleNotFound, InternalError
+from svc.errors import BundleNotFound
 from svc.registry.catalog import is_served
 from svc.stores.bundles.folder import FolderStore
 
@@ -29,7 +29,7 @@ class Item:
         self.inode = status.st_ino
         self.checked = time.monotonic()
         if status.st_size != size:
-            raise InternalError("The bundle's file is damaged; see: svc registry verify")
+            raise BundleNotFound("The bundle's file is damaged; see: svc registry verify")
         self.tail = b""
 
     def __del__(self) -> None:

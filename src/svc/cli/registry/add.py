@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import msgspec
+
 from svc.bundles.archive import BLOCK, metadata_of
 from svc.bundles.opening import open_archive
 from svc.bundles.platform import ANY
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """add FILE"""
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("--platform", metavar="NAME", help="default: the metadata's, else any")
+    parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
     base.add_root(parser)
     base.add_json(parser)
 
@@ -24,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publishes it; the same bytes again are no error."""
     draft = draft_of(args.file, args.platform)
+    if args.sign:
+        draft = msgspec.structs.replace(draft, signatures=(base.signature_of(args.file, draft),))
     size = args.file.stat().st_size
     with base.open_store(args) as store, shared.Progress() as progress:
         spool = store.spool(size)

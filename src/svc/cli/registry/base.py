@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from svc import plugins
+from svc.bundles.digest import sha256_of
+from svc.bundles.download import Report
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import choose, parse
 from svc.cli import base
-from svc.errors import BundleNotFound, UsageError
+from svc.client.bundles import Options
+from svc.errors import BundleNotFound, CommandFailed, UsageError
+from svc.stores.bundles.base import Draft
 from svc.stores.bundles.folder import FolderStore
-from svc.wire.bundle import Entry, shown
+from svc.wire.bundle import Entry, Signature, shown
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +65,62 @@ def one(text: str, entries: Iterable[Entry], platform: str | None) -> Entry:
     if found is None:
         raise BundleNotFound(f"There is no bundle {text}; see: svc registry ls")
     return found
+
+
+def address(args: argparse.Namespace) -> str:
+    """Which registry is meant. Raises UsageError when none is."""
+    url: str | None = args.registry or os.environ.get("SVC_REGISTRY_URL")
+    if not url:
+        raise UsageError("No registry is named: use --registry URL or set SVC_REGISTRY_URL.")
+    return url
+
+
+def options(args: argparse.Namespace, report: Report | None) -> Options:
+    """How to resolve, as the command line and the environment say."""
+    trusted = os.environ.get("SVC_TRUSTED_KEYS", "").split(",")
+    return Options(
+        root=root_of(args),
+        registry=args.registry or os.environ.get("SVC_REGISTRY_URL") or None,
+        key=key_for_writing(),
+        platform=getattr(args, "platform", None),
+        trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
+        report=report,
+        warn=warn,
+    )
+
+
+def warn(message: str) -> None:
+    """One line on standard error."""
+    print(f"svc: {message}", file=sys.stderr)
+
+
+def signing() -> Any:
+    """The module that signs. Raises CommandFailed when the extra is not installed."""
+    try:
+        return plugins.load("bundles", "signature")
+    except ImportError as error:
+        raise CommandFailed(
+            "Signing needs the package cryptography; install it with: pip install 'svc[signing]'"
+        ) from error
+
+
+def signing_key() -> Path:
+    """Where this machine's key lies."""
+    return base.home() / "signing.key"
+
+
+def signature_of(file: Path, draft: Draft) -> Signature:
+    """The signature of a file under that name."""
+    entry = Entry(
+        model_id=draft.model_id,
+        version=draft.version,
+        target=draft.target,
+        size_bytes=file.stat().st_size,
+        path="",
+        sha256=sha256_of(file),
+    )
+    signature: Signature = signing().sign(entry, signing_key())
+    return signature
 
 
 def need_file(path: Path) -> None:

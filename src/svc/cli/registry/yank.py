@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from svc.bundles.remote import Remote
 from svc.cli.registry import base
 
 
@@ -11,16 +12,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """yank REFERENCE"""
     parser.add_argument("reference", metavar="ID@VERSION", help="or <model_id>/<version>/<platform>")
     parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
+    base.add_registry(parser)
     base.add_root(parser)
     base.add_json(parser)
 
 
 def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
     """Withdraws it, or takes that back."""
-    with base.open_store(args) as store:
-        entry = base.one(args.reference, store.entries(), args.platform)
-        entry = store.set_yanked(entry.key, yanked)
-        root = store.root
+    root = None
+    if args.registry:
+        remote = Remote(args.registry, key=base.key_for_writing())
+        entry = base.one(args.reference, remote.index(), args.platform)
+        entry = remote.set_yanked(entry.key, yanked)
+    else:
+        with base.open_store(args) as store:
+            entry = base.one(args.reference, store.entries(), args.platform)
+            entry = store.set_yanked(entry.key, yanked)
+            root = store.root
     if args.json:
         base.print_entries([entry], as_json=True, root=root)
     else:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from svc.bundles.archive import BLOCK
+from svc.bundles.archive import BLOCK, Limits
 from svc.bundles.digest import sha256_of
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
 from svc.stores.bundles import tidy
@@ -28,7 +28,8 @@ from svc.stores.bundles.base import Draft, Finding, check_bundle
 from svc.stores.bundles.locks import held, make_folders, stripe, sync_folder
 from svc.stores.bundles.projection import Projection
 from svc.stores.bundles.records import Records
-from svc.stores.bundles.spool import Spool
+from svc.stores.bundles.spool import Finished, Spool
+from svc.stores.bundles.unpacking import unpack
 from svc.wire.bundle import Entry
 
 RESERVE = 16 << 20
@@ -91,6 +92,19 @@ class FolderStore:
         finally:
             spool.close()
 
+    def adopt(self, path: Path, entry: Entry, sha256: str) -> Entry:
+        """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
+        finished = Finished(path, sha256)
+        try:
+            draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
+            draft.check()
+            kept, created = self._keep(finished, draft, entry.created)
+            if created and entry.yanked:
+                kept = self.set_yanked(entry.key, True)
+            return kept
+        finally:
+            finished.close()
+
     def _same(self, key: str, sha256: str) -> Entry | None:
         """The record, if there is one. Raises AlreadyExists when it is of other bytes."""
         entry = self.find(key)
@@ -107,7 +121,7 @@ class FolderStore:
         except OSError:
             return False
 
-    def _keep(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+    def _keep(self, spool: Spool | Finished, draft: Draft, created: str | None = None) -> tuple[Entry, bool]:
         spool.sync()
         note = self.state / "uploads" / f"{spool.name}.to"
         note.symlink_to(draft.path)
@@ -122,7 +136,7 @@ class FolderStore:
                 tidy.make_way(self, draft.path, note)
                 os.rename(spool.path, target)
                 sync_folder(target.parent)
-                entry = _entry(draft, spool.size, spool.sha256)
+                entry = _entry(draft, spool.size, spool.sha256, created)
                 if known is None:
                     entry = self.records.insert(entry)
                 else:  # its file was lost, and is back
@@ -172,6 +186,14 @@ class FolderStore:
                 start += len(data)
                 yield data
 
+    def content(self, entry: Entry) -> Path:
+        """Where the bundle lies unpacked, once it is."""
+        return self.root / entry.key / "content"
+
+    def unpack(self, entry: Entry, *, trusted: bool = False, limits: Limits | None = None) -> Path:
+        """Unpacks it unless it is; `trusted`: its hash has just been checked. Raises InvalidBundle."""
+        return unpack(self, entry, trusted=trusted, limits=limits)
+
     def verify(self, *, repair: bool = False) -> Iterator[Finding]:
         return tidy.verify(self, repair=repair)
 
@@ -179,7 +201,7 @@ class FolderStore:
         return tidy.gc(self, dry_run=dry_run)
 
 
-def _entry(draft: Draft, size: int, sha256: str) -> Entry:
+def _entry(draft: Draft, size: int, sha256: str, created: str | None) -> Entry:
     return Entry(
         model_id=draft.model_id,
         version=draft.version,
@@ -187,6 +209,6 @@ def _entry(draft: Draft, size: int, sha256: str) -> Entry:
         size_bytes=size,
         path=draft.path,
         sha256=sha256,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created=created or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         signatures=draft.signatures,
     )

@@ -1,0 +1,77 @@
+"""Signatures of bundles: ed25519, offline, over {id, version, platform, sha256, size}. Needs the extra `signing`.
+
+A key is the 32 bytes of its public or private half, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from svc.errors import InvalidBundle, UsageError
+from svc.wire.bundle import Entry, Signature, statement
+
+
+def make_key(path: Path) -> str:
+    """Makes a key, or reads the one that is there; gives its public half. The file is its owner's alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
+    return _public(_private(path))
+
+
+def sign(entry: Entry, path: Path) -> Signature:
+    """Signs with the key in that file. Raises UsageError when there is none."""
+    key = _private(path)
+    return Signature(_public(key), base64.b64encode(key.sign(statement(entry))).decode())
+
+
+def check(entry: Entry, trusted: Iterable[str]) -> None:
+    """Raises InvalidBundle unless one of the trusted keys has signed it."""
+    known = {_normal(key): key for key in trusted}
+    for signature in entry.signatures:
+        if entry.sha256 is not None and signature.key in known and is_valid(entry, signature):
+            return
+    said = "is not signed" if not entry.signatures else "is signed by no key that is trusted, or wrongly"
+    raise InvalidBundle(f"{entry.key} is refused: it {said}.")
+
+
+def is_valid(entry: Entry, signature: Signature) -> bool:
+    """Whether the signature fits the entry."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature.key, validate=True))
+        key.verify(base64.b64decode(signature.value, validate=True), statement(entry))
+    except (InvalidSignature, ValueError, binascii.Error):
+        return False
+    return True
+
+
+def _normal(key: str) -> str:
+    try:
+        raw = base64.b64decode(key.strip(), validate=True)
+    except (ValueError, binascii.Error):
+        raw = b""
+    if len(raw) != 32:
+        raise UsageError(f"{key[:60]!r} is no public key: 32 bytes in base64 are, as `svc registry sign-key` prints.")
+    return base64.b64encode(raw).decode()
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    try:
+        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes().strip(), validate=True))
+    except FileNotFoundError:
+        raise UsageError(f"There is no signing key at {path}; make one with: svc registry sign-key") from None
+    except (ValueError, binascii.Error):
+        raise UsageError(f"{path} holds no signing key.") from None
+
+
+def _public(key: Ed25519PrivateKey) -> str:
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()

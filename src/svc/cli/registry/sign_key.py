@@ -1,0 +1,23 @@
+"""Makes this machine's signing key, unless it is there, and prints its public half, which clients trust."""
+
+from __future__ import annotations
+
+import argparse
+
+from svc.cli import base as shared
+from svc.cli.registry import base
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """sign-key"""
+    base.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the public key."""
+    public = base.signing().make_key(base.signing_key())
+    if args.json:
+        shared.print_json({"public_key": public, "path": str(base.signing_key())})
+    else:
+        print(public)
+    return 0

@@ -1,0 +1,95 @@
+"""The real command, real servers."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SVC = [sys.executable, "-m", "svc"]
+
+
+def make_bundle(path: Path, model_id="m", version="1.0", data=b"weights", **about) -> Path:
+    metadata = {"model_id": model_id, "version": version, "execution_template": {"type": "X"}, "files": ["w.bin"]}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model_metadata.json", json.dumps(metadata | about))
+        archive.writestr("w.bin", data)
+    return path
+
+
+class Machine:
+    """One SVC_HOME, and commands run in it."""
+
+    def __init__(self, home: Path, **environ: str) -> None:
+        self.home = home
+        self.root = home / "registry"
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        self.environ = {**kept, "SVC_HOME": str(home), "HOME": str(home), **environ}
+        self.processes: list[subprocess.Popen] = []
+
+    def run(self, *args, check=0, **environ):
+        done = subprocess.run(
+            [*SVC, *map(str, args)], env={**self.environ, **environ}, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == check, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    def start(self, *args, **options) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [*SVC, *map(str, args)], env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+        )
+        self.processes.append(process)
+        return process
+
+    def serve(self, *args, port=0) -> "Server":
+        process = self.start("registry", "serve", "--port", port, *args)
+        return Server(process)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=10)
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen) -> None:
+        self.process = process
+        ready, _, _ = select.select([process.stdout], [], [], 20)
+        line = process.stdout.readline().decode() if ready else ""
+        match = re.search(r"http://[^\s]+:(\d+)", line)
+        assert match, (line, process.poll() is not None and process.stderr.read())
+        self.url, self.port = match[0], int(match[1])
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    made = []
+
+    def make(name="one", **environ):
+        home = tmp_path / name
+        home.mkdir(exist_ok=True)
+        made.append(Machine(home, **environ))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)

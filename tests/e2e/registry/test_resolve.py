@@ -1,0 +1,236 @@
+"""Resolving, with the real command against real servers."""
+
+import contextlib
+import json
+import os
+import random
+import threading
+import zipfile
+
+import pytest
+
+from .conftest import make_bundle, until
+
+
+@pytest.fixture
+def served(machine, tmp_path):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    return one.serve()
+
+
+def test_another_machine_resolves_over_http_and_then_needs_no_network(served, machine):
+    two = machine("two")
+    said = json.loads(two.run("registry", "pull", "m@1.0", "--registry", served.url, "--json").stdout)
+    assert said["path"] == str(two.root / "m/1.0/any/content")
+    assert (two.root / "m/1.0/any/content/w.bin").read_bytes() == b"weights"
+    served.kill()
+    two.run("registry", "pull", "m@1.0", "--registry", served.url)
+    offline = two.run("registry", "pull", "m", "--registry", served.url)
+    assert "cannot be reached" in offline.stderr
+    assert "m/1.0/any" in json.loads((two.root / "index.json").read_text())
+
+
+def test_what_fails_says_so_in_one_line(served, machine):
+    two = machine("two")
+    for name in ("m@2", "gone", "../m"):
+        said = two.run("registry", "pull", name, "--registry", served.url, check=1)
+        assert len(said.stderr.splitlines()) == 1
+    two.run("registry", "pull", "m@1.0", "--registry", "ftp://x", check=2)
+    two.run("registry", "pull", "m@1.0", "--registry", served.url, "--platform", "ios-arm64")
+    served.kill()
+    assert (
+        "cannot be reached" in machine("three").run("registry", "pull", "m", "--registry", served.url, check=1).stderr
+    )
+
+
+def test_versions_yanks_and_pushes(served, machine, tmp_path):
+    two = machine("two", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
+    for version in ("1.2", "1.10", "2.0-rc1"):
+        two.run("registry", "push", make_bundle(tmp_path / "v.xyb", version=version))
+    assert "already" in two.run("registry", "push", tmp_path / "v.xyb").stdout
+    two.run("registry", "push", make_bundle(tmp_path / "v.xyb", version="1.2", data=b"other"), check=1)
+    assert json.loads(two.run("registry", "pull", "m", "--json").stdout)["reference"] == "m@1.10"
+    two.run("registry", "yank", "m@1.10", "--registry", served.url)
+    three = machine("three", SVC_REGISTRY_URL=served.url)
+    assert json.loads(three.run("registry", "pull", "m@1", "--json").stdout)["reference"] == "m@1.2"
+    assert json.loads(three.run("registry", "pull", "m@1.10", "--json").stdout)["reference"] == "m@1.10"
+    stranger = machine("stranger", SVC_REGISTRY_KEY="wrong")
+    assert "not valid" in stranger.run("registry", "yank", "m@1.2", "--registry", served.url, check=1).stderr
+
+
+def test_a_folder_is_a_registry_too(served, machine):
+    two = machine("two")
+    root = machine().root
+    two.run("registry", "pull", "m", "--registry", f"file://{root}")
+    assert (two.root / "m/1.0/any/content/w.bin").is_file()
+    assert "no folder" in two.run("registry", "pull", "x", "--registry", "file:///no/such", check=1).stderr
+
+
+def test_a_hostile_bundle_leaves_nothing(machine, tmp_path):
+    """Put beside index.json by another tool, so that no publish could refuse it."""
+    one = machine()
+    path = one.root / "m/1/any/m.xyb"
+    path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(make_bundle(path, version="1"), "a") as archive:
+        archive.writestr("../../../../escaped", "x")
+    entry = {"model_id": "m", "version": "1", "target": "any", "size_bytes": path.stat().st_size, "path": str(path)}
+    (one.root / "index.json").write_text(json.dumps({"m/1/any": entry}))
+    server = one.serve()
+    two = machine("two")
+    assert "leads out" in two.run("registry", "pull", "m", "--registry", server.url, check=1).stderr
+    left = [path for path in two.root.rglob("*") if path.is_file()]
+    assert all(".registry" in path.parts or path.name == "index.json" for path in left), left
+    assert not [path for path in left if "downloads" in path.parts or "unpacking" in path.parts]
+
+
+def test_a_download_survives_deaths_of_server_and_client(machine, tmp_path):
+    """Three deaths of the server: at most 1.01 of the size is sent. Then deaths of the client."""
+    one, size = machine(), 32 << 20
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=random.Random(1).randbytes(size)))
+    server = one.serve()
+    throttle = Throttle(server.port, 24 << 20)
+    two = machine("two")
+    client = two.start("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
+    downloads = two.root / ".registry/downloads"
+
+    def came():
+        return sum(part.stat().st_size for part in downloads.glob("*.part"))
+
+    for death in range(1, 4):
+        until(lambda death=death: came() > death * (7 << 20))
+        throttle.cut()
+        server.kill()
+        server = one.serve(port=server.port)
+    assert client.wait(60) == 0, client.stderr.read()
+    assert throttle.sent <= 1.01 * (tmp_path / "m.xyb").stat().st_size
+    assert (two.root / "m/1.0/any/m.xyb").read_bytes() == (tmp_path / "m.xyb").read_bytes()
+    three, before = machine("three"), throttle.sent
+    downloads = three.root / ".registry/downloads"
+    for death in range(1, 4):
+        client = three.start("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
+        until(lambda death=death: downloads.exists() and came() > death * (7 << 20))
+        client.kill()
+        client.wait(10)
+    three.run("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
+    # What was in the sockets of a killed client is lost with it.
+    assert throttle.sent - before <= 1.5 * (tmp_path / "m.xyb").stat().st_size
+    assert not list(downloads.iterdir())
+    throttle.close()
+
+
+def test_one_download_however_many_ask(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(8 << 20)))
+    throttle = Throttle(one.serve().port, 20 << 20)
+    two = machine("two")
+    clients = [
+        two.start("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}") for _ in range(5)
+    ]
+    for client in clients:
+        assert client.wait(60) == 0, client.stderr.read()
+    assert throttle.sent < 1.1 * (8 << 20)
+    throttle.close()
+
+
+@pytest.mark.parametrize("lie", ["short", "flip"])
+def test_other_bytes_than_the_index_promises_are_refused(machine, tmp_path, lie):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=bytes(1 << 20)))
+    server = one.serve()
+    path = one.root / "m/1.0/any/m.xyb"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data if lie == "flip" else data[:-1])
+    two = machine("two")
+    two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1)
+    assert not (two.root / "m").exists()
+    assert one.run("registry", "verify", check=1).stdout.startswith("damaged")
+    one.run("registry", "verify", "--repair")
+    one.run("registry", "add", tmp_path / "m.xyb")
+    assert one.run("registry", "verify").stdout.startswith("ok")
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+
+
+def test_signatures(served, machine, tmp_path):
+    one = machine("signer", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
+    key = one.run("registry", "sign-key").stdout.strip()
+    assert one.run("registry", "sign-key").stdout.strip() == key
+    assert (one.home / "signing.key").stat().st_mode & 0o777 == 0o600
+    one.run("registry", "push", "--sign", make_bundle(tmp_path / "s.xyb", version="3.0"))
+    stranger = machine("stranger").run("registry", "sign-key").stdout.strip()
+    two = machine("two", SVC_REGISTRY_URL=served.url)
+    two.run("registry", "pull", "m@3.0", SVC_TRUSTED_KEYS=f"{stranger},{key}")
+    three = machine("three", SVC_REGISTRY_URL=served.url)
+    assert "no key that is trusted" in three.run("registry", "pull", "m@3.0", check=1, SVC_TRUSTED_KEYS=stranger).stderr
+    assert "not signed" in three.run("registry", "pull", "m@1.0", check=1, SVC_TRUSTED_KEYS=key).stderr
+    assert not (three.root / "m").exists()
+
+
+def test_mirror(served, machine, tmp_path):
+    one = machine("more", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
+    for number in range(5):
+        one.run("registry", "push", make_bundle(tmp_path / "v.xyb", model_id=f"n{number}", version="1"))
+    one.run("registry", "yank", "n1@1", "--registry", served.url)
+    two = machine("two")
+    assert len(json.loads(two.run("registry", "mirror", served.url, "--json").stdout)["fetched"]) == 6
+    again = json.loads(two.run("registry", "mirror", served.url, "--json").stdout)
+    assert (len(again["present"]), again["failed"]) == (6, [])
+    there = {(e["sha256"], e["yanked"], e["created"]) for e in json.loads(two.run("registry", "ls", "--json").stdout)}
+    listed = json.loads(two.run("registry", "ls", "--registry", served.url, "--json").stdout)
+    assert there == {(e["sha256"], e["yanked"], e["created"]) for e in listed}
+
+
+class Throttle:
+    """A proxy that counts what the server sends, and sends it at a measured pace."""
+
+    def __init__(self, target: int, bytes_per_second: int) -> None:
+        import socket
+
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._target, self._pace, self.sent = target, bytes_per_second, 0
+        self._open, self._lock = [], threading.Lock()
+        self._closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        import socket
+        import time
+
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target), 5)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            self._open += [client, server]
+            server.sendall(client.recv(65536))
+            while data := server.recv(65536):
+                client.sendall(data)
+                with self._lock:
+                    self.sent += len(data)
+                time.sleep(len(data) / self._pace)
+        except OSError:
+            pass
+        finally:
+            client.close()
+
+    def cut(self):
+        import socket
+
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open = []
+
+    def close(self):
+        self._closed = True
+        self._listener.close()
+        self.cut()
