@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup run test lint bench lock clean
+.PHONY: setup run test lint bench bench-steps lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -35,3 +35,6 @@ lock: ## needs uv; writes hashes and no addresses
 
 clean:
 	rm -rf $(VENV)
+
+bench-steps: setup ## what each step of the hot path costs
+	$(BIN)/python bench/steps.py

@@ -140,13 +140,15 @@ def steps(found: settings.Settings, plane: Plane) -> None:
 def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[], None]:
     """A whole request, and the head of its answer or all of it."""
     body = BODY % (b',"stream":true' if stream else b"")
-    asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nuser-agent: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
+    asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
     asked += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     if stream:
         answered = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         answered += reply.chunk(b"", FIRST, False) + reply.chunk(b"", CHUNK, False)
     else:
-        answered = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
+        answered = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
+        )
     (connection,) = upstream._open
 
     def run() -> None:

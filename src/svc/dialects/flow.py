@@ -7,7 +7,7 @@ Flow ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both s
 from __future__ import annotations
 
 from svc.dialects.failures import cut_short, failure_of, find_message
-from svc.dialects.template import Template
+from svc.dialects.template import PLAIN, Template
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import FinishReason, Usage
 from svc.wire.sse import Splitter, split
@@ -15,6 +15,8 @@ from svc.wire.sse import Splitter, split
 
 class Flow:
     """The state of a `Pipe`; what to do with events is left to those who inherit."""
+
+    __slots__ = ("_splitter", "ended", "error", "finish", "model", "started", "usage")
 
     def __init__(self) -> None:
         self.started = False
@@ -93,15 +95,33 @@ class Flow:
 class HandedOn(Flow):
     """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
 
+    __slots__ = ("_plain", "_template")
+
     def __init__(self) -> None:
         super().__init__()
         self._template: Template | None = None
+        self._plain: Template | None = None
+        """The template, while nothing else has to be looked at: the stream goes on, and between two events."""
 
     def feed(self, data: bytes) -> bytes:
+        plain = self._plain
+        if (
+            plain is not None
+            and data.startswith(plain.prefix)
+            and data.endswith(plain.suffix)
+            and PLAIN(data, plain.start, len(data) - plain.stop) is not None
+            and data.isascii()
+        ):
+            return data  # one more chunk of plain ASCII text, which goes on as it came: the usual case
+        out = super().feed(data)
         template = self._template
-        if template is not None and template.fits(data) and self._splitter.empty and not self.ended:
-            return data
-        return super().feed(data)
+        usable = template is not None and template.plain and self._splitter.empty and not self.ended
+        self._plain = template if usable else None
+        return out
+
+    def fail(self, error: SvcError) -> bytes:
+        self._plain = None
+        return super().fail(error)
 
     def _pass(self, block: bytes, *, last: bool) -> bytes:
         template = self._template

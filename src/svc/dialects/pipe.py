@@ -23,6 +23,8 @@ def open_pipe(upstream: Dialect, client: Dialect, *, include_usage: bool) -> Pip
 class Translation(Flow):
     """`Pipe` through the hub form."""
 
+    __slots__ = ("_reader", "_writer")
+
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         super().__init__()
         self._reader = reader

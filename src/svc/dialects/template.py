@@ -15,7 +15,7 @@ MAX_LEARNED = 64
 """Templates learned in one stream: learning costs more than it gives where chunks take turns."""
 
 _TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*+').fullmatch
+PLAIN = re.compile(rb'[^"\\\x00-\x1f]*+').fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
@@ -26,10 +26,10 @@ _VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 class Template:
     """The frame of a chunk: as it comes from the upstream, and as it goes to the client."""
 
-    __slots__ = ("_made", "_plain", "_prefix", "_run", "_start", "_stop", "_suffix", "_tail", "same")
+    __slots__ = ("_made", "_run", "_tail", "plain", "prefix", "same", "start", "stop", "suffix")
 
     def __init__(self, came: tuple[bytes, bytes], made: tuple[bytes, bytes]) -> None:
-        self._prefix, suffix = came
+        self.prefix, suffix = came
         self.same = came == made
         """What comes is what goes."""
         self._run = _RUN
@@ -38,25 +38,15 @@ class Template:
         if padding and self.same:  # vendors pad chunks at random, against guesses from their length
             suffix, self._tail = suffix[: padding.end(1)], padding.group(2)
             self._run = _PADDED_RUN
-        self._suffix = suffix
+        self.suffix = suffix
         self._made = made
-        self._plain = self.same and not self._tail
-        self._start = len(self._prefix)
-        self._stop = len(suffix)
-
-    def fits(self, block: bytes) -> bool:
-        """Whether the block is one such chunk, of plain ASCII text, that goes on as it came: the usual case."""
-        return (
-            block.startswith(self._prefix)
-            and block.endswith(self._suffix)
-            and self._plain
-            and _PLAIN(block, self._start, len(block) - self._stop) is not None
-            and block.isascii()
-        )
+        self.plain = self.same and not self._tail
+        self.start = len(self.prefix)
+        self.stop = len(suffix)
 
     def carry(self, block: bytes) -> bytes | None:
         """The block as it goes to the client, when it is a run of such chunks and nothing else."""
-        marks = block.replace(self._prefix, b"\x00").replace(self._suffix, b"\x01")
+        marks = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
         if self._tail:
             marks = marks.replace(self._tail, b"\x02")
             if b"\x02" in block:

@@ -38,6 +38,12 @@ class Timeouts(Protocol):
     def idle_timeout(self) -> float: ...
 
 
+class Sink(Protocol):
+    """Where the pieces of a stream go."""
+
+    def write(self, data: bytes, end: bool) -> None: ...
+
+
 class Owner(Protocol):
     """The exchange that an attempt is for."""
 
@@ -48,7 +54,7 @@ class Owner(Protocol):
         """A whole answer that is not a stream."""
 
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
-        """A piece of a stream that has started; the last one when `pipe.ended`."""
+        """A piece of a stream that has started: the first one, and the last one, when `pipe.ended`."""
 
 
 class Attempt:
@@ -59,6 +65,7 @@ class Attempt:
         "_body",
         "_call",
         "_client",
+        "_flowing",
         "_headers",
         "_owner",
         "_paused",
@@ -70,6 +77,7 @@ class Attempt:
         "deadline",
         "offer",
         "over",
+        "sink",
     )
 
     def __init__(
@@ -86,6 +94,10 @@ class Attempt:
         self._pipe: Pipe | None = (
             open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
         )
+        self._flowing: Pipe | None = None
+        """The pipe, while pieces are to go through it."""
+        self.sink: Sink | None = None
+        """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self._call: Call | None = None
         self._paused = False
         self._status = 0
@@ -102,7 +114,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """Lets go of the upstream at once; nothing more is reported."""
-        self._owner = None
+        self._owner = self._flowing = self.sink = None
         self._finish()
         if self._call is not None:
             self._call.cancel()
@@ -145,16 +157,15 @@ class Attempt:
         self._headers = headers
         if self._stream and status == 200 and b"event-stream" not in headers.get(b"content-type", b"event-stream"):
             self._stream = False  # what it is will be seen at its end
-        if not self._stream:
+        if self._stream and status == 200:
+            self._flowing = self._pipe
+        else:
             self._active = True
 
     def on_body(self, data: bytes) -> None:
-        pipe = self._pipe
-        if pipe is None or self._status != 200 or not self._stream:
+        pipe = self._flowing
+        if pipe is None:
             self._collect(data)
-            return
-        owner = self._owner
-        if owner is None:
             return
         self._active = True
         try:
@@ -162,12 +173,22 @@ class Attempt:
         except SvcError as error:
             self._break(not_understood(error))
             return
+        if self.sink is not None and not pipe.ended:
+            if out:
+                self.sink.write(out, False)
+        else:
+            self._turn(pipe, out)
+
+    def _turn(self, pipe: Pipe, out: bytes) -> None:
+        """The first piece for the client, the last one, or what comes before the first."""
+        owner = self._owner
         if pipe.ended:
             self._drain(pipe)
-            owner.attempt_streamed(self, out, pipe)
+            if owner is not None:
+                owner.attempt_streamed(self, out, pipe)
         elif not pipe.started:
             self._active = False
-        elif out:
+        elif out and owner is not None:
             owner.attempt_streamed(self, out, pipe)
 
     def on_end(self) -> None:
@@ -206,6 +227,8 @@ class Attempt:
     # inside
 
     def _collect(self, data: bytes) -> None:
+        if self._owner is None:
+            return
         self._active = True
         self._size += len(data)
         if self._size <= (MAX_ANSWER if self._status == 200 else MAX_ERROR):
@@ -214,7 +237,7 @@ class Attempt:
             self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
 
     def _drain(self, pipe: Pipe) -> None:
-        self._owner = None
+        self._owner = self._flowing = self.sink = None
         if pipe.error is not None:
             self.cancel()
         else:

@@ -104,9 +104,11 @@ class Connection(asyncio.BufferedProtocol):
         "_headers",
         "_parser",
         "_pool",
+        "_receiver",
         "_reusable",
         "_silent",
         "idle_since",
+        "on_body",
         "origin",
         "transport",
     )
@@ -117,12 +119,16 @@ class Connection(asyncio.BufferedProtocol):
         self._pool = pool
         self.origin = origin
         self.idle_since = 0.0
+        self._body: list[bytes] = []
+        self.on_body = self._body.append
+        """For llhttp: no Python is run for a chunk but what handles it."""
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._call: Call | None = None
+        self._receiver: Receiver | None = None
+        """The call's: one step less for each piece."""
         self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
-        self._body: list[bytes] = []
         self._ended = False
         self._reusable = False
         self._delimited = False
@@ -139,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         self._call = call
+        self._receiver = call.receiver
         call.connection = self
         self._delimited = False
         self._ended = False
@@ -153,6 +160,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release(self) -> Call | None:
         call, self._call = self._call, None
+        self._receiver = None
         if call is not None:
             call.connection = None
         return call
@@ -176,20 +184,20 @@ class Connection(asyncio.BufferedProtocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"sent what is not HTTP: {error}")
             return
-        call, body = self._call, self._body
+        receiver, body = self._receiver, self._body
         try:
             if body:
                 data = body[0] if len(body) == 1 else b"".join(body)
                 body.clear()
-                if call is not None and call.receiver is not None:
-                    call.receiver.on_body(data)  # one piece for each read, however many chunks it came in
+                if receiver is not None:
+                    receiver.on_body(data)  # one piece for each read, however many chunks it came in
             if self._ended and self._call is not None:
                 self._finish()
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
             self.close()
-            if call is not None and call.receiver is not None:
-                call.receiver.on_fault()
+            if receiver is not None:
+                receiver.on_fault()
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
@@ -233,12 +241,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         headers = self._headers
         self._delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
-        call = self._call
-        if call is not None and call.receiver is not None:
-            call.receiver.on_head(status, headers)
-
-    def on_body(self, data: bytes) -> None:
-        self._body.append(data)
+        if self._receiver is not None:
+            self._receiver.on_head(status, headers)
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:

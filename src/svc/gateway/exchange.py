@@ -233,6 +233,7 @@ class Exchange:
             self._streaming = True
             self._first_byte = self._plane.now()
             self._client.begin(self._headers())
+            attempt.sink = self._client
         if pipe.ended:
             self._record("cut" if pipe.error else "ok", 200, pipe.usage, pipe.model)
             self._client.write(data, True)

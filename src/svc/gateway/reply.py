@@ -9,7 +9,8 @@ from svc.gateway.request import Request
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
-_SIZE_LINES = tuple(b"%x\r\n" % size for size in range(2048))
+SMALL = 2048
+SIZE_LINES = tuple(b"%x\r\n" % size for size in range(SMALL))
 """What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
 
 
@@ -51,5 +52,5 @@ def chunk(held: bytes, data: bytes, end: bool) -> bytes:
     if not data:
         return held + b"0\r\n\r\n" if end else held
     size = len(data)
-    line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
+    line = SIZE_LINES[size] if size < SMALL else b"%x\r\n" % size
     return b"".join((held, line, data, b"\r\n0\r\n\r\n" if end else b"\r\n"))

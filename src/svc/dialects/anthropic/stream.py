@@ -18,6 +18,8 @@ _TEXTS: dict[type, bytes] = {TextDelta: b"text", ThinkingDelta: b"thinking", Too
 class PassedStream(HandedOn):
     """`Pipe` from an Anthropic upstream to an Anthropic client."""
 
+    __slots__ = ("_learned", "_reader")
+
     def __init__(self) -> None:
         super().__init__()
         self._reader = AnthropicReader()

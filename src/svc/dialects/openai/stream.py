@@ -31,6 +31,8 @@ _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class PassedStream(HandedOn):
     """`Pipe` from an OpenAI upstream to an OpenAI client."""
 
+    __slots__ = ("_asked", "_choices", "_created", "_id", "_learned", "_usage_due", "_usage_sent")
+
     def __init__(self, *, include_usage: bool) -> None:
         super().__init__()
         self._asked = include_usage
