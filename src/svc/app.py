@@ -19,6 +19,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from svc import plugins, telemetry
 from svc.errors import UsageError
 from svc.gateway.door import FrontDoor
+from svc.gateway.embedded import embedded_model
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
@@ -160,13 +161,14 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
     router = Router(offers, settings.routing.fallbacks)
     issued = IssuedKeys(open_database(database_url(settings.environ, settings.home)))
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, writer)
-    await issued.start()
-    plane.start()
-    try:
-        yield plane
-    finally:
-        await plane.close()
-        await issued.close()
+    async with embedded_model(settings, router):
+        await issued.start()
+        plane.start()
+        try:
+            yield plane
+        finally:
+            await plane.close()
+            await issued.close()
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,8 @@ import msgspec
 from svc.errors import CommandFailed
 
 SLOTS = 4
+DEFAULT_MAX_TOKENS = 2048
+"""For requests that name no limit: a small model may ramble until its context is full, and holds a slot meanwhile."""
 MAX_THREADS = 8
 NICE = 5
 START_TIMEOUT = 120.0
@@ -37,6 +39,16 @@ STEADY = 60.0
 log = logging.getLogger("svc.local")
 
 
+class Sampling(msgspec.Struct, frozen=True):
+    """For requests that say nothing else."""
+
+    temperature: float = 0.8
+    top_p: float = 0.95
+
+
+NEUTRAL = Sampling()
+
+
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """What the child is told on its standard input."""
 
@@ -45,6 +57,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     context: int
     slots: int = SLOTS
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    sampling: Sampling
     threads: int
     nice: int = NICE
 
@@ -74,12 +88,22 @@ def _check(orders: Orders) -> None:
 class LocalModel:
     """A language model in a process of its own. `moved` is called with the base URL each time that it has a new one."""
 
-    def __init__(self, model: str, path: Path, *, context: int, moved: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        model: str,
+        path: Path,
+        *,
+        context: int,
+        sampling: Sampling = NEUTRAL,
+        moved: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.key = secrets.token_urlsafe(32)
         self.pid: int | None = None
         self.base_url: str | None = None
         """`http://127.0.0.1:PORT/v1`, or None while no child serves. Its other dialect is at `…/v1/messages`."""
-        self._orders = Orders(model=model, model_path=str(path), key=self.key, context=context, threads=threads())
+        self._orders = Orders(
+            model=model, model_path=str(path), key=self.key, context=context, threads=threads(), sampling=sampling
+        )
         self._moved = moved
         self._task: asyncio.Task[None] | None = None
         self._said: deque[str] = deque(maxlen=20)
@@ -162,6 +186,6 @@ class LocalModel:
     async def _listen(self, process: Process) -> None:
         assert process.stderr is not None
         while piece := await process.stderr.read(4096):
-            for line in piece.decode("utf-8", "replace").splitlines():
+            for line in filter(None, piece.decode("utf-8", "replace").splitlines()):
                 self._said.append(line[:500])
                 log.info("embedded model: %s", line[:500])

@@ -19,8 +19,6 @@ import xllamacpp  # type: ignore[import-untyped]
 ERRORS = 1
 BATCH = 64
 """Tokens of a prompt between two looks at who is still there: a client that left stops costing within a second."""
-DEFAULT_MAX_TOKENS = 2048
-"""For requests that name no limit: a small model may ramble until its context is full, and holds a slot meanwhile."""
 
 
 def main() -> None:
@@ -46,7 +44,9 @@ def _parameters(orders: dict[str, Any]) -> Any:
     made.n_ctx = orders["context"]
     made.kv_unified = True  # the slots share the context: one long conversation may have nearly all of it
     made.n_batch = BATCH
-    made.n_predict = DEFAULT_MAX_TOKENS
+    made.n_predict = orders["max_tokens"]
+    made.sampling.temp = orders["sampling"]["temperature"]
+    made.sampling.top_p = orders["sampling"]["top_p"]
     made.cpuparams.n_threads = orders["threads"]
     made.cpuparams_batch.n_threads = orders["threads"]
     made.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts

@@ -69,12 +69,20 @@ def providers_of(settings: Settings) -> list[Provider]:
         key = settings.environ.get(f"PROVIDER_{builtin.letter}_API_KEY") or _key(entry, settings.environ)
         url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
         if key:
-            found.append(_provider(entry, url or entry.base_url, key))
+            found.append(provider_of(entry, url or entry.base_url, key))
     for entry in configured.values():
         key = _key(entry, settings.environ)
         if key or entry.api_key_env is None:
-            found.append(_provider(entry, entry.base_url, key))
+            found.append(provider_of(entry, entry.base_url, key))
     return found
+
+
+def key_variables() -> dict[str, tuple[str, ...]]:
+    """Built-in provider -> the environment variables that its key is taken from, the first that is set."""
+    return {
+        builtin.name: (f"PROVIDER_{builtin.letter}_API_KEY", *filter(None, (builtin.api_key_env,)))
+        for builtin in _builtin()
+    }
 
 
 def offers_of(provider: Provider) -> list[Offer]:
@@ -105,7 +113,8 @@ def _key(entry: ProviderSettings, environ: Mapping[str, str]) -> str:
     return environ.get(entry.api_key_env, "") if entry.api_key_env else ""
 
 
-def _provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
+def provider_of(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
+    """A provider at an address. Raises UsageError for a dialect, an address or a key that will not do."""
     try:
         dialect: Dialect = plugins.load("dialects", entry.dialect or "openai").dialect
     except UsageError as error:

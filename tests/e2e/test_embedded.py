@@ -1,0 +1,107 @@
+"""The embedded model behind the gateway: the SDKs of both vendors, a model that nobody here wrote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.e2e.harness import Gateway, run
+
+MODEL = "smollm2-135m"
+ASK = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest.fixture(scope="module")
+def embedded(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
+    home = tmp_path_factory.mktemp("embedded")
+    one = Gateway(home, env=environ, config="[local]\nenabled = true\n").start(60)
+    yield one
+    assert one.stop() == 0, one.log
+    assert "Traceback" not in one.log
+
+
+def child_of(gateway: Gateway) -> int:
+    listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listing.splitlines()]
+    (found,) = [int(row[0]) for row in rows if int(row[1]) == gateway.process.pid and "local_server" in row[2]]
+    return found
+
+
+def test_it_is_one_more_model_in_the_list(embedded: Gateway) -> None:
+    (model,) = embedded.openai().models.list().data
+    assert (model.id, model.owned_by) == (MODEL, "local")
+
+
+def test_the_openai_sdk_gets_text_and_usage(embedded: Gateway) -> None:
+    answer = embedded.openai(timeout=60).chat.completions.create(model=MODEL, messages=ASK, max_tokens=20)
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 20
+
+
+def test_the_openai_sdk_gets_a_stream(embedded: Gateway) -> None:
+    stream = embedded.openai(timeout=60).chat.completions.create(
+        model=MODEL, messages=ASK, max_tokens=20, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert chunks[-1].usage is not None
+    assert chunks[-1].choices == []
+
+
+def test_the_anthropic_sdk_gets_both(embedded: Gateway) -> None:
+    client = embedded.anthropic(timeout=60)
+    answer = client.messages.create(model=MODEL, messages=ASK, max_tokens=20)
+    assert answer.content[0].text
+    assert answer.stop_reason in ("end_turn", "max_tokens")
+    with client.messages.stream(model=MODEL, messages=ASK, max_tokens=20) as stream:
+        assert "".join(stream.text_stream)
+        assert stream.get_final_message().usage.output_tokens > 0
+
+
+def test_json_by_schema_is_what_the_schema_says(embedded: Gateway) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    answer = embedded.openai(timeout=60).chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Ann is 7. How old is she?"}],
+        max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": schema}},
+    )
+    assert '"age"' in (answer.choices[0].message.content or "")
+
+
+def test_a_prompt_that_is_too_long_is_the_clients_own_fault(embedded: Gateway) -> None:
+    with pytest.raises(openai.BadRequestError, match="context"):
+        embedded.openai(timeout=60).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "word " * 9000}]
+        )
+
+
+def test_a_model_that_died_is_back_soon(embedded: Gateway) -> None:
+    os.kill(child_of(embedded), signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while True:
+        got = embedded.chat(MODEL, max_tokens=5)
+        if got.status == 200:
+            return
+        assert (got.status, got.code) == (502, "provider_error")
+        assert "127.0.0.1" not in got.body.decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_model_that_is_not_there_is_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "svc.toml").write_text("[local]\nenabled = true\n")
+    result = run("gateway", "--port", "0", home=tmp_path)
+    assert result.returncode == 1
+    assert "svc models add smollm2-135m" in result.stderr
