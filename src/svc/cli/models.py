@@ -19,6 +19,7 @@ from svc.cli import base
 from svc.errors import CommandFailed
 from svc.recipes import make
 from svc.recipes.recipe import Recipe, load, names
+from svc.stores.bundles import placing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,18 @@ def run(args: argparse.Namespace) -> int:
 def _add(name: str) -> int:
     recipe = load(name, base.home() / "recipes")
     with base.Progress() as progress:
-        made = make.make(recipe, base.registry_root(), progress)
+        root = base.registry_root()
+        made = make.make(recipe, root, progress, place=lambda folder, _, place_root: placing.place(folder, place_root))
+        placing.ensure(make.content(recipe, root), root)
     print(f"{name} {'added' if made else 'is there already'}: {make.content(recipe, base.registry_root())}")
     return 0
 
 
 def _rm(name: str) -> int:
-    if not make.remove(load(name, base.home() / "recipes"), base.registry_root()):
+    recipe, root = load(name, base.home() / "recipes"), base.registry_root()
+    content = make.content(recipe, root)
+    bundled = placing.remove("/".join(content.relative_to(root).parts[:3]), root)
+    if not (make.remove(recipe, root) or bundled):
         raise CommandFailed(f"{name} is not there. See: svc models ls")
     print(f"{name} removed")
     return 0

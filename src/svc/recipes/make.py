@@ -31,7 +31,7 @@ LOCK_PATIENCE = 3600.0
 Report = Callable[[str, int, int], None]
 """What is being done, how many bytes of it are done, of how many."""
 
-Place = Callable[[Path, Recipe, Path], None]
+Place = Callable[[Path, Recipe, Path], object]
 """Puts a finished model folder into the registry root: (folder, recipe, root). The seam for the registry."""
 
 
