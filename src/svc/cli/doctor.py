@@ -1,0 +1,154 @@
+"""Say what is configured, reachable and missing, and how to mend it.
+
+No key is ever shown. The exit status is 1 when something has to be mended before `svc up` works.
+
+Examples:
+  svc doctor
+  svc doctor --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from svc import settings
+from svc.cli.base import print_json, print_table
+from svc.errors import SvcError, UsageError
+from svc.gateway.providers import providers_of
+from svc.recipes import make, recipe
+from svc.settings import Settings
+
+PROBE_SECONDS = 3.0
+EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
+VENDORS = {"openai": "PROVIDER_A_API_KEY", "anthropic": "PROVIDER_B_API_KEY", "groq": "PROVIDER_C_API_KEY"}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line; `mend` says what to do, and is empty when there is nothing to."""
+
+    what: str
+    state: Literal["ok", "off", "bad"]
+    says: str
+    mend: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to look."""
+    parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was found."""
+    found = list(_examine(args.config))
+    if args.json:
+        print_json([msgspec.to_builtins(finding) for finding in found])
+    else:
+        print_table([("", "", ""), *((finding.state, finding.what, finding.says) for finding in found)][1:])
+        for finding in found:
+            if finding.mend:
+                print(f"{finding.what}: {finding.mend}")
+    return 1 if any(finding.state == "bad" for finding in found) else 0
+
+
+def _examine(config: str | None) -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("python", "ok", version)
+    try:
+        loaded = settings.load(os.environ, config=config)
+    except UsageError as error:
+        yield Finding("settings", "bad", error.message, "mend that line, or name another file with --config")
+        return
+    yield Finding("settings", "ok", "read")
+    yield _home(loaded.home)
+    for extra, module in EXTRAS.items():
+        yield _extra(extra, module)
+    for name in (loaded.local.model, loaded.speech.default_model):
+        yield _model(name, loaded)
+    yield from _providers(loaded)
+    yield _client_keys(loaded)
+    yield _port("gateway port", loaded.gateway.host, loaded.gateway.port)
+    yield _port("registry port", loaded.gateway.host, 8080)
+
+
+def _home(home: Path) -> Finding:
+    present = next(folder for folder in (home, *home.parents) if folder.exists())
+    if os.access(present, os.W_OK | os.X_OK) and present.is_dir():
+        return Finding("state folder", "ok", str(home))
+    return Finding("state folder", "bad", f"{home} cannot be written", "set SVC_HOME to a folder that can")
+
+
+def _extra(extra: str, module: str) -> Finding:
+    if find_spec(module) is not None:
+        return Finding(f"extra {extra}", "ok", "installed")
+    return Finding(f"extra {extra}", "off", "not installed", f"pip install 'svc[{extra}]'")
+
+
+def _model(name: str, loaded: Settings) -> Finding:
+    try:
+        made = make.is_made(recipe.load(name, loaded.home / "recipes"), loaded.registry_root)
+    except SvcError as error:
+        return Finding(f"model {name}", "off", error.message)
+    if made:
+        return Finding(f"model {name}", "ok", "present")
+    return Finding(f"model {name}", "off", "not there yet", f"svc models add {name} (svc up does it by itself)")
+
+
+def _providers(loaded: Settings) -> Iterator[Finding]:
+    try:
+        providers = {provider.name: provider for provider in providers_of(loaded)}
+    except UsageError as error:
+        yield Finding("providers", "bad", error.message, "mend the entry in svc.toml, or the variable")
+        return
+    for name, variable in VENDORS.items():
+        if name not in providers:
+            yield Finding(f"provider {name}", "off", "has no key, so it is not offered", f"set {variable}")
+    for name, provider in providers.items():
+        address = provider.address
+        port = address.port or (443 if address.scheme == "https" else 80)
+        reached = _reach(address.hostname or "", port)
+        models = f"{len(provider.models)} models"
+        if reached is None:
+            yield Finding(f"provider {name}", "ok", f"{models}, reachable")
+        else:
+            yield Finding(
+                f"provider {name}", "bad", f"{models}, not reachable: {reached}", "check its base_url, and the network"
+            )
+
+
+def _reach(host: str, port: int) -> str | None:
+    """Why no connection can be made, or None when one can."""
+    try:
+        socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+def _client_keys(loaded: Settings) -> Finding:
+    if loaded.api_keys:
+        return Finding("client keys", "ok", f"{len(loaded.api_keys)} in SVC_API_KEYS")
+    return Finding(
+        "client keys", "off", "SVC_API_KEYS is not set", "svc up makes a key by itself; or: svc keys create --name me"
+    )
+
+
+def _port(what: str, host: str, port: int) -> Finding:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            mend = "svc may be running already; else choose another with --port or --registry-port"
+            return Finding(what, "off", f"{port}: {error.strerror}", mend)
+    return Finding(what, "ok", f"{port} is free")

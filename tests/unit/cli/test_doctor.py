@@ -1,0 +1,54 @@
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from svc.cli import main
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SVC_HOME", str(tmp_path / "home"))
+    for name in ("OPENAI_API_KEY", "PROVIDER_A_API_KEY", "SVC_API_KEYS", "PORT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    return {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+def test_a_fresh_machine_lacks_nothing_that_cannot_be_added(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = findings(capsys)
+    assert found["provider openai"]["mend"] == "set PROVIDER_A_API_KEY"
+    assert found["model smollm2-135m"]["state"] == "off"
+    assert found["state folder"]["state"] == "ok"
+
+
+def test_a_provider_is_reached_and_its_key_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-very-secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/v1")
+        assert main(["doctor"]) == 0
+        assert "reachable" in (text := capsys.readouterr().out)
+    assert "sk-very-secret" not in text
+    assert main(["doctor", "--json"]) == 1
+    assert findings(capsys)["provider openai"]["state"] == "bad"
+
+
+def test_a_broken_file_is_named(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    (home / "svc.toml").write_text("[gateway]\nprot = 1")
+    assert main(["doctor"]) == 1
+    assert "prot" in capsys.readouterr().out
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("PORT", str(server.getsockname()[1]))
+        assert main(["doctor", "--json"]) == 0
+    assert findings(capsys)["gateway port"]["state"] == "off"
