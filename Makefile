@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup run test lint bench bench-steps lock clean
+.PHONY: setup run test lint bench bench-steps faults lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -38,3 +38,6 @@ clean:
 
 bench-steps: setup ## what each step of the hot path costs
 	$(BIN)/python bench/steps.py
+
+faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
+	$(BIN)/python -m tests.faults.page

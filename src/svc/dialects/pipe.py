@@ -50,6 +50,8 @@ class Translation(Flow):
 
     def _write(self, delta: Delta) -> bytes:
         if type(delta) is not TextDelta:
+            if self.started and type(delta) is Start:
+                return b""  # said again: a role comes once
             self._note(delta)
         elif not self.started:
             raise ProviderFailed("The provider's stream has no beginning.")

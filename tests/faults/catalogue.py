@@ -1,0 +1,226 @@
+"""Every fault of the matrix: what the upstream does, and what a client must see of it. Data only.
+
+A fault is a model's name at the fake, `<dialect>/<fault>/<alone|chained>`, so that all of them run at once against
+one gateway. Each has a provider of its own: what one does counts against no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.script import Script, answer, body, end, fin, head, pause, raw, reset, sse, stall
+
+Letter = Literal["A", "B"]
+DIALECTS: dict[Letter, str] = {"A": "openai", "B": "anthropic"}
+TEXT = "eins zwei drei vier"
+
+WHOLE = "whole answer"
+FAILED = "502 provider_error"
+CUT = "200, then error provider_error"
+EVENTS = "text/event-stream"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`json` and `stream` are what a client sees without a fallback; `moves_…` whether the fallback answers instead."""
+
+    name: str
+    plays: Callable[[Letter, bool], Script] | None
+    """None: it is the address that is at fault (see `address`)."""
+    json: str = FAILED
+    stream: str = FAILED
+    moves_json: bool = True
+    moves_stream: bool = True
+    tries: int = 2
+    """At the target, for an answer that failed before its first byte; the retry included."""
+    seconds: float = 1.0
+    """Within which the client knows, with or without a fallback."""
+    address: Literal["fake", "closed", "silent", "no TLS"] = "fake"
+
+    def sees(self, stream: bool, chained: bool) -> str:
+        """What the client sees in one cell of the matrix."""
+        moves = self.moves_stream if stream else self.moves_json
+        return WHOLE if chained and moves else (self.stream if stream else self.json)
+
+    def attempts(self, stream: bool, chained: bool) -> int:
+        """The number in x-svc-attempts."""
+        alone = self.stream if stream else self.json
+        tries = self.tries if alone.startswith(("5", "4")) else 1
+        moves = self.moves_stream if stream else self.moves_json
+        return tries + (chained and moves)
+
+
+def events(letter: Letter, text: str = TEXT) -> list[bytes]:
+    return anthropic_wire.stream(text) if letter == "B" else openai_wire.stream(text)
+
+
+def started(letter: Letter) -> list[bytes]:
+    """The first events, up to and with some text."""
+    return events(letter)[:5] if letter == "B" else events(letter)[:3]
+
+
+def said(letter: Letter, text: str = TEXT) -> dict[str, Any]:
+    return anthropic_wire.message(text) if letter == "B" else openai_wire.chat(text)
+
+
+def refusal(letter: Letter) -> dict[str, Any]:
+    return anthropic_wire.error() if letter == "B" else openai_wire.error()
+
+
+def breaks(after: Script) -> Callable[[Letter, bool], Script]:
+    """In the middle of the answer."""
+
+    def plays(letter: Letter, stream: bool) -> Script:
+        if stream:
+            return sse(started(letter), end=after)
+        return head(framing="length", length=5000) + body(b'{"id": "x", "choi') + after
+
+    return plays
+
+
+def always(script: Script) -> Callable[[Letter, bool], Script]:
+    return lambda letter, stream: script
+
+
+def status(number: int, **headers: str) -> Callable[[Letter, bool], Script]:
+    return lambda letter, stream: answer(number, refusal(letter), headers=headers)
+
+
+def drip(seconds: float) -> Callable[[Letter, bool], Script]:
+    """The whole answer in small pieces, over about so many seconds."""
+
+    def plays(letter: Letter, stream: bool) -> Script:
+        if stream:
+            return sse(events(letter), pieces=64, every=seconds / 20)
+        content = openai_wire.json.dumps(said(letter)).encode()
+        script = head(framing="length", length=len(content))
+        for at in range(0, len(content), 32):
+            script += body(content[at : at + 32]) + pause(seconds / 20)
+        return script
+
+    return plays
+
+
+def endless(letter: Letter, stream: bool) -> Script:
+    """Alive, and never done."""
+    script = sse(started(letter), end=Script()) if stream else head() + body(b'{"id": "x"')
+    for _ in range(40):
+        script += body(started(letter)[-1] if stream else b" ") + pause(0.25)
+    return script
+
+
+def wrong_type(letter: Letter, stream: bool) -> Script:
+    if stream:
+        return sse(events(letter), content_type="application/octet-stream")
+    return answer(200, said(letter), content_type="text/plain")
+
+
+def half(letter: Letter, stream: bool) -> Script:
+    if stream:
+        return sse(started(letter), end=body(b'data: {"id": "x", "cho') + end())
+    return answer(200, b'{"id": "x", "choi')
+
+
+def garbage_inside(letter: Letter, stream: bool) -> Script:
+    if stream:
+        return sse(started(letter), end=body(b'event: content_block_delta\ndata: {"\xff": \n\n') + pause(5))
+    return answer(200, b'{"id": "\xff\xfe"}')
+
+
+def error_inside(letter: Letter, stream: bool) -> Script:
+    if not stream:
+        kind = anthropic_wire.error("api_error") if letter == "B" else openai_wire.error("Sorry", "server_error")
+        return answer(200, kind)
+    failure = (
+        anthropic_wire.error_event()
+        if letter == "B"
+        else openai_wire.event(openai_wire.error("The server had an error", "server_error"))
+    )
+    return sse([*started(letter), failure])
+
+
+def error_first(letter: Letter, stream: bool) -> Script:
+    if not stream:
+        return error_inside(letter, stream)
+    return sse([error_inside(letter, True).steps[-3].data])  # type: ignore[union-attr]
+
+
+def no_finish(letter: Letter, stream: bool) -> Script:
+    if stream:
+        return sse(started(letter))
+    whole = said(letter)
+    if letter == "B":
+        return answer(200, {**whole, "content": None, "stop_reason": None})
+    return answer(200, {**whole, "choices": []})
+
+
+def repeated(letter: Letter, stream: bool) -> Script:
+    """Role, tool id and tool name in every chunk; a repeated key in JSON."""
+    if not stream:
+        content = openai_wire.json.dumps(said(letter)).replace('"role"', '"role": "assistant", "role"')
+        return answer(200, content.encode())
+    if letter == "B":
+        first, *rest = events(letter)
+        return sse([first, first, *rest])
+    words = [openai_wire.chunk({"role": "assistant", "content": word}) for word in ("eins ", "zwei ", "drei ", "vier")]
+    return sse([*words, openai_wire.chunk({"role": "assistant"}, "stop"), openai_wire.DONE])
+
+
+def long_line(letter: Letter, stream: bool) -> Script:
+    if stream:
+        return sse(started(letter), end=body(b"data: " + b"x" * 10_000_000) + pause(5))
+    return answer(200, b'{"id": "' + b"x" * 10_000_000)
+
+
+_MOVES_JSON: dict[str, Any] = {"stream": CUT, "moves_stream": False}
+_FOR_GOOD: dict[str, Any] = {"moves_json": False, "moves_stream": False, "tries": 1}
+_LATE: dict[str, Any] = {"tries": 1, "seconds": 3.0}
+_BAD_REQUEST: dict[str, Any] = {"json": "400 invalid_request", "stream": "400 invalid_request", **_FOR_GOOD}
+
+FAULTS = [
+    Fault("connect refused", None, address="closed"),
+    Fault("connect never answered", None, address="silent", **_LATE),
+    Fault("TLS broken", None, address="no TLS"),
+    Fault("reset before the first byte", always(reset())),
+    Fault("closed before the first byte", always(fin())),
+    Fault("reset after the head", lambda letter, stream: head(content_type=EVENTS if stream else None) + reset()),
+    Fault("reset in the middle", breaks(pause(0.02) + reset()), **_MOVES_JSON),
+    Fault("closed in the middle", breaks(fin()), **_MOVES_JSON),
+    Fault("stall before the first byte", always(stall()), **_LATE),
+    Fault("stall after the head", lambda letter, stream: head(content_type=EVENTS) + stall(), **_LATE),
+    Fault("stall in the middle", breaks(stall()), **_LATE, **_MOVES_JSON),
+    Fault("slow drip", drip(1.5), WHOLE, WHOLE, False, False, seconds=4.0),
+    Fault("endless drip", endless, stream=CUT, **{**_FOR_GOOD, "seconds": 4.0}),
+    Fault("half an event", half, **_MOVES_JSON),
+    Fault("garbage instead of HTTP", always(raw(b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03garbage\r\n\r\n") + fin())),
+    Fault("garbage inside", garbage_inside, **_MOVES_JSON),
+    Fault("HTML", always(answer(200, b"<html><body>Welcome</body></html>", content_type="text/html"))),
+    Fault("wrong content type", wrong_type, json=WHOLE, moves_json=False),
+    Fault("empty 200", always(answer(200, b""))),
+    Fault("redirect", always(answer(302, b"", headers={"location": "http://127.0.0.1:1/"})), tries=1),
+    Fault("status 400", status(400), **_BAD_REQUEST),
+    Fault("status 401", status(401), tries=1),
+    Fault("status 403", status(403), tries=1),
+    Fault("status 404", status(404), "404 model_not_found", "404 model_not_found", **_FOR_GOOD),
+    Fault("status 408", status(408)),
+    Fault("status 409", status(409), **_FOR_GOOD),
+    Fault("status 413", status(413), **_BAD_REQUEST),
+    Fault("status 422", status(422), **_BAD_REQUEST),
+    Fault("status 429", status(429), "429 rate_limit_exceeded", "429 rate_limit_exceeded"),
+    Fault(
+        "status 429, retry after 60 s",
+        status(429, **{"retry-after": "60"}),
+        "429 rate_limit_exceeded",
+        "429 rate_limit_exceeded",
+        tries=1,
+    ),
+    *(Fault(f"status {number}", status(number)) for number in (500, 502, 503, 504, 529)),
+    Fault("error event first", error_first),
+    Fault("error event in the middle", error_inside, **_MOVES_JSON),
+    Fault("end without a finish", no_finish, **_MOVES_JSON),
+    Fault("repeated fields", repeated, WHOLE, WHOLE, False, False),
+    Fault("line of 10 MB", long_line, **_MOVES_JSON, seconds=4.0),
+]

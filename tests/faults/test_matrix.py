@@ -1,0 +1,219 @@
+"""The matrix of faults, all cells at once against one gateway: what the client sees, when, and what is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.harness import Gateway
+from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.http_client import Got
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.ports import closed_port, silent_port
+from tests.fakes.provider import FakeProvider, Recorded
+from tests.fakes.script import Script, answer, sse
+from tests.faults.catalogue import CUT, DIALECTS, FAULTS, TEXT, WHOLE, Fault, Letter, events, said
+from tests.faults.page import PAGE, page
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+GATEWAY = """
+[gateway]
+connect_timeout = 1
+first_byte_timeout = 1
+idle_timeout = 1
+total_timeout = 3
+[routing]
+retries = 1
+"""
+AT_ONCE = 24
+"""Cells that run at the same time."""
+SLACK = 1.0
+"""Seconds that a busy machine may add."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    letter: Letter
+    fault: Fault
+    stream: bool
+    chained: bool
+
+    @property
+    def model(self) -> str:
+        return model_of(self.letter, self.fault, self.chained)
+
+    def __str__(self) -> str:
+        return f"{self.model}, {'stream' if self.stream else 'JSON'}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a client saw in one cell."""
+
+    outcome: str
+    text: str | None
+    attempts: int
+    provider: str
+    retry: str | None
+    request_id: str
+    seconds: float
+
+
+CELLS = [
+    Cell(letter, fault, stream, chained)
+    for letter, fault, stream, chained in itertools.product(DIALECTS, FAULTS, (False, True), (False, True))
+]
+
+
+def model_of(letter: Letter, fault: Fault, chained: bool) -> str:
+    return f"{DIALECTS[letter]}/{fault.name}/{'chained' if chained else 'alone'}"
+
+
+def other(letter: Letter) -> Letter:
+    return "B" if letter == "A" else "A"
+
+
+class Faulty:
+    """A wire that reads the fault in the model's name; other models are answered well."""
+
+    def __init__(self, wire: OpenAIWire | AnthropicWire, letter: Letter) -> None:
+        self._wire = wire
+        self._letter: Letter = letter
+
+    def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
+        return self._wire.refusal(seen, key)
+
+    def usual(self, seen: Recorded) -> Script:
+        asked = seen.json
+        fault = BY_NAME.get(asked["model"].split("/")[1])
+        if fault is not None and fault.plays is not None:
+            return fault.plays(self._letter, asked.get("stream") is True)
+        if asked.get("stream"):
+            return sse(events(self._letter))
+        return answer(200, said(self._letter))
+
+
+@pytest.fixture(scope="module")
+def upstreams() -> Iterator[dict[Letter, FakeProvider]]:
+    with (
+        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty") as a,
+        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty") as b,
+    ):
+        yield {"A": a, "B": b}
+
+
+@pytest.fixture(scope="module")
+def matrix(
+    upstreams: dict[Letter, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Gateway, dict[Cell, Seen]]]:
+    """The gateway, and what was seen in each cell."""
+    home = tmp_path_factory.mktemp("faults")
+    with silent_port() as silent:
+        config = configuration(upstreams, {"closed": closed_port(), "silent": silent})
+        started = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            seen = dict(zip(CELLS, pool.map(lambda cell: ask(started, cell), CELLS), strict=True))
+        yield started, seen
+        assert started.stop() == 0, started.log
+        assert "Traceback" not in started.log
+        assert "Task was destroyed" not in started.log
+    for fake in upstreams.values():
+        assert {text.partition(":")[0] for text in fake.complaints} <= {"not HTTP"}  # TLS, where there is none
+
+
+def configuration(upstreams: dict[Letter, FakeProvider], ports: dict[str, int]) -> str:
+    """A provider for each fault, so that the retry budget and the breaker of one are not those of another."""
+    tables, chains = [GATEWAY], ["[routing.fallbacks]"]
+    for letter, fault in itertools.product(DIALECTS, FAULTS):
+        scheme = "https" if fault.address == "no TLS" else "http"
+        port = ports.get(fault.address, upstreams[letter].port)
+        models = [model_of(letter, fault, chained) for chained in (False, True)]
+        tables.append(provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://127.0.0.1:{port}", models))
+        chains.append(f"{json.dumps(models[1])} = [{json.dumps(f'spare/{other(letter)}')}]")
+    for letter in DIALECTS:
+        tables.append(provider(f"spare-{letter.lower()}", letter, upstreams[letter].address, [f"spare/{letter}"]))
+    return "\n".join([tables[0], *chains, *tables[1:]])
+
+
+def provider(name: str, letter: Letter, address: str, models: list[str]) -> str:
+    listed = ", ".join(f"{{ id = {json.dumps(model)} }}" for model in models)
+    path = "" if letter == "B" else "/v1"
+    return (
+        f'[[providers]]\nname = "{name}"\ndialect = "{DIALECTS[letter]}"\nbase_url = "{address}{path}"\n'
+        f'api_key_env = "FAULTY_KEY"\nmodels = [{listed}]\n'
+    )
+
+
+def ask(gateway: Gateway, cell: Cell) -> Seen:
+    began = time.monotonic()
+    got = gateway.chat(cell.model, stream=cell.stream)
+    seconds = time.monotonic() - began
+    try:
+        outcome, text = read(got, cell.stream)
+    except (AssertionError, ValueError, KeyError) as error:  # seen in the cell's own test
+        outcome, text = f"not readable: {error!r}: {got.body[-1000:]!r}", None
+    attempts, said_by = int(got.headers["x-svc-attempts"]), got.headers["x-svc-provider"]
+    retry = got.headers.get("x-should-retry")
+    return Seen(outcome, text, attempts, said_by, retry, got.headers["x-request-id"], seconds)
+
+
+def read(got: Got, stream: bool) -> tuple[str, str | None]:
+    """What the client saw, in the words of the catalogue, and the text that it got."""
+    assert got.whole
+    if got.status != 200:
+        return f"{got.status} {got.code}", None
+    if not stream:
+        return WHOLE, got.json["choices"][0]["message"]["content"]
+    if b"[DONE]" in got.body:
+        return WHOLE, text_of(whole_chunks(got.body))
+    chunks, error = broken_stream(got.body)
+    return f"200, then error {error['code']}", text_of(chunks)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_what_the_client_sees(matrix: tuple[Gateway, dict[Cell, Seen]], cell: Cell) -> None:
+    gateway, all_seen = matrix
+    fault, seen = cell.fault, all_seen[cell]
+    expected = fault.sees(cell.stream, cell.chained)
+    assert seen.outcome == expected
+    assert seen.attempts == fault.attempts(cell.stream, cell.chained)
+    assert seen.seconds < fault.seconds + SLACK
+    if expected == WHOLE:
+        assert seen.text == TEXT
+        moves = fault.moves_stream if cell.stream else fault.moves_json
+        assert seen.provider.startswith("spare") == (cell.chained and moves)
+    elif expected == CUT:
+        assert seen.text is not None
+        assert seen.text.startswith("eins")
+    else:
+        assert seen.retry == "false"
+    ended = {WHOLE: "ok", CUT: "cut"}.get(expected, "error")
+    assert ledger(gateway, seen.request_id)["status"] == ended
+
+
+def ledger(gateway: Gateway, request_id: str) -> dict[str, object]:
+    """The one line of the access log for a request."""
+    lines = [line for line in gateway.logged(f'"request_id":"{request_id}"').splitlines() if request_id in line]
+    entries = [json.loads(line) for line in lines if line.startswith('{"request_id"') or '"attempts":' in line]
+    assert len(entries) == 1, lines
+    return dict(entries[0])
+
+
+def test_no_connection_is_left_in_use(
+    matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: dict[Letter, FakeProvider]
+) -> None:
+    for fake in upstreams.values():
+        fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
+    gateway, _ = matrix
+    assert gateway.chat("spare/A").status == 200
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make faults`"
