@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Debian has Python's venv in a package of its own.
+VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
 .PHONY: setup run test lint bench bench-steps faults lock clean
 
@@ -11,7 +13,10 @@ run: setup
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(VENV_PACKAGE) && $(PYTHON) -m venv $(VENV); } \
+		|| { rm -rf $(VENV); echo "Python's venv is missing; install it, for example with: apt-get install python3-venv"; exit 1; }
+	@echo "setting up in $(VENV); this takes a minute the first time"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
@@ -21,7 +26,7 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	@touch $@
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -35,6 +40,10 @@ lock: ## needs uv; writes hashes and no addresses
 
 clean:
 	rm -rf $(VENV)
+
+bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/performance.md
+	$(BIN)/python bench/steps.py
+	$(BIN)/python bench/dialects.py
 
 bench-steps: setup ## what each step of the hot path costs
 	$(BIN)/python bench/steps.py
