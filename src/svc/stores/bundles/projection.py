@@ -42,7 +42,7 @@ class Projection:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._due = False
-        self._closed = False
+        self._closing = threading.Event()
 
     def changed(self) -> None:
         """A record has changed: at once while that is cheap, else soon."""
@@ -58,8 +58,8 @@ class Projection:
 
     def close(self) -> None:
         """Does what is due."""
+        self._closing.set()
         with self._wake:
-            self._closed = True
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
@@ -67,7 +67,7 @@ class Projection:
     def _follow(self) -> None:
         while True:
             with self._wake:
-                while not (self._due or self._closed):
+                while not (self._due or self._closing.is_set()):
                     self._wake.wait(60)
                 if not self._due:
                     return
@@ -76,9 +76,7 @@ class Projection:
                 self.sync()
             except OSError:
                 log.exception("index.json could not be written")
-            with self._wake:
-                if not self._closed:
-                    self._wake.wait(self._cost * REST)
+            self._closing.wait(self._cost * REST)
 
     def foreign(self) -> bool:
         """Whether another tool has written the file since we did; cheap."""

@@ -59,10 +59,10 @@ def clean(store: Folder) -> None:
 
 def _finish(store: Folder, note: Path) -> None:
     """The file was moved: it stays if the record was made, and goes if it was not."""
-    try:
-        target = store.root / os.readlink(note)
-    except OSError:  # its publisher has just ended
+    path = _leads_to(note)
+    if path is None:
         return
+    target = store.root / path
     key = "/".join(target.relative_to(store.root).parts[:3])
     with held(store.lock(key)):
         if target.exists() and not is_abandoned(target):
@@ -76,12 +76,21 @@ def _finish(store: Folder, note: Path) -> None:
 def make_way(store: Folder, path: str, own: Path) -> None:
     """Before a file is moved to `path`, whose lock is held: removes what a dead publisher left, puts aside the rest."""
     target = store.root / path
+    if not target.exists():
+        return
     for note in store.state.joinpath("uploads").glob("*.to"):
-        if note != own and note.is_symlink() and os.readlink(note) == path and is_abandoned(target):
+        if note != own and _leads_to(note) == path and is_abandoned(target):
             target.unlink(missing_ok=True)
             note.unlink(missing_ok=True)
     if target.exists():
         store.put_aside(target)
+
+
+def _leads_to(note: Path) -> str | None:
+    try:
+        return os.readlink(note)
+    except OSError:  # its publisher has just ended
+        return None
 
 
 def _remove_abandoned(path: Path) -> bool:

@@ -1,0 +1,45 @@
+"""The short form of tests/soak/registry_kill.py; and a server that is killed in the middle of an upload."""
+
+import http.client
+import json
+import os
+import random
+
+from tests.soak.registry_kill import soak
+
+from .conftest import make_bundle, until
+
+
+def test_publishers_that_are_killed_at_any_moment_lose_and_tear_nothing(tmp_path):
+    assert soak(tmp_path, kills=40, entries=50, seed=random.randrange(10**6)) > 0
+
+
+def test_a_server_killed_in_an_upload_leaves_nothing(machine, tmp_path):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    server = one.serve()
+    path = make_bundle(tmp_path / "m.xyb", data=os.urandom(4 << 20))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.putrequest("PUT", "/bundles/m/1.0/any/m.xyb")
+    connection.putheader("authorization", "Bearer k1")
+    connection.putheader("content-length", str(path.stat().st_size))
+    connection.endheaders(path.read_bytes()[: 3 << 20])
+    uploads = one.root / ".registry/uploads"
+    until(lambda: sum(part.stat().st_size for part in uploads.glob("*.part")) > 1 << 20)
+    server.kill()
+    assert list(uploads.iterdir())
+    server = one.serve()
+    assert not list(uploads.iterdir())
+    assert json.loads((one.root / "index.json").read_text()) == {}
+    one.run("registry", "push", path, "--registry", server.url, SVC_REGISTRY_KEY="k1")
+    assert one.run("registry", "verify").stdout.startswith("ok")
+
+
+def test_many_publishers_from_several_processes(machine, tmp_path):
+    one = machine()
+    paths = [make_bundle(tmp_path / f"{number}.xyb", version=str(number % 4)) for number in range(8)]
+    publishers = [one.start("registry", "add", path) for path in paths]
+    assert [publisher.wait(60) for publisher in publishers] == [0] * 8
+    assert len(json.loads((one.root / "index.json").read_text())) == 4
+    different = [make_bundle(tmp_path / f"d{n}.xyb", model_id="d", data=os.urandom(9)) for n in range(4)]
+    publishers = [one.start("registry", "add", path) for path in different]
+    assert sorted(publisher.wait(60) for publisher in publishers) == [0, 1, 1, 1]
