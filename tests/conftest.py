@@ -17,9 +17,19 @@ MODEL = "smollm2-135m"
 @pytest.fixture(scope="session")
 def model_home() -> Path:
     """An SVC_HOME that has the model; the real command makes it, once for all runs."""
-    environ = {**os.environ, "SVC_HOME": str(CACHE)}
-    subprocess.run([sys.executable, "-m", "svc", "models", "add", MODEL], env=environ, check=True, timeout=600)
+    _add(MODEL)
     return CACHE
+
+
+@pytest.fixture(scope="session")
+def speech_model() -> None:
+    """What `svc up` needs beside it."""
+    _add("moonshine-tiny-en")
+
+
+def _add(name: str) -> None:
+    environ = {**os.environ, "SVC_HOME": str(CACHE)}
+    subprocess.run([sys.executable, "-m", "svc", "models", "add", name], env=environ, check=True, timeout=600)
 
 
 @pytest.fixture(scope="session")

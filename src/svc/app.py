@@ -8,6 +8,7 @@ import functools
 import gc
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -27,7 +28,7 @@ from svc.gateway.routes import application
 from svc.gateway.upstream import Upstream, default_tls
 from svc.keys import IssuedKeys
 from svc.registry.desk import Desk
-from svc.registry.server import prepared
+from svc.registry.server import Server, prepared
 from svc.security import Keyring
 from svc.settings import Settings
 from svc.speech.routes import routes as speech_routes
@@ -37,6 +38,8 @@ from svc.stores.opening import database_url, open_database
 from svc.telemetry import LineWriter
 
 BACKLOG = 2048
+START_TIMEOUT = 20.0
+"""Seconds until the registry answers; what kept it is in the log."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -84,14 +87,53 @@ def serve_registry(
 ) -> None:
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
-    keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
-    keyring = Keyring([*keys, *settings.api_keys], scopes=frozenset({"registry:read", "registry:write"}))
     try:
         with _exit_quietly(), FolderStore(root or settings.registry_root) as store, asyncio.Runner() as runner:
-            desk = Desk(store, keyring, private=private, accel=accel)
+            desk = Desk(store, _registry_keys(settings), private=private, accel=accel)
             runner.run(_serve_registry(desk, listener, ready))
     finally:
         writer.close()
+
+
+def serve_both(
+    settings: Settings, gateway: socket.socket, registry: socket.socket, ready: Callable[[str, str], None]
+) -> None:
+    """Runs gateway and registry in one process until SIGINT or SIGTERM; `ready` gets both addresses."""
+    with _Beside(settings, registry):
+        serve_gateway(settings, gateway, lambda address: ready(address, address_of(registry)))
+
+
+class _Beside:
+    """The registry in a thread and an event loop of its own, so that neither server waits for the other's work."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._server: Server | None = None
+        self._answers = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registry")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        self._answers.wait(START_TIMEOUT)
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        with FolderStore(self._settings.registry_root) as store:
+            asyncio.run(self._serve(Desk(store, _registry_keys(self._settings))))
+
+    async def _serve(self, desk: Desk) -> None:
+        async with prepared(desk, self._answers.set) as self._server:
+            await self._server.serve([self._listener])
+
+
+def _registry_keys(settings: Settings) -> Keyring:
+    keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
+    return Keyring([*keys, *settings.api_keys], scopes=frozenset({"registry:read", "registry:write"}))
 
 
 async def _serve_registry(desk: Desk, listener: socket.socket, ready: Callable[[str], None]) -> None:

@@ -1,0 +1,81 @@
+"""What `svc up` leaves in the state folder, so that other commands of the same person find it. No verb.
+
+$SVC_HOME/api_key        made once, for its owner's eyes alone
+$SVC_HOME/gateway.json   {"url", "pid"} while it runs; what a killed process left behind is not believed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from svc.errors import UsageError
+from svc.security import new_secret
+
+_KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
+
+
+def make_key(home: Path) -> str:
+    """The API key of this machine, made when there is none yet. Raises UsageError when the file holds none."""
+    path = home / "api_key"
+    home.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        draft = home / f"api_key.{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(new_secret() + "\n")
+        with suppress(FileExistsError):  # another one was first: theirs it is
+            os.link(draft, path)  # whole or not at all, and never over one that is there
+        draft.unlink()
+    path.chmod(0o600)
+    key = read_key(home)
+    if key is None:
+        raise UsageError(f"{path} holds no API key; remove it, and a new one is made.")
+    return key
+
+
+def read_key(home: Path) -> str | None:
+    """The API key of this machine, if there is one."""
+    try:
+        text = (home / "api_key").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return text if _KEY.fullmatch(text) else None
+
+
+def remember(home: Path, url: str) -> None:
+    """Says where the gateway of this process is."""
+    draft = home / f"gateway.json.{os.getpid()}"
+    draft.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="ascii")
+    draft.replace(home / "gateway.json")
+
+
+def forget(home: Path) -> None:
+    """Takes back what this process said."""
+    if _read(home)[1] == os.getpid():
+        (home / "gateway.json").unlink(missing_ok=True)
+
+
+def find(home: Path) -> str | None:
+    """The address of the gateway that `svc up` runs now, if it does."""
+    url, pid = _read(home)
+    if pid <= 0:
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # it lives, and is somebody else's
+    return url
+
+
+def _read(home: Path) -> tuple[str, int]:
+    try:
+        said = json.loads((home / "gateway.json").read_text(encoding="ascii"))
+        return str(said["url"]), int(said["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", 0

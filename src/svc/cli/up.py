@@ -1,0 +1,76 @@
+"""Starts everything with one command and no configuration: gateway, speech, registry, and a model of its own.
+
+The first start fetches the models. It makes an API key, keeps it in $SVC_HOME/api_key and prints it at each start.
+Providers are offered beside the embedded model when their key is in the environment.
+
+Examples:
+  svc up
+  svc up --port 0 --registry-port 0      take free ports, and print them
+  OPENAI_API_KEY=… svc up                offer OpenAI's models as well
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+
+import msgspec
+
+from svc import app, settings
+from svc.cli import _running, base
+from svc.gateway import local
+from svc.settings import Settings
+
+REGISTRY_PORT = 8080
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options override the environment and the configuration file."""
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port of the gateway (default $PORT or 3000; 0 takes a free one)")
+    parser.add_argument("--registry-port", type=int, default=REGISTRY_PORT, help="port of the registry (default 8080)")
+    parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until Ctrl-C or SIGTERM."""
+    overrides = {"gateway": {"host": args.host, "port": args.port}, "local": {"enabled": local.installed()}}
+    found = settings.load(os.environ, config=args.config, overrides=overrides)
+    key = _running.make_key(found.home)
+    found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key))
+    with (
+        app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
+        app.listen(found.gateway.host, args.registry_port) as registry,
+    ):
+        base.add_models(_models(found))
+        try:
+            app.serve_both(found, gateway, registry, lambda *addresses: _announce(found, key, *addresses))
+        finally:
+            _running.forget(found.home)
+    return 0
+
+
+def _models(found: Settings) -> list[str]:
+    if not found.local.enabled:
+        print("svc: there is no embedded model here: pip install 'svc[local]'", file=sys.stderr)
+    speech = find_spec("sherpa_onnx") is not None
+    return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech
+
+
+def _announce(found: Settings, key: str, gateway: str, registry: str) -> None:
+    _running.remember(found.home, f"{gateway}/v1")
+    model = found.local.model if found.local.enabled else "gpt-4o-mini"
+    ask = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is a gateway?"}}]}}'
+    text = f"""
+gateway   {gateway}/v1
+registry  {registry}
+API key   {key}
+
+Try it:   svc chat "What is a gateway?"
+or        curl -N {gateway}/v1/chat/completions -H "Authorization: Bearer {key}" \\
+            -d '{ask}'
+
+Ctrl-C ends it."""
+    print(text.strip(), flush=True)

@@ -1,0 +1,228 @@
+"""`svc up` and `svc chat`: what a person meets in the first minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import SVC, environment, run
+
+KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
+
+
+class Up:
+    """`svc up` on free ports, with the models of the repository's cache."""
+
+    def __init__(self, home: Path, registry: Path, *arguments: str) -> None:
+        self.home = home
+        self.env = {"SVC_REGISTRY_ROOT": str(registry)}
+        self.process = subprocess.Popen(
+            [SVC, "up", "--port", "0", "--registry-port", "0", *arguments],
+            env=environment(home, {**self.env, "PIP_NO_INDEX": "1"}),
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def announced(self) -> str:
+        assert self.process.stdout is not None
+        said = ""
+        while "Ctrl-C ends it." not in said:
+            line = self.process.stdout.readline()
+            assert line, said
+            said += line
+        return said
+
+    def chat(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SVC, "chat", *arguments],
+            env=environment(self.home, self.env),
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture(scope="module")
+def up(model_home: Path, speech_model: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, str]]:
+    one = Up(tmp_path_factory.mktemp("up"), model_home / "registry")
+    try:
+        yield one, one.announced()
+    finally:
+        one.process.terminate()
+        assert one.process.wait(20) == 0
+
+
+def test_it_prints_addresses_and_a_key_that_work(up: tuple[Up, str]) -> None:
+    one, said = up
+    (gateway,) = re.findall(r"^gateway +(\S+)$", said, re.M)
+    (registry,) = re.findall(r"^registry +(\S+)$", said, re.M)
+    key = KEY.search(said)
+    assert key
+    request = urllib.request.Request(f"{gateway}/models", headers={"authorization": f"Bearer {key.group()}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert [model["id"] for model in json.load(answer)["data"]] == ["smollm2-135m"]
+    with urllib.request.urlopen(f"{registry}/health", timeout=10) as answer:
+        assert json.load(answer)["status"] == "ok"
+    path = one.home / "svc" / "api_key"
+    assert path.read_text().strip() == key.group()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_line_that_it_prints_can_be_pasted(up: tuple[Up, str]) -> None:
+    (line,) = re.findall(r"(curl .*\\\n.*)", up[1])
+    result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert result.stdout.count("data: {") > 3
+    assert result.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_chat_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
+    result = up[0].chat("Say hello.", "--max-tokens", "200")
+    assert result.returncode == 0
+    assert result.stdout.strip()
+
+
+def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> None:
+    for more in ([], ["--no-stream"]):
+        result = up[0].chat("--max-tokens", "3", "--system", "Be long.", *more, text="Tell me a story")
+        assert result.returncode == 0
+        assert result.stdout.strip()
+        assert result.stderr.startswith("svc: the answer stops here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["--model", "nope", "hi"], 1, "nope"),
+        (["--key", "wrong", "hi"], 1, "SVC_API_KEY"),
+        (["--key", "ключ", "hi"], 2, "header"),
+        (["--max-tokens", "0", "hi"], 2, "--max-tokens"),
+        (["--url", "ftp://x/v1", "hi"], 2, "http://127.0.0.1:3000/v1"),
+        (["--url", "http://127.0.0.1:99999/v1", "hi"], 2, "http://127.0.0.1:3000/v1"),
+        (["--url", "http://127.0.0.1:9/v1", "hi"], 1, "svc up"),
+        ([" "], 2, "no question"),
+        ([], 2, "no question"),
+    ],
+)
+def test_chat_says_what_is_wrong(up: tuple[Up, str], arguments: list[str], status: int, says: str) -> None:
+    result = up[0].chat(*arguments)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_key_goes_to_no_other_address(up: tuple[Up, str]) -> None:
+    result = up[0].chat("--url", re.findall(r"^registry +(\S+)$", up[1], re.M)[0], "hi")
+    assert result.returncode == 1
+    (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
+    alias = gateway.replace("127.0.0.1", "localhost")
+    assert "There is no API key" in up[0].chat("--url", alias, "hi").stderr
+
+
+def read_until(terminal: int, wanted: str, timeout: float = 60) -> str:
+    said = ""
+    deadline = time.monotonic() + timeout
+    while wanted not in said:
+        assert time.monotonic() < deadline, said
+        said += os.read(terminal, 4096).decode("utf-8", "replace")
+    return said
+
+
+def test_a_conversation_in_a_terminal(up: tuple[Up, str]) -> None:
+    terminal, inner = pty.openpty()
+    talk = subprocess.Popen(
+        [SVC, "chat", "--max-tokens", "2000"],
+        env=environment(up[0].home, {**up[0].env, "TERM": "dumb"}),
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        start_new_session=True,
+    )
+    os.close(inner)
+    try:
+        assert "smollm2-135m at http://127.0.0.1:" in read_until(terminal, "> ")
+        os.write(terminal, b"Say hello.\n")
+        assert len(read_until(terminal, "\n> ").split()) > 3
+        os.write(terminal, b"Write a very long story about the sea, with many chapters.\n")
+        read_until(terminal, "\r\n")
+        time.sleep(1)
+        talk.send_signal(signal.SIGINT)
+        read_until(terminal, "> ")
+        os.write(terminal, b"\x04")
+        assert talk.wait(10) == 0
+    finally:
+        talk.kill()
+        talk.wait(5)
+        os.close(terminal)
+
+
+def test_an_answer_that_is_interrupted_ends_with_130(up: tuple[Up, str]) -> None:
+    talk = subprocess.Popen(
+        [SVC, "chat", "Write a very long story."],
+        env=environment(up[0].home, up[0].env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert talk.stdout is not None
+    assert talk.stdout.read(1)
+    talk.send_signal(signal.SIGINT)
+    assert talk.wait(10) == 130
+    assert b"Traceback" not in talk.communicate()[1]
+
+
+def test_a_port_in_use_is_named(up: tuple[Up, str]) -> None:
+    (port,) = re.findall(r"^gateway +\S+:(\d+)/v1$", up[1], re.M)
+    for arguments in (["--port", port, "--registry-port", "0"], ["--port", "0", "--registry-port", port]):
+        result = run("up", *arguments, home=up[0].home, env=up[0].env)
+        assert result.returncode == 2
+        assert port in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_and_keeps_its_key(
+    model_home: Path, speech_model: None, tmp_path: Path, number: signal.Signals
+) -> None:
+    keys = []
+    for _ in range(2):
+        one = Up(tmp_path, model_home / "registry")
+        keys.append(KEY.findall(one.announced())[0])
+        assert (tmp_path / "svc" / "gateway.json").exists()
+        one.process.send_signal(number)
+        assert one.process.wait(20) == 0
+        assert not (tmp_path / "svc" / "gateway.json").exists()
+    assert keys[0] == keys[1]
+
+
+def test_a_key_file_that_holds_no_key_is_not_believed(model_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "svc").mkdir()
+    (tmp_path / "svc" / "api_key").write_text("oops\n")
+    result = run("up", "--port", "0", home=tmp_path, env={"SVC_REGISTRY_ROOT": str(model_home / "registry")})
+    assert result.returncode == 2
+    assert "api_key" in result.stderr
+
+
+def test_chat_without_a_gateway_says_how_to_start_one(tmp_path: Path) -> None:
+    (tmp_path / "svc").mkdir()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "svc" / "gateway.json").write_text(json.dumps({"url": "http://127.0.0.1:1/v1", "pid": dead.pid}))
+    result = run("chat", "--url", "http://127.0.0.1:9/v1", "hi", home=tmp_path)
+    assert (result.returncode, "svc up" in result.stderr) == (1, True)
+    result = run("chat", "hi", home=tmp_path)
+    assert "http://127.0.0.1:1/v1" not in result.stderr
