@@ -76,7 +76,7 @@ class Resampler:
 
     def finish(self) -> Samples:
         """The rest, as if silence followed."""
-        return self.push(np.zeros(self._half, np.float32))
+        return self.push(np.zeros(0 if self._up == self._down else self._half, np.float32))
 
     def _make(self, begin: int, end: int) -> Samples:
         positions = np.arange(begin, end, dtype=np.int64) * self._down
@@ -94,3 +94,16 @@ def _filters(up: int, down: int, half: int) -> Samples:
     filters = cutoff * np.sinc(cutoff * taps) * window
     made: Samples = (filters / filters.sum(axis=1, keepdims=True)).astype(np.float32)
     return made
+
+
+class Converter:
+    """Pieces of any format as the live socket takes them: 16-bit, 16 kHz, mono."""
+
+    def __init__(self, format_: Format) -> None:
+        self._format = format_
+        self._resampler = Resampler(format_.rate)
+
+    def push(self, data: bytes) -> bytes:
+        """Whole samples in, whole samples out; no bytes are the end."""
+        floats = self._resampler.push(mono(data, self._format)) if data else self._resampler.finish()
+        return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()

@@ -230,6 +230,8 @@ class Voice:
             if not covered:
                 self._chunks += 1
                 text = hearing.final(samples)
+                # A cut may fall before words that are stable already: the next segment begins with them.
+                self._prefix = StablePrefix(prefix.beyond(text) if self._endpointer.length else ())
         finally:
             text = prefix.finish(text)
             self._said = join(self._said, text)

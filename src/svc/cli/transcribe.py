@@ -1,0 +1,233 @@
+"""Turn speech into text, live: a WAV file, or raw audio from standard input.
+
+On a terminal the text is drawn while it grows; in a pipe only the final text comes out. The gateway is the one that
+SVC_GATEWAY_URL names, the key is in SVC_API_KEY. Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV
+stream of any kind.
+
+Examples:
+  svc transcribe talk.wav
+  svc transcribe talk.wav --realtime
+  arecord -q -f S16_LE -r 16000 -c 1 | svc transcribe -
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from svc import plugins
+from svc.client.speech import Listening, listen
+from svc.errors import CommandFailed, InvalidRequest, UsageError
+from svc.settings import PRODUCTION_GATEWAY
+from svc.speech.audio import BYTES_PER_SECOND, LIVE, Format, Joiner, read_wav
+
+PIECE = 3200
+"""Bytes that are sent at a time: a tenth of a second."""
+BLOCK = 1 << 14
+HEAD = 1 << 16
+"""Bytes in which a WAV stream's samples must begin."""
+WAV = (b"RIFF", b"RF64")
+LINE = 60
+"""Characters of a caption, after which the next pause ends the line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A file, and how to hear it."""
+    parser.add_argument("file", metavar="FILE", help="a WAV file, or - for standard input")
+    parser.add_argument("--model", help="speech model (default: the gateway's)")
+    parser.add_argument("--language", help="language code, such as en")
+    parser.add_argument("--rate", type=int, default=16000, help="samples per second of raw audio (default 16000)")
+    parser.add_argument("--no-vad", action="store_true", help="do not skip silence")
+    parser.add_argument("--realtime", action="store_true", help="send a file as fast as it was spoken")
+    parser.add_argument("--json", action="store_true", help="every message of the gateway, one a line")
+    parser.add_argument("--url", help="the gateway's address, with /v1")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Transcribes; the exit status is 1 when there was an error."""
+    if not 1000 <= args.rate <= 384_000:
+        raise UsageError(f"--rate {args.rate} is not a sampling rate.")
+    return asyncio.run(_transcribe(args))
+
+
+async def _transcribe(args: argparse.Namespace) -> int:
+    source = _open(args.file)
+    config = {"model": args.model, "language": args.language, "vad": not args.no_vad}
+    given = {name: value for name, value in config.items() if value is not None}
+    async with listen(_gateway(args.url), os.environ.get("SVC_API_KEY"), **given) as session:
+        show = _Show(as_json=args.json, live=args.file == "-", flush=session.flush)
+        sending = asyncio.create_task(_send(session, _audio(source, args.rate), realtime=args.realtime))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, sending.cancel)
+        try:
+            async for message in session.messages():
+                await show.message(message)
+                if message["type"] in ("closed", "error"):
+                    break
+            return show.end(_fault(sending))
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
+def _fault(sending: asyncio.Task[None]) -> BaseException | None:
+    return sending.exception() if sending.done() and not sending.cancelled() else None
+
+
+async def _send(session: Listening, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
+    """Everything, then a flush. Ctrl-C ends the audio early, and what was said so far is still worth a final."""
+    begun, sent = asyncio.get_running_loop().time(), 0
+    try:
+        async for piece in audio:
+            await session.audio(piece)
+            sent += len(piece)
+            ahead = begun + sent / BYTES_PER_SECOND - asyncio.get_running_loop().time()
+            if realtime and ahead > 0:
+                await asyncio.sleep(ahead)
+    finally:
+        await session.flush()
+        await session.close()
+
+
+def _open(name: str) -> IO[bytes]:
+    if name == "-":
+        return sys.stdin.buffer
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(f"There is no file {name}.")
+    file = path.open("rb")
+    if file.read(4) not in WAV:
+        file.close()
+        raise UsageError(f"{name} is not a WAV file; convert it first (for example with ffmpeg).")
+    file.seek(0)
+    return file
+
+
+def _gateway(option: str | None) -> str:
+    """interface.md, "Gateway URL resolution"; an option beats it."""
+    platform = os.environ.get("SVC_PLATFORM_URL")
+    return (
+        option
+        or os.environ.get("SVC_GATEWAY_URL")
+        or (platform.rstrip("/") + "/v1" if platform else PRODUCTION_GATEWAY)
+    )
+
+
+async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
+    """The source as the socket takes it, in small pieces."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=16)
+    loop = asyncio.get_running_loop()
+    # A daemon: a read from a silent microphone cannot be interrupted, and must not hold up the exit.
+    threading.Thread(target=_read, args=(source, queue, loop), daemon=True).start()
+    head = b""
+    while len(head) < HEAD and (not head or head[:4] in WAV):
+        block = await queue.get()
+        head += block
+        if not block:
+            break
+        with suppress(InvalidRequest):
+            read_wav(head)
+            break
+    format_, rest = Format(rate), head
+    if head[:4] in WAV:
+        format_, samples = read_wav(head)
+        rest = head[len(head) - len(samples) :] if len(samples) % format_.frame == 0 else bytes(samples)
+    convert = _converter(format_)
+    joiner = Joiner(format_.frame)
+    while rest:
+        whole = convert(joiner.push(rest))
+        for place in range(0, len(whole), PIECE):
+            yield whole[place : place + PIECE]
+        rest = await queue.get()
+    if whole := convert(b""):
+        yield whole
+
+
+def _read(source: IO[bytes], queue: asyncio.Queue[bytes], loop: asyncio.AbstractEventLoop) -> None:
+    read: Callable[[int], bytes] = getattr(source, "read1", source.read)
+    block = b"more"
+    while block:
+        block = read(BLOCK)
+        putting = queue.put(block)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        except (RuntimeError, CancelledError):  # the loop has ended before the source did
+            putting.close()
+            return
+
+
+def _converter(format_: Format) -> Callable[[bytes], bytes]:
+    """Pieces of whole samples into 16 kHz mono; an empty piece is the end."""
+    if format_ == LIVE:
+        return lambda data: data
+    try:
+        resample = plugins.load("speech", "resample")
+    except ImportError:
+        raise CommandFailed(
+            "This audio has to be resampled, which takes numpy: pip install 'svc[speech]', or send 16 kHz mono."
+        ) from None
+    return resample.Converter(format_).push  # type: ignore[no-any-return]
+
+
+class _Show:
+    """Draws on a terminal, prints the final in a pipe."""
+
+    def __init__(self, *, as_json: bool, live: bool, flush: Callable[[], Any]) -> None:
+        self._json, self._live, self._flush = as_json, live, flush
+        self._drawn = sys.stdout.isatty() and not as_json
+        self._partial = ""
+        self._finals: list[str] = []
+        self._error: str | None = None
+
+    async def message(self, message: dict[str, Any]) -> None:
+        """One message of the gateway."""
+        if self._json:
+            print(msgspec.json.encode(message).decode(), flush=True)
+        match message["type"]:
+            case "partial":
+                await self._grow(message["text"], message["is_stable"])
+            case "final":
+                self._line("")
+                self._partial = ""
+                self._finals.append(message["text"])
+                if self._drawn and message["text"]:
+                    print(message["text"], flush=True)
+            case "error":
+                self._error = message["message"]
+            case "closed" if message["reason"] != "client_close":
+                self._error = f"The gateway closed the session: {message['reason']}."
+
+    async def _grow(self, text: str, stable: bool) -> None:
+        if stable and self._drawn and self._live and text == self._partial and len(text) > LINE:
+            await self._flush()  # a pause in a live caption: the next words go on a new line
+        if not stable:
+            self._partial = text
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        if self._drawn:
+            width = shutil.get_terminal_size().columns - 1
+            shown = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+            sys.stdout.write(f"\r\x1b[K{shown}")
+            sys.stdout.flush()
+
+    def end(self, fault: BaseException | None) -> int:
+        """The exit status. Raises what went wrong."""
+        if isinstance(fault, Exception):
+            raise fault
+        if not self._drawn and not self._json and self._finals:
+            print(" ".join(text for text in self._finals if text), flush=True)
+        if self._error is not None:
+            raise CommandFailed(self._error)
+        return 0
