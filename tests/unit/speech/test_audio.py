@@ -1,0 +1,133 @@
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.errors import InvalidRequest
+from svc.speech.audio import Format, Joiner, read_wav
+from svc.speech.resample import Converter, Resampler, mono
+
+
+def wav(samples: bytes, *, tag: int = 1, channels: int = 1, rate: int = 8000, bits: int = 16, size: int | None = None):
+    head = struct.pack("<HHIIHH", tag, channels, rate, rate * channels * bits // 8, channels * bits // 8, bits)
+    data = struct.pack("<4sI", b"data", len(samples) if size is None else size) + samples
+    body = b"WAVE" + struct.pack("<4sI", b"LIST", 3) + b"abc\0" + struct.pack("<4sI", b"fmt ", len(head)) + head + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def test_a_wav_file_of_the_library():
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(44100)
+        file.writeframes(bytes(range(8)))
+    format_, samples = read_wav(buffer.getvalue())
+    assert (format_, bytes(samples)) == (Format(44100, 2, "s16"), bytes(range(8)))
+
+
+@pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF])
+def test_writers_to_a_pipe_do_not_know_the_size(size):
+    format_, samples = read_wav(wav(b"abcdef", size=size))
+    assert (format_.rate, bytes(samples)) == (8000, b"abcdef")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"RIFF",
+        b"ID3" + bytes(100),
+        b"RIFF\0\0\0\0WAVE",
+        wav(b"ab", tag=6),
+        wav(b"ab", bits=12),
+        wav(b"ab", channels=0),
+        wav(b"ab", rate=0),
+        b"RIFF\0\0\0\0WAVEdata\x02\0\0\0ab",
+        b"RIFF\0\0\0\0WAVEfmt \x04\0\0\0abcd",
+    ],
+)
+def test_what_is_no_wav_file_is_refused(data):
+    with pytest.raises(InvalidRequest):
+        read_wav(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data):
+    try:
+        format_, samples = read_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
+    except InvalidRequest:
+        return
+    assert len(samples) % format_.frame == 0
+
+
+@given(st.lists(st.binary(max_size=7)), st.integers(1, 8))
+def test_samples_are_joined_however_they_are_split(pieces, size):
+    joiner = Joiner(size)
+    out = [joiner.push(piece) for piece in pieces]
+    whole = b"".join(pieces)
+    assert all(len(piece) % size == 0 for piece in out)
+    assert b"".join(out) == whole[: len(whole) - len(whole) % size]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("u8", bytes([192, 64])),
+        ("s16", struct.pack("<2h", 16384, -16384)),
+        ("s24", bytes([0, 0, 64, 0, 0, 192])),
+        ("s32", struct.pack("<2i", 1 << 30, -(1 << 30))),
+        ("f32", struct.pack("<2f", 0.5, -0.5)),
+        ("f64", struct.pack("<2d", 0.5, -0.5)),
+    ],
+)
+def test_every_encoding(encoding, data):
+    assert mono(data, Format(16000, 1, encoding)).tolist() == [0.5, -0.5]
+    assert mono(data, Format(16000, 2, encoding)).tolist() == [0.0]
+
+
+def test_what_is_not_a_number_is_silence():
+    assert mono(struct.pack("<3f", float("nan"), float("inf"), 9.0), Format(16000, 1, "f32")).tolist() == [
+        0.0,
+        1.0,
+        1.0,
+    ]
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 24000, 32000, 44100, 48000, 96000])
+def test_a_tone_keeps_its_pitch_and_its_strength(rate):
+    seconds = np.arange(rate) / rate
+    tone = np.sin(2 * np.pi * 1000 * seconds).astype(np.float32)
+    resampler = Resampler(rate)
+    out = np.concatenate((resampler.push(tone), resampler.finish()))
+    assert abs(len(out) - 16000) <= 2
+    wanted = np.sin(2 * np.pi * 1000 * np.arange(len(out)) / 16000)
+    assert np.abs(out - wanted)[200:-200].max() < 1e-3
+
+
+def test_what_is_above_half_the_rate_is_gone():
+    high = np.sin(2 * np.pi * 9500 * np.arange(48000) / 48000).astype(np.float32)
+    assert np.abs(Resampler(48000).push(high)[100:]).max() < 1e-3
+
+
+@given(st.lists(st.integers(0, 700), max_size=8), st.sampled_from([8000, 16000, 44100, 48000]))
+def test_pieces_make_no_difference(sizes, rate):
+    noise = np.random.default_rng(1).normal(0, 0.1, sum(sizes)).astype(np.float32)
+    whole, parts = Resampler(rate), Resampler(rate)
+    one = np.concatenate((whole.push(noise), whole.finish()))
+    pieces, place = [], 0
+    for size in sizes:
+        pieces.append(parts.push(noise[place : place + size]))
+        place += size
+    np.testing.assert_allclose(np.concatenate((*pieces, parts.finish())), one, atol=1e-6)
+
+
+def test_the_converter_gives_what_the_socket_takes():
+    converter = Converter(Format(8000, 1, "s16"))
+    out = converter.push(struct.pack("<800h", *[1000] * 800)) + converter.push(b"")
+    assert abs(len(out) - 3200) <= 4
+    assert 990 <= np.frombuffer(out, "<i2")[800] <= 1001
