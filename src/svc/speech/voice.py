@@ -156,10 +156,11 @@ class Voice:
     def _end(self) -> None:
         pointer = self._endpointer
         length, cut, worthy = pointer.length, pointer.cut, pointer.speech >= MIN_SPEECH
-        self._span = (self._position - length, self._position - length + cut)
+        kept = min(cut, self._worth())
+        self._span = (self._position - length, self._position - length + kept)
         self._covered = cut == length and self._is_covered()
         if worthy:
-            self._ended = self._samples[: cut * WINDOW].copy()
+            self._ended = self._samples[: kept * WINDOW].copy()
         tail = self._samples[cut * WINDOW : length * WINDOW].copy()
         count = pointer.restart()
         if count:
@@ -170,6 +171,11 @@ class Voice:
             self._before.extend(row.copy() for row in windows)
         if not worthy:
             self._begin_segment()
+
+    def _worth(self) -> int:
+        """The windows of the open segment, without most of the silence at its end: models invent words for it."""
+        pointer = self._endpointer
+        return pointer.length - max(0, pointer.silence - SETTLED)
 
     def _is_covered(self) -> bool:
         """Whether the newest hypothesis has heard the last word, and a little after it."""
@@ -185,8 +191,8 @@ class Voice:
         if self._flushing:
             return (FLUSH if self._live else GO_ON), self._touched
         pointer = self._endpointer
-        if not self._live or pointer.speech < MIN_SPEECH or self._is_covered():
-            return None
+        if not self._live or self._inbox or pointer.speech < MIN_SPEECH or self._is_covered():
+            return None  # with more to come at once, a hypothesis would be out of date when it is made
         if pointer.silence >= SETTLED:
             return SETTLE, self._touched
         if pointer.speech < FIRST:
@@ -209,8 +215,8 @@ class Voice:
             self._guess()
 
     def _guess(self) -> None:
-        length = self._endpointer.length
-        self._decoded = length
+        self._decoded = self._endpointer.length
+        length = self._worth()
         self._chunks += 1
         begun = time.monotonic()
         before = self._prefix.stable
@@ -245,8 +251,9 @@ class Voice:
         pointer = self._endpointer
         try:
             if pointer.speech >= MIN_SPEECH:
-                span = (self._position - pointer.length, self._position)
-                samples = self._samples[: pointer.length * WINDOW]
+                kept = self._worth()
+                span = (self._position - pointer.length, self._position - pointer.length + kept)
+                samples = self._samples[: kept * WINDOW]
                 self._close(samples, covered=self._is_covered(), span=span, announce=False)
         finally:
             self._emit(Done(self.number, self._said, self._chunks, tuple(self._segments)))

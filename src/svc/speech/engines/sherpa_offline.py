@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
@@ -11,6 +12,8 @@ from svc.speech.model import Model
 from svc.speech.resample import Samples
 
 THREADS = 1
+TAIL = np.zeros(5120, np.float32)
+"""Silence after a segment: without it, a word that is cut off makes Moonshine repeat itself, or write digits."""
 
 
 def load(model: Model) -> Offline:
@@ -19,29 +22,27 @@ def load(model: Model) -> Offline:
 
 
 class Offline:
-    """One model. Whisper models are made per language, since the library fixes it at loading."""
+    """One model; it is its own hearing, since each hypothesis is made from the whole segment."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-        self._recognizers: dict[str | None, Any] = {None: _make(model, None)}
+        self._recognizer = _make(model)
 
     def begin(self, language: str | None) -> Offline:
-        """Segments share everything: each is decoded as a whole."""
+        """These models choose the language by themselves, or have one."""
         return self
 
     def text(self, samples: Samples) -> str:
         """Decodes the segment."""
-        recognizer = self._recognizers[None]
-        stream = recognizer.create_stream()
-        stream.accept_waveform(16000, samples)
-        recognizer.decode_stream(stream)
+        stream = self._recognizer.create_stream()
+        stream.accept_waveform(16000, np.concatenate((samples, TAIL)))
+        self._recognizer.decode_stream(stream)
         text: str = stream.result.text
         return text.strip()
 
     final = text
 
 
-def _make(model: Model, language: str | None) -> Any:
+def _make(model: Model) -> Any:
     maker = sherpa_onnx.OfflineRecognizer
     files, extra = model.files, {"num_threads": THREADS, **model.options}
     match model.family:

@@ -1,0 +1,190 @@
+"""What clients, operators and processes do wrong, against a real gateway."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import websockets
+
+from tests.speech import material
+from tests.speech.gateway import Gateway, check_promises, session
+from tests.speech.gateway import gateway as run
+
+
+async def test_wrong_messages_are_errors_and_the_session_goes_on(gateway: Gateway, clips: dict[str, Path]):
+    wrong = ["", "[]", "{", '{"type":"bye"}', '{"type":"config","vad":"yes"}', "x" * 10_000_000]
+    async with session(gateway) as client:
+        for text in wrong:
+            await client.socket.send(text)
+            assert (await client.get("error"))["code"] == "invalid_request"
+        await client.audio(material.pcm(clips["en-hello-world"]))
+        await client.say(type="flush")
+        assert material.words((await client.get("final"))["text"]) == ["hello", "world"]
+
+
+async def test_a_hundred_thousand_tiny_frames(gateway: Gateway, clips: dict[str, Path]):
+    audio = material.pcm(clips["en-counting"])
+    sizes = len(audio) // 100_000 + 1
+    async with session(gateway) as client, session(gateway) as other:
+        await client.say(type="config")
+        await client.get("ready")
+        sending = asyncio.create_task(client.audio(audio + bytes(100_000 * sizes - len(audio)), frame=sizes))
+        await other.audio(material.pcm(clips["en-hello-world"]))  # others are served meanwhile
+        await other.say(type="flush")
+        assert material.words((await other.get("final"))["text"]) == ["hello", "world"]
+        await sending
+        await client.say(type="flush")
+        final = await client.get("final")
+    assert material.errors(material.TEXTS["en-counting"], final["text"]) <= 1
+    check_promises(client.heard)
+
+
+async def test_audio_that_comes_far_too_fast_is_slowed_down_and_not_kept(gateway: Gateway, clips: dict[str, Path]):
+    audio = material.pcm(clips["en-counting"]) * 20  # a minute in one frame
+    async with session(gateway) as client:
+        await client.socket.send(audio)
+        await client.say(type="flush")
+        final = await client.get("final", timeout=60)
+    assert final["duration_ms"] == round(len(audio) / 32)
+    assert len(material.words(final["text"])) > 150
+    check_promises(client.heard)
+
+
+@pytest.mark.parametrize("cut", ["before config", "in audio", "after flush"])
+async def test_clients_that_vanish_leave_room(gateway: Gateway, clips: dict[str, Path], cut: str):
+    for _ in range(20):  # more than there are places
+        async with session(gateway) as client:
+            if cut != "before config":
+                await client.say(type="config")
+                await client.get("ready")
+                await client.audio(material.pcm(clips["en-hello-world"]))
+            if cut == "after flush":
+                await client.say(type="flush")
+            client.socket.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ({"model": "no-such-model"}, "model_not_found"),
+        ({"model": "moonshine-tiny-en@9"}, "model_not_found"),
+        ({"model": "../../etc"}, "model_not_found"),
+        ({"model_dir": "/etc"}, "invalid_request"),
+        ({"model_dir": "relative"}, "invalid_request"),
+        ({"model_dir": "/no\0thing"}, "invalid_request"),
+        ({"language": "fr"}, "invalid_request"),
+    ],
+)
+async def test_what_is_not_to_be_had(gateway: Gateway, config: dict[str, str], code: str):
+    async with session(gateway) as client:
+        await client.say(type="config", **config)
+        error = await client.get("error")
+        assert error["code"] == code
+        if "language" in config:
+            assert "en" in error["message"]
+        await client.say(type="config", model="moonshine-tiny-en@1", language="en-GB")
+        await client.get("ready")
+
+
+@pytest.fixture
+def small(tmp_path: Path, model: Path) -> Iterator[Gateway]:
+    """A gateway with two places, short patience, and a folder of models that the operator allowed."""
+    allowed = tmp_path / "allowed"
+    shutil.copytree(model, allowed / "mine")
+    shutil.copytree(model, tmp_path / "outside")
+    (allowed / "link").symlink_to(tmp_path / "outside")
+    (allowed / "mine" / "stt.json").unlink()  # known by its files
+    (allowed / "mine" / "model_metadata.json").write_text('{"model_id": "my-own"}')
+    shutil.copytree(allowed / "mine", allowed / "broken")
+    (allowed / "broken" / "encoder_model.ort").write_bytes(b"no model")
+    shutil.copytree(allowed / "mine", allowed / "exits")
+    shutil.copy(model / "encoder_model.ort", allowed / "exits" / "silero_vad.onnx")
+    config = f'[speech]\nmax_sessions = 2\nidle_timeout = 2\nmodel_dirs = ["{allowed}"]\n'
+    with run(tmp_path, config) as running:
+        yield running
+
+
+async def test_folders_that_the_operator_allowed(small: Gateway, tmp_path: Path, clips: dict[str, Path]):
+    allowed = tmp_path / "allowed"
+    async with session(small) as client:
+        await client.say(type="config", model_dir=str(allowed / "mine"))
+        assert (await client.get("ready"))["model"] == "my-own"
+        await client.audio(material.pcm(clips["en-hello-world"]))
+        await client.say(type="flush")
+        assert material.words((await client.get("final"))["text"]) == ["hello", "world"]
+        for outside in (tmp_path / "outside", allowed / "link", allowed / ".." / "outside", allowed / "none"):
+            await client.say(type="config", model_dir=str(outside))
+            assert (await client.get("error"))["code"] == "invalid_request"
+        for unfit in ("broken", "exits", ""):
+            await client.say(type="config", model_dir=str(allowed / unfit))
+            assert (await client.get("error"))["code"] == "asr_error"
+        await client.say(type="config")
+        await client.get("ready")
+
+
+async def test_no_room_then_room_again(small: Gateway):
+    async with session(small) as one:
+        async with session(small) as two:
+            async with session(small) as three:
+                error = json.loads(await three.socket.recv())
+                assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
+                with pytest.raises(websockets.ConnectionClosed):
+                    await three.socket.recv()
+                assert three.socket.close_code == 1013
+            await two.say(type="config")
+            await two.get("ready")
+            await two.say(type="close")
+            await two.get("closed")
+        await one.say(type="config")
+        await one.get("ready")
+        async with session(small) as four:
+            await four.say(type="config")
+            await four.get("ready")
+
+
+async def test_who_says_nothing_is_sent_away(small: Gateway):
+    async with session(small) as client:
+        assert (await client.get("closed", timeout=10))["reason"] == "idle_timeout"
+        with pytest.raises(websockets.ConnectionClosed):
+            await client.socket.recv()
+        assert client.socket.close_code == 1000
+
+
+async def test_a_worker_that_is_killed(small: Gateway, clips: dict[str, Path]):
+    audio = material.pcm(clips["beckett"])
+    async with session(small) as client:
+        await client.audio(audio)
+        await client.get("partial")
+        while not client.partials()[-1]["is_stable"]:
+            await client.get("partial")
+        (worker,) = small.workers()
+        os.kill(worker, signal.SIGKILL)
+        assert (await client.get("error"))["code"] == "asr_error"
+        await client.audio(audio)
+        await client.say(type="flush")
+        final = await client.get("final")
+        assert final["duration_ms"] == round(2 * len(audio) / 32)
+        assert "fail better" in final["text"].lower()
+        check_promises(client.heard)
+        assert small.workers() != [worker]
+
+
+async def test_the_server_says_goodbye(small: Gateway):
+    async with session(small) as client:
+        await client.say(type="config")
+        await client.get("ready")
+        workers = small.workers()
+        small.process.send_signal(signal.SIGTERM)
+        assert (await client.get("closed", timeout=10))["reason"] == "server_shutdown"
+    assert small.process.wait(10) == 0
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert workers
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
