@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from svc.recipes import make, recipe
-
 WIDTH = 24
 
 
@@ -23,13 +21,6 @@ def home() -> Path:
 def registry_root() -> Path:
     """Where models lie, `SVC_REGISTRY_ROOT`."""
     return Path(os.environ.get("SVC_REGISTRY_ROOT") or home() / "registry").expanduser()
-
-
-def add_models(names: Sequence[str]) -> None:
-    """Makes models that are not there yet, with a progress bar on a terminal. Raises what recipes raise."""
-    with Progress() as progress:
-        for name in names:
-            make.make(recipe.load(name, home() / "recipes"), registry_root(), progress)
 
 
 class Progress:

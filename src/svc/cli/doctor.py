@@ -1,4 +1,4 @@
-"""Say what is configured, reachable and missing, and how to mend it.
+"""Says what is configured, reachable and missing, and how to mend it.
 
 No key is ever shown. The exit status is 1 when something has to be mended before `svc up` works.
 

@@ -1,4 +1,4 @@
-"""Run the gateway alone.
+"""Runs the gateway alone.
 
 It listens on 127.0.0.1:3000 unless told otherwise. Providers are offered when their key is set.
 

@@ -40,13 +40,21 @@ def run(args: argparse.Namespace) -> int:
     return _rm(args.name) if args.action == "rm" else _ls(args.json)
 
 
-def _add(name: str) -> int:
-    recipe = load(name, base.home() / "recipes")
+def add(name: str) -> tuple[Path, bool]:
+    """Makes a model unless it is there, with a progress bar on a terminal: its folder, and whether it is new.
+
+    Raises UsageError for an unknown name, CommandFailed when the model cannot be made.
+    """
+    recipe, root = load(name, base.home() / "recipes"), base.registry_root()
     with base.Progress() as progress:
-        root = base.registry_root()
         made = make.make(recipe, root, progress, place=lambda folder, _, place_root: placing.place(folder, place_root))
         placing.ensure(make.content(recipe, root), root)
-    print(f"{name} {'added' if made else 'is there already'}: {make.content(recipe, base.registry_root())}")
+    return make.content(recipe, root), made
+
+
+def _add(name: str) -> int:
+    folder, made = add(name)
+    print(f"{name} {'added' if made else 'is there already'}: {folder}")
     return 0
 
 

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 import msgspec
 
 from svc import app, settings
-from svc.cli import _running, base
+from svc.cli import _running, models
 from svc.gateway import local
 from svc.settings import Settings
 
@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
         app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
         app.listen(found.gateway.host, args.registry_port) as registry,
     ):
-        base.add_models(_models(found))
+        for name in _models(found):
+            models.add(name)
         try:
             app.serve_both(found, gateway, registry, lambda *addresses: _announce(found, key, *addresses))
         finally:
