@@ -64,10 +64,12 @@ class Request:
         """The page that a browser sends it for."""
 
     def head(self, method: bytes, version: str, limit: int) -> None:
-        """Reads what matters of the head; raises InvalidRequest when it is over `limit` bytes or MAX_HEADERS."""
+        """Reads what matters of the head; raises InvalidRequest for another HTTP, over `limit` bytes or MAX_HEADERS."""
         self.headed = True
         self.method = method
         self.path = self.url.partition(b"?")[0]
+        if version not in ("1.0", "1.1"):
+            raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0.")
         self.chunkable = version == "1.1"
         if len(self.headers) > MAX_HEADERS:
             raise InvalidRequest(f"The request has more than {MAX_HEADERS} headers.")

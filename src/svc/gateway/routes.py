@@ -124,7 +124,9 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         *(extra or []),
         WebSocketRoute("/{path:path}", no_socket),
     ]
-    return Starlette(routes=routes, middleware=_middleware(plane), exception_handlers=_handlers(plane))
+    app = Starlette(routes=routes, middleware=_middleware(plane), exception_handlers=_handlers(plane))
+    app.router.redirect_slashes = False  # it would send strangers to whatever the Host header says
+    return app
 
 
 async def authenticated(plane: Plane, request: Request) -> Key:
@@ -151,7 +153,7 @@ def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Ex
 
     async def http(request: Request, error: Exception) -> Response:
         try:
-            if request.url.path.startswith("/v1/"):
+            if f"{request.url.path}/".startswith("/v1/"):
                 await authenticated(plane, request)  # without a key even unknown paths are 401
         except SvcError as refusal:
             return error_response(refusal)
