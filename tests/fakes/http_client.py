@@ -22,9 +22,14 @@ class Got:
     def __init__(self) -> None:
         self.status = 0
         self.header_list: list[tuple[str, str]] = []
-        self.body = b""
+        self.pieces: list[bytes] = []
         self.whole = False
         self.headed = False
+
+    @property
+    def body(self) -> bytes:
+        self.pieces[:] = [b"".join(self.pieces)]
+        return self.pieces[0]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -136,7 +141,7 @@ class RawClient:
         self._got.headed = True
 
     def on_body(self, data: bytes) -> None:
-        self._got.body += data
+        self._got.pieces.append(data)
 
     def on_message_complete(self) -> None:
         if self._got.status >= 200:

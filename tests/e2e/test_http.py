@@ -1,0 +1,597 @@
+"""The front door on a bare socket: paths, methods, bodies, limits, request ids, and requests that no library sends."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.fakes import openai_wire
+from tests.fakes.http_client import request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, sse
+
+CHAT = {"model": GPT, "messages": HI}
+BODY = json.dumps(CHAT).encode()
+MIB = 1024 * 1024
+
+
+def chunked(*pieces: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+def post(headers: str, body: bytes = b"", path: str = "/v1/chat/completions") -> bytes:
+    """A POST with exactly these headers (and host and key)."""
+    top = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n{headers}\r\n"
+    return top.encode("latin-1") + body
+
+
+# paths and methods
+
+
+@pytest.mark.parametrize("path", ["/v1/nope", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/models/a/b/c"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_unknown_path(gateway: Gateway, method: str, path: str) -> None:
+    got = gateway.request(method, path)
+    assert got.status in (404, 405)
+    assert got.code in ("not_found", "model_not_found", "method_not_allowed")
+    assert got.json["error"]["type"] == "invalid_request_error"
+    unknown = gateway.request(method, path, key=None)
+    assert (unknown.status, unknown.code) == (401, "authentication_error")
+    assert unknown.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/health/", "/favicon.ico", "/v2/models"])
+def test_unknown_path_outside(gateway: Gateway, path: str) -> None:
+    got = gateway.request("GET", path, key=None)
+    assert (got.status, got.code) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/messages", "POST"),
+        ("GET", "/v1/messages", "POST"),
+        ("POST", "/v1/models", "GET"),
+        ("DELETE", "/v1/models/gpt-4o", "GET"),
+        ("POST", "/health", "GET"),
+    ],
+)
+def test_wrong_method(gateway: Gateway, method: str, path: str, allow: str) -> None:
+    got = gateway.request(method, path)
+    assert (got.status, got.code) == (405, "method_not_allowed")
+    assert got.json["error"]["type"] == "invalid_request_error"
+    assert allow in got.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/chat/completions", "/nope"])
+def test_head_has_no_body(gateway: Gateway, path: str) -> None:
+    with gateway.raw() as client:
+        got = client.request("HEAD", path, key=KEY)
+        assert got.status == {"/health": 200, "/v1/models": 200, "/nope": 404}.get(path, 405)
+        assert client.request("GET", "/health").status == 200
+
+
+def test_options_without_cors(gateway: Gateway) -> None:
+    got = gateway.request("OPTIONS", "/v1/chat/completions", headers={"origin": "https://app.example"})
+    assert got.status == 405
+    assert "access-control-allow-origin" not in got.headers
+    assert "access-control-allow-origin" not in gateway.chat(headers={"origin": "https://app.example"}).headers
+
+
+def test_cors_when_it_is_set(start_gateway: StartGateway) -> None:
+    started = start_gateway(config='[gateway]\ncors_origins = ["https://app.example"]\n')
+    asked = {
+        "origin": "https://app.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+    for path in ("/v1/chat/completions", "/v1/models"):
+        got = started.request("OPTIONS", path, key=None, headers=asked)
+        assert got.status in (200, 204)
+        assert got.headers["access-control-allow-origin"] == "https://app.example"
+        assert "authorization" in got.headers["access-control-allow-headers"].lower()
+    for stream in (False, True):
+        got = started.chat(stream=stream, headers={"origin": "https://app.example"})
+        assert got.headers["access-control-allow-origin"] == "https://app.example"
+    refused = started.chat(headers={"origin": "https://app.example", "authorization": "Bearer no"})
+    assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, "https://app.example")
+    other = started.chat(headers={"origin": "https://evil.example"})
+    assert other.headers.get("access-control-allow-origin") is None
+
+
+@pytest.mark.parametrize("path", ["/v1//chat/completions", "/v1/chat%2Fcompletions", "/v1/./models", "//v1/models"])
+def test_other_ways_to_write_the_path_lead_nowhere(gateway: Gateway, path: str) -> None:
+    assert gateway.request("POST", path, CHAT).status in (404, 405)
+
+
+def test_query_on_a_hot_route(gateway: Gateway) -> None:
+    assert gateway.request("POST", "/v1/chat/completions?api-version=1", CHAT).status == 200
+
+
+# keys
+
+
+@pytest.mark.parametrize(
+    "value", ["", "Bearer", "Bearer ", "Basic dGVzdDp0ZXN0", KEY, "Bearer  ", "Bearer \xff\xfe", "Bearer " + "x" * 9000]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+def test_malformed_authorization(gateway: Gateway, path: str, value: str) -> None:
+    method = "GET" if path == "/v1/models" else "POST"
+    got = gateway.request(method, path, BODY if method == "POST" else None, headers={"authorization": value})
+    assert (got.status, got.code) == (401, "authentication_error")
+    assert got.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_has_no_case(gateway: Gateway, scheme: str) -> None:
+    assert gateway.request("GET", "/v1/models", headers={"authorization": f"{scheme} {KEY}"}).status == 200
+
+
+def test_no_keys_configured_lets_nobody_in(start_gateway: StartGateway) -> None:
+    started = start_gateway(env={"SVC_API_KEYS": ""})
+    assert started.chat().status == 401
+    assert started.chat(headers={"authorization": ""}).status == 401
+    assert started.request("GET", "/health", key=None).status == 200
+
+
+def test_several_keys(start_gateway: StartGateway) -> None:
+    started = start_gateway(env={"SVC_API_KEYS": "first-key, second-key,,"})
+    for key, status in [("first-key", 200), ("second-key", 200), ("third-key", 401), ("first-key, second-key", 401)]:
+        assert started.request("POST", "/v1/chat/completions", CHAT, key=key).status == status
+
+
+def test_a_wrong_key_is_refused_before_the_body_is_read(gateway: Gateway) -> None:
+    assert gateway.request("POST", "/v1/chat/completions", b"{nope", key="wrong").status == 401
+
+
+# bodies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"{nope}",
+        b'{"model": "gpt-4o"',
+        b"null",
+        b"[]",
+        b'"text"',
+        b"42",
+        b'{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "\xff"}]}',
+        b'\xff\xfe{\x00"\x00',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"model": "gpt-4o-mini", "messages": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"model": "gpt-4o-mini", "messages": NaN}',
+        b"model=gpt-4o&messages=hi",
+        BODY + b"x",
+        BODY + BODY,
+        b"\x00" + BODY,
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_malformed_body(gateway: Gateway, fakes: dict[str, FakeProvider], body: bytes) -> None:
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        got = gateway.request("POST", path, body)
+        assert got.status == 400
+        error = got.json["error"]
+        assert error["type"] == "invalid_request_error"
+        if path != "/v1/messages":
+            assert error["code"] == "invalid_request"
+        assert 5 < len(error["message"]) < 500
+    assert not any(fake.requests for fake in fakes.values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model": None}, "model"),
+        ({"model": 3}, "model"),
+        ({"model": ""}, "model"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hi"}, "messages"),
+        ({"messages": ["Hi"]}, "messages"),
+        ({"messages": [{"content": "Hi"}]}, "role"),
+        ({"messages": [{"role": "wizard", "content": "Hi"}]}, "role"),
+        ({"messages": [{"role": 1, "content": "Hi"}]}, "role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "content"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": -1}, "top_p"),
+        ({"top_p": []}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "10"}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"model": "gpt-4o-mini" * 10_000}, "model"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_fields_that_are_refused(
+    gateway: Gateway, fakes: dict[str, FakeProvider], fields: dict[str, object], named: str
+) -> None:
+    given = {key: value for key, value in {**CHAT, **fields}.items() if value is not None}
+    got = gateway.request("POST", "/v1/chat/completions", given)
+    expected = (404, "model_not_found") if len(str(given.get("model"))) > 1000 else (400, "invalid_request")
+    assert (got.status, got.code) in (expected, (400, "invalid_request"))
+    error = got.json["error"]
+    assert named in error["message"] or named in (error["param"] or "")
+    assert len(error["message"]) < 500
+    assert not any(fake.requests for fake in fakes.values())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 2},
+        {"temperature": 2.0},
+        {"top_p": 0},
+        {"top_p": 1},
+        {"max_tokens": 1},
+        {"temperature": None, "top_p": None, "max_tokens": None, "stream": None, "stop": None},
+        {"messages": [{"role": "developer", "content": "Be brief."}, *HI]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+        {"messages": [{"role": "function", "name": "f", "content": "1"}, *HI]},
+    ],
+    ids=str,
+)
+def test_fields_at_their_bounds(gateway: Gateway, fields: dict[str, object]) -> None:
+    assert gateway.request("POST", "/v1/chat/completions", {**CHAT, **fields}).status == 200
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["", "application/json", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"],
+)
+def test_any_content_type_may_carry_json(gateway: Gateway, kind: str) -> None:
+    assert gateway.chat(headers={"content-type": kind}).status == 200
+
+
+def test_multipart_is_refused(gateway: Gateway) -> None:
+    got = gateway.chat(headers={"content-type": "multipart/form-data; boundary=x"})
+    assert (got.status, got.code) == (400, "invalid_request")
+
+
+def test_body_up_to_the_limit(start_gateway: StartGateway) -> None:
+    started = start_gateway(config="[gateway]\nmax_body = 1\n")
+    padded = BODY + b" " * (MIB - len(BODY))
+    assert started.request("POST", "/v1/chat/completions", padded).status == 200
+    got = started.request("POST", "/v1/chat/completions", padded + b" ")
+    assert (got.status, got.code) == (413, "invalid_request")
+    assert got.json["error"]["type"] == "invalid_request_error"
+    got = started.request("POST", "/v1/messages", padded + b" ")
+    assert (got.status, got.json["type"]) == (413, "error")
+    with started.raw() as client:  # said, and refused before it comes
+        client.send(post(f"content-length: {2 * MIB}\r\n"))
+        assert client.read().status == 413
+    with started.raw() as client:
+        client.send(post("transfer-encoding: chunked\r\n", b"%x\r\n" % (2 * MIB) + b" " * (MIB + 1)))
+        assert client.read().status == 413
+
+
+def test_default_limit_is_32_mib(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        client.send(post(f"content-length: {32 * MIB + 1}\r\n"))
+        assert client.read().status == 413
+    padded = BODY + b" " * (20 * MIB)
+    assert gateway.request("POST", "/v1/chat/completions", padded).status == 200
+
+
+def test_a_length_beyond_reason(gateway: Gateway) -> None:
+    for length in ("99999999999999999999999999", "18446744073709551616", "9223372036854775807"):
+        with gateway.raw() as client:
+            client.send(post(f"content-length: {length}\r\n"))
+            assert client.read().status in (400, 413)
+
+
+def test_chunked_request(gateway: Gateway, provider_a: FakeProvider) -> None:
+    pieces = [BODY[at : at + 5] for at in range(0, len(BODY), 5)]
+    with gateway.raw() as client:
+        client.send(post("transfer-encoding: chunked\r\ncontent-type: application/json\r\n", chunked(*pieces)))
+        assert client.read().status == 200
+    seen = provider_a.wait()
+    assert seen.json["messages"] == HI
+
+
+def test_a_body_in_single_bytes(gateway: Gateway) -> None:
+    whole = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
+    with gateway.raw() as client:
+        for at in range(len(whole)):
+            client.send(whole[at : at + 1])
+        assert client.read().status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/nope"])
+def test_expect_100_continue(gateway: Gateway, path: str) -> None:
+    with gateway.raw() as client:
+        client.send(post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", path=path))
+        assert client.socket.recv(1000).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        client.send(BODY)
+        assert client.read().status == (200 if path != "/v1/nope" else 404)
+
+
+def test_expect_with_a_wrong_key_is_refused_at_once(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        headers = {"expect": "100-continue", "content-length": "500"}
+        client.send(request_bytes("POST", "/v1/chat/completions", None, key="wrong", headers=headers))
+        assert client.read().status == 401
+
+
+# request ids
+
+
+def test_request_ids(gateway: Gateway) -> None:
+    found = [
+        gateway.request("GET", "/health", key=None),
+        gateway.request("GET", "/v1/models"),
+        gateway.request("GET", "/v1/models", key=None),
+        gateway.request("GET", "/nope"),
+        gateway.request("DELETE", "/v1/models"),
+        gateway.chat(),
+        gateway.chat(stream=True),
+        gateway.chat("nope"),
+        gateway.chat(headers={"authorization": "Bearer no"}),
+        gateway.message(),
+        gateway.request("POST", "/v1/chat/completions", b"{"),
+        gateway.request("POST", "/v1/chat/completions", BODY, headers={"content-length": str(99 * MIB)}),
+    ]
+    with gateway.raw() as client:
+        client.send(b"garbage\r\n\r\n")
+        found.append(client.read())
+    ids = [got.headers["x-request-id"] for got in found]
+    assert len(set(ids)) == len(ids)
+    assert all(8 <= len(one) <= 64 for one in ids)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+def test_the_clients_own_id_is_echoed_and_is_not_ours(gateway: Gateway, path: str) -> None:
+    method = "GET" if path == "/v1/models" else "POST"
+    got = gateway.request(method, path, CHAT if method == "POST" else None, headers={"x-request-id": "mine-42"})
+    assert got.status == 200
+    assert got.headers["x-client-request-id"] == "mine-42"
+    assert got.headers["x-request-id"] != "mine-42"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+@pytest.mark.parametrize("value", ["x" * 5000, "a\tb", "ünï"])
+def test_a_hostile_id_does_no_harm(gateway: Gateway, path: str, value: str) -> None:
+    method = "GET" if path == "/v1/models" else "POST"
+    got = gateway.request(method, path, CHAT if method == "POST" else None, headers={"x-request-id": value})
+    assert got.status == 200
+    assert len(got.headers.get("x-client-request-id", "")) <= 200
+
+
+def test_no_upstream_tried_no_provider_named(gateway: Gateway) -> None:
+    malformed = gateway.request("POST", "/v1/chat/completions", b"{")
+    for got in (gateway.chat("nope"), malformed, gateway.request("GET", "/v1/models")):
+        assert "x-svc-provider" not in got.headers
+        assert "x-svc-attempts" not in got.headers
+
+
+def test_every_error_has_the_same_shape(gateway: Gateway) -> None:
+    for got in (
+        gateway.request("GET", "/nope"),
+        gateway.request("GET", "/v1/models", key=None),
+        gateway.request("PUT", "/health"),
+        gateway.chat("nope"),
+        gateway.chat(temperature=9),
+    ):
+        assert set(got.json["error"]) == {"message", "type", "code", "param"}
+        assert got.headers["content-type"].startswith("application/json")
+
+
+# connections
+
+
+def test_hot_and_cold_on_one_connection(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        for _ in range(3):
+            assert client.request("GET", "/v1/models", key=KEY).status == 200
+            assert client.request("POST", "/v1/chat/completions", CHAT, key=KEY).status == 200
+            assert client.request("GET", "/nope", key=KEY).status == 404
+            assert client.request("POST", "/v1/chat/completions", {**CHAT, "stream": True}, key=KEY).whole
+            assert client.request("POST", "/v1/chat/completions", CHAT, key="wrong").status == 401
+            assert client.request("POST", "/v1/chat/completions", b"{", key=KEY).status == 400
+            assert client.request("GET", "/health").status == 200
+
+
+def test_pipelined_requests_are_answered_in_order(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(
+        *[answer(200, openai_wire.chat(text)) for text in ("one", "two")], sse(openai_wire.stream("three"))
+    )
+    hot = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
+    stream = request_bytes("POST", "/v1/chat/completions", {**CHAT, "stream": True}, key=KEY)
+    cold = request_bytes("GET", "/health")
+    with gateway.raw() as client:
+        client.send(hot + cold + hot + stream + cold)
+        assert client.read().json["choices"][0]["message"]["content"] == "one"
+        assert client.read().json["status"] == "ok"
+        assert client.read().json["choices"][0]["message"]["content"] == "two"
+        assert client.read().body.endswith(b"data: [DONE]\n\n")
+        assert client.read().json["status"] == "ok"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/chat/completions"])
+def test_connection_close_is_heeded(gateway: Gateway, path: str) -> None:
+    method, body = ("GET", None) if path == "/health" else ("POST", CHAT)
+    with gateway.raw() as client:
+        got = client.request(method, path, body, key=KEY, headers={"connection": "close"})
+        assert (got.status, got.headers["connection"]) == (200, "close")
+        assert client.closed()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_http_1_0(gateway: Gateway, stream: bool) -> None:
+    body = json.dumps({**CHAT, "stream": stream}).encode()
+    with gateway.raw() as client:
+        top = (
+            f"POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        client.send(top.encode() + body)
+        got = client.read()
+        assert got.status == 200
+        assert "transfer-encoding" not in got.headers
+        assert client.closed()
+        assert got.body.endswith(b"data: [DONE]\n\n" if stream else b"}")
+
+
+def test_http_1_0_with_keep_alive_is_answered(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        client.send(b"GET /health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        assert client.read().status == 200
+
+
+SMUGGLED = {
+    "both lengths": post(f"content-length: {len(BODY)}\r\ntransfer-encoding: chunked\r\n", chunked(BODY)),
+    "two lengths": post(f"content-length: {len(BODY)}\r\ncontent-length: 5\r\n", BODY),
+    "list of lengths": post(f"content-length: {len(BODY)}, {len(BODY)}\r\n", BODY),
+    "negative length": post("content-length: -1\r\n", BODY),
+    "signed length": post(f"content-length: +{len(BODY)}\r\n", BODY),
+    "hex length": post("content-length: 0x10\r\n", BODY),
+    "unknown coding": post("transfer-encoding: gzip\r\n", chunked(BODY)),
+    "chunked not last": post("transfer-encoding: chunked, gzip\r\n", chunked(BODY)),
+    "hidden coding": post("transfer-encoding: xchunked\r\n", chunked(BODY)),
+    "space before the colon": post("transfer-encoding : chunked\r\n", chunked(BODY)),
+    "bad chunk size": post("transfer-encoding: chunked\r\n", b"zz\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "negative chunk size": post("transfer-encoding: chunked\r\n", b"-5\r\nhello\r\n0\r\n\r\n"),
+    "chunk size too large": post("transfer-encoding: chunked\r\n", b"f" * 20 + b"\r\nhello"),
+    "chunk without its end": post("transfer-encoding: chunked\r\n", b"5\r\nhelloXX0\r\n\r\n"),
+    "bare LF": b"GET /health HTTP/1.1\nhost: x\n\n",
+    "bare LF in the head": b"GET /health HTTP/1.1\r\nhost: x\nx-a: b\r\n\r\n",
+    "bare CR": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: b\rx-c: d\r\n\r\n",
+    "NUL in a header": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: b\x00c\r\n\r\n",
+    "folded header": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c\r\n\r\n",
+    "space in the name": b"GET /health HTTP/1.1\r\nhost: x\r\nx a: b\r\n\r\n",
+    "no colon": b"GET /health HTTP/1.1\r\nhost: x\r\nnonsense\r\n\r\n",
+    "no version": b"GET /health\r\n\r\n",
+    "unknown version": b"GET /health HTTP/9.9\r\nhost: x\r\n\r\n",
+    "unknown method": b"BREW /health HTTP/1.1\r\nhost: x\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x00\xf1\x01\x00\x00\xed\x03\x03" + b"\x00" * 100,
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", SMUGGLED)
+def test_what_could_be_read_in_two_ways_is_refused(gateway: Gateway, fakes: dict[str, FakeProvider], what: str) -> None:
+    with gateway.raw() as client:
+        client.send(SMUGGLED[what])
+        got = client.read()
+        assert 400 <= got.status < 500
+        assert got.json["error"]["code"] in ("invalid_request", "method_not_allowed")
+        assert client.closed()
+    assert not any(fake.requests for fake in fakes.values())
+    assert gateway.request("GET", "/health").status == 200
+
+
+def test_no_host(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        client.send(b"GET /health HTTP/1.1\r\n\r\n")
+        assert client.read().status in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-many: a\r\n" * 20_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"a" * 200_000 + b": b\r\n\r\n",
+        post("x-big: " + "a" * 200_000 + f"\r\ncontent-length: {len(BODY)}\r\n", BODY),
+        b"GET /health HTTP/1.1\r\nhost: x\r\nx-never-ending: " + b"a" * 200_000,
+    ],
+    ids=["path", "value", "many", "name", "hot", "no end"],
+)
+def test_head_too_large(gateway: Gateway, head: bytes) -> None:
+    with gateway.raw() as client:
+        client.send(head)
+        got = client.read()
+        assert got.status in (400, 414, 431)
+        assert got.code == "invalid_request"
+        assert client.closed()
+
+
+def test_a_head_of_ordinary_size_is_taken(gateway: Gateway) -> None:
+    assert gateway.chat(headers={"x-big": "a" * 16_000}).status == 200
+    assert gateway.chat(headers={f"x-header-{number}": "a" for number in range(80)}).status == 200
+
+
+def test_slow_head_and_slow_body(start_gateway: StartGateway) -> None:
+    started = start_gateway(config="[gateway]\nheader_timeout = 0.4\nbody_timeout = 0.4\n")
+    for sent in (b"G", b"GET /health HTTP/1.1\r\nhost: ", post("content-length: 100\r\n", b'{"model"')):
+        with started.raw() as client:
+            began = time.monotonic()
+            client.send(sent)
+            got = client.read()
+            assert (got.status, got.code) == (408, "invalid_request")
+            assert 0.3 <= time.monotonic() - began < 2
+            assert client.closed()
+
+
+def test_a_head_that_drips(start_gateway: StartGateway) -> None:
+    """One byte now and then does not keep the connection: the limit is for the whole head."""
+    started = start_gateway(config="[gateway]\nheader_timeout = 0.5\n")
+    with started.raw() as client:
+        began = time.monotonic()
+        client.send(b"GET /health HTTP/1.1\r\nx-a: ")
+        client.socket.settimeout(0.1)
+        while time.monotonic() - began < 5:
+            try:
+                client.send(b"a")
+                if client.socket.recv(100):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert 0.4 <= time.monotonic() - began < 2
+
+
+def test_an_idle_connection_is_closed(start_gateway: StartGateway) -> None:
+    started = start_gateway(config="[gateway]\nkeep_alive = 1\nheader_timeout = 0.3\n")
+    with started.raw() as unused, started.raw() as used:
+        assert used.request("GET", "/health").status == 200
+        began = time.monotonic()
+        assert used.closed()
+        assert unused.closed()
+        assert time.monotonic() - began < 4
+
+
+def test_a_client_that_says_half_and_leaves(gateway: Gateway) -> None:
+    for part in (b"", b"POST /v1", post("content-length: 100\r\n", b"{")):
+        with gateway.raw() as client:
+            client.send(part)
+    with gateway.raw() as client:
+        client.send(post("content-length: 100\r\n", b"{"))
+        client.reset()
+    assert gateway.request("GET", "/health").status == 200
+
+
+def test_many_at_once(gateway: Gateway) -> None:
+    """Slow ones do not hinder the others."""
+    with ThreadPoolExecutor(32) as pool:
+        statuses = list(pool.map(lambda number: gateway.chat(stream=bool(number % 2)).status, range(200)))
+    assert statuses == [200] * 200
+
+
+def test_headers_of_the_client_do_not_reach_the_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
+    gateway.chat(headers={"cookie": "session=secret", "x-forwarded-for": "10.0.0.9", "openai-organization": "org-1"})
+    sent = provider_a.wait().headers
+    assert "cookie" not in sent
+    assert "10.0.0.9" not in str(sent)
+    assert sent["host"] == f"127.0.0.1:{provider_a.port}"
