@@ -113,12 +113,20 @@ def _key(entry: ProviderSettings, environ: Mapping[str, str]) -> str:
     return environ.get(entry.api_key_env, "") if entry.api_key_env else ""
 
 
+def _dialect(entry: ProviderSettings) -> Dialect:
+    """Only a plug-in that has a `dialect` is one; the others of that room are what dialects share."""
+    known = plugins.names("dialects")
+    name = entry.dialect or "openai"
+    found: Dialect | None = getattr(plugins.load("dialects", name), "dialect", None) if name in known else None
+    if found is None:
+        offered = ", ".join(one for one in known if hasattr(plugins.load("dialects", one), "dialect"))
+        raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {offered}.")
+    return found
+
+
 def provider_of(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
     """A provider at an address. Raises UsageError for a dialect, an address or a key that will not do."""
-    try:
-        dialect: Dialect = plugins.load("dialects", entry.dialect or "openai").dialect
-    except UsageError as error:
-        raise UsageError(f"Provider {entry.name}: there is no dialect {entry.dialect!r}; {error.message}") from error
+    dialect = _dialect(entry)
     if base_url is None:
         raise UsageError(f"Provider {entry.name} needs a base_url.")
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
