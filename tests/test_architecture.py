@@ -8,7 +8,7 @@ import msgspec
 from svc.settings import FileSettings
 
 ROOT = Path(__file__).parent.parent
-TABLES = ("gateway", "routing", "local", "speech", "limits")
+TABLES = ("gateway", "routing", "local", "speech", "limits", "ledger")
 
 
 def test_every_setting_is_documented() -> None:

@@ -21,11 +21,13 @@ from svc import plugins, telemetry
 from svc.errors import UsageError
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
+from svc.gateway.ledger import Ledger
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.upstream import Upstream, default_tls
+from svc.gateway.usage import routes as usage_routes
 from svc.keys import IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
@@ -33,6 +35,7 @@ from svc.security import Keyring
 from svc.settings import Settings
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
+from svc.stores.aside import Aside
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.opening import database_url, open_database
 from svc.telemetry import LineWriter
@@ -184,8 +187,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None], writer: LineWriter) -> None:
-    async with _plane(settings, writer) as plane, _speech(settings, plane.keyring) as speech:
-        app = application(plane, speech_routes(speech))
+    async with _plane(settings, writer) as plane, _speech(settings, plane.keyring) as speech, _books(settings) as books:
+        app = application(plane, [*speech_routes(speech), *usage_routes(plane, books)])
         server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
@@ -193,6 +196,7 @@ async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[s
 
 @contextlib.asynccontextmanager
 async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]:
+    url = database_url(settings.environ, settings.home)
     offers: list[Offer] = []
     for provider in providers_of(settings):
         offers += offers_of(provider)
@@ -201,16 +205,28 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
         tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
     )
     router = Router(offers, settings.routing.fallbacks)
-    issued = IssuedKeys(open_database(database_url(settings.environ, settings.home)))
-    plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, writer)
+    issued = IssuedKeys(open_database(url))
+    ledger = Ledger(settings.home, settings.ledger, open_database(url), offers)
+    plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, writer)
     async with embedded_model(settings, router):
         await issued.start()
+        ledger.start()
         plane.start()
         try:
             yield plane
         finally:
             await plane.close()
+            await ledger.close()
             await issued.close()
+
+
+@contextlib.asynccontextmanager
+async def _books(settings: Settings) -> AsyncIterator[Aside]:
+    books = Aside(open_database(database_url(settings.environ, settings.home)), "books")
+    try:
+        yield books
+    finally:
+        await books.close()
 
 
 @contextlib.asynccontextmanager

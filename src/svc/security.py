@@ -10,7 +10,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -41,7 +41,7 @@ class Key(msgspec.Struct, frozen=True, eq=False):
     """0 is no limit, of all three."""
     budget_usd: float | None = None
     budget_period: str = "total"
-    tags: Mapping[str, str] = {}
+    tags: dict[str, str] = {}
     expires: float = math.inf
     """Unix seconds."""
     spent_usd: float = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -116,6 +116,17 @@ class LimitSettings(_Strict, frozen=True):
     tpm: Count = 0
 
 
+class LedgerSettings(_Strict, frozen=True):
+    """`[ledger]`."""
+
+    retain_days: Seconds = 90
+    """So long entries are kept one by one; their hourly and daily sums stay. 0 is for good."""
+    journal_max: Positive = 1024
+    """MiB of journals that may wait for a database that is down."""
+    when_full: Literal["continue", "refuse"] = "continue"
+    """When there is no room for an entry: answer all the same, or refuse requests."""
+
+
 class FileSettings(_Strict, frozen=True):
     """The whole file."""
 
@@ -125,6 +136,7 @@ class FileSettings(_Strict, frozen=True):
     local: LocalSettings = LocalSettings()
     speech: SpeechSettings = SpeechSettings()
     limits: LimitSettings = LimitSettings()
+    ledger: LedgerSettings = LedgerSettings()
 
 
 class Settings(FileSettings, frozen=True):

@@ -16,9 +16,11 @@ from svc.dialects.base import Dialect, Passed, Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.connection import Call
+from svc.gateway.estimate import Seen
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.providers import Offer
 from svc.gateway.upstream import Upstream
+from svc.wire.chat import Usage
 
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""
@@ -77,6 +79,7 @@ class Attempt:
         "deadline",
         "offer",
         "over",
+        "seen",
         "sink",
     )
 
@@ -97,6 +100,8 @@ class Attempt:
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
         self.sink: Sink | None = None
+        self.seen = Seen()
+        """Of a stream, as it came: what is owed is guessed from it when it is cut."""
         """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self._call: Call | None = None
         self._paused = False
@@ -139,6 +144,11 @@ class Attempt:
         elif now >= self.deadline and not self._paused:
             self._expire()
 
+    @property
+    def usage(self) -> Usage | None:
+        """What the provider has told of a stream so far."""
+        return self._pipe.usage if self._pipe is not None else None
+
     def stop(self, failure: Failure) -> None:
         """Breaks off from our side: a stream that has started ends in an honest error."""
         self._break(failure)
@@ -168,6 +178,10 @@ class Attempt:
             self._collect(data)
             return
         self._active = True
+        seen = self.seen
+        seen.events += data.count(b"\n\n")
+        seen.size += len(data)
+        seen.last = data
         try:
             out = pipe.feed(data)
         except SvcError as error:
@@ -177,6 +191,7 @@ class Attempt:
             if out:
                 self.sink.write(out, False)
         else:
+            seen.first = seen.first or data
             self._turn(pipe, out)
 
     def _turn(self, pipe: Pipe, out: bytes) -> None:

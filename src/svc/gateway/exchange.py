@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
 from svc.errors import InternalError, ModelNotFound, SvcError
 from svc.gateway.attempt import Attempt
+from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff, late
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
+_ENDPOINTS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -94,9 +97,9 @@ class Exchange:
         self.request_id = request_id
         self.client_request_id = client_request_id
         self.over = False
-        self._began = plane.now()
+        self._began = time.monotonic()  # the loop's own clock counts milliseconds
         self._first_byte = 0.0
-        self.deadline = self._began + plane.settings.gateway.total_timeout
+        self.deadline = plane.now() + plane.settings.gateway.total_timeout
         self._attempt: Attempt | None = None
         self._attempts = 0
         self._tries = 0
@@ -131,6 +134,7 @@ class Exchange:
         if not self._key.may_use(head.model):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         self._chain = self._plane.router.route(head.model)
+        self._plane.ledger.check()
         self._try()
 
     def fault(self) -> None:
@@ -141,7 +145,7 @@ class Exchange:
     def gone(self) -> None:
         """The client left: whatever runs is let go of."""
         if not self.over:
-            self._record("client_closed", 499, None, None)
+            self._record("client_closed", 499, self._attempt.usage if self._attempt is not None else None)
             self._end()
 
     def pause(self) -> None:
@@ -223,19 +227,20 @@ class Exchange:
             self._refuse(failure.error)
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
-        self._first_byte = self._plane.now()
-        self._record("ok", 200, passed.usage, passed.model)
+        self._first_byte = time.monotonic()
+        attempt.seen.size = len(passed.body)
+        self._record("ok", 200, passed.usage)
         self._client.answer(200, self._headers(), passed.body)
         self._end()
 
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._streaming:
             self._streaming = True
-            self._first_byte = self._plane.now()
+            self._first_byte = time.monotonic()
             self._client.begin(self._headers())
             attempt.sink = self._client
         if pipe.ended:
-            self._record("cut" if pipe.error else "ok", 200, pipe.usage, pipe.model)
+            self._record("cut" if pipe.error else "ok", 200, pipe.usage)
             self._client.write(data, True)
             self._attempt = None
             self._end()
@@ -247,7 +252,7 @@ class Exchange:
     def _refuse(self, error: SvcError) -> None:
         if self.over:
             return
-        self._record("error", error.status, None, None)
+        self._record("error", error.status, None)
         headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
         if self._attempts:
             headers += "x-should-retry: false\r\n"
@@ -275,27 +280,37 @@ class Exchange:
             lines += f"x-svc-dropped: {names}\r\n"
         return lines
 
-    def _record(self, status: Status, http_status: int, usage: Usage | None, model: str | None) -> None:
-        now = self._plane.now()
+    def _record(self, status: Status, http_status: int, told: Usage | None) -> None:
+        """Into the books, before the last byte leaves."""
+        plane, attempt = self._plane, self._attempt
+        now = time.monotonic()
         offer = self._chain[self._index] if self._attempts else None
-        self._plane.record(
+        usage, guessed = told, False
+        if attempt is not None and (status != "error") and (status != "ok" or told is None):
+            usage, guessed = owed(told, self._raw, attempt.seen)
+        plane.record(
             Record(
+                time=plane.ledger.stamp(),
                 request_id=self.request_id,
                 client_request_id=self.client_request_id,
                 key_id=self._key.id,
                 key_name=self._key.name,
-                endpoint=self._dialect.name,
+                tags=self._key.tags,
+                endpoint=_ENDPOINTS.get(self._dialect.name, self._dialect.name),
                 model_asked=self._head.model if self._head else None,
-                model=model or (offer.model.id if offer else None),
+                model=offer.model.id if offer else None,
                 provider=offer.provider.name if offer else None,
                 attempts=self._attempts,
                 status=status,
                 http_status=http_status,
                 prompt_tokens=usage.prompt_tokens if usage else None,
                 cached_tokens=usage.cached_tokens if usage else None,
-                completion_tokens=usage.completion_tokens if usage else None,
+                cache_write_tokens=usage.cache_write_tokens if usage else None,
+                completion_tokens=usage.completion_tokens or (None if guessed else 0) if usage else None,
                 reasoning_tokens=usage.reasoning_tokens if usage else None,
-                latency_ms=(now - self._began) * 1000,
-                ttfb_ms=(self._first_byte - self._began) * 1000 if self._first_byte else None,
+                cost_usd=plane.ledger.cost(offer, usage) if offer and usage else None,
+                latency_ms=round((now - self._began) * 1000, 3),
+                ttfb_ms=round((self._first_byte - self._began) * 1000, 3) if self._first_byte else None,
+                estimated=guessed,
             )
         )

@@ -13,6 +13,7 @@ import msgspec
 from svc.errors import ProviderFailed
 from svc.gateway.attempt import Attempt
 from svc.gateway.failures import Failure, Then
+from svc.gateway.ledger import Ledger
 from svc.gateway.record import Record
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
@@ -38,12 +39,19 @@ class Plane:
     """Belongs to one event loop, from `start` to `close`."""
 
     def __init__(
-        self, settings: Settings, router: Router, keyring: Keyring, upstream: Upstream, log: LineWriter
+        self,
+        settings: Settings,
+        router: Router,
+        keyring: Keyring,
+        upstream: Upstream,
+        ledger: Ledger,
+        log: LineWriter,
     ) -> None:
         self.settings = settings
         self.router = router
         self.keyring = keyring
         self.upstream = upstream
+        self.ledger = ledger
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.doors: set[Ticking] = set()
@@ -53,6 +61,7 @@ class Plane:
         """The value of the Date header."""
         self._log = log
         self._lines: list[bytes] = []
+        self._logs = settings.gateway.access_log
         self._encode = msgspec.json.Encoder().encode
         self._prefix = f"req_{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
@@ -67,9 +76,12 @@ class Plane:
         return f"{self._prefix}{next(self._numbers):08x}"
 
     def record(self, record: Record) -> None:
-        """Takes note of an ended answer."""
-        if self.settings.gateway.access_log:
-            self._lines.append(self._encode(record))
+        """Takes note of an ended answer, before its last byte leaves."""
+        line = self._encode(record) + b"\n"
+        if record.attempts:
+            self.ledger.journal.append(line)
+        if self._logs:
+            self._lines.append(line)
 
     def _tick(self) -> None:
         now = self.now()
@@ -90,7 +102,7 @@ class Plane:
     def _flush(self) -> None:
         if self._lines:
             lines, self._lines = self._lines, []
-            self._log.write(b"\n".join(lines) + b"\n")
+            self._log.write(b"".join(lines))
 
     async def close(self) -> None:
         """Lets go of every request that still runs, and of the upstreams."""

@@ -71,6 +71,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     latency_ms: float
     ttfb_ms: float | None = None
+    cache_write_tokens: int | None = None
     estimated: bool = False
     """The tokens are our estimate: the provider did not come to say them."""
 

@@ -1,0 +1,82 @@
+"""Shows what was spent: entries, newest first, or sums.
+
+Costs are in USD; where a price is not known there is none. An entry is here within two seconds of its answer.
+
+Examples:
+  svc usage
+  svc usage --by key --since 7d
+  svc usage --by tag:team --since 2027-01-01 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from svc.cli import base
+from svc.errors import InvalidRequest, UsageError
+from svc.gateway.intake import take_left_behind
+from svc.gateway.usage import MAX_ENTRIES, query
+from svc.stores.opening import database_url, open_database
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Filters and forms."""
+    parser.add_argument("--by", metavar="WHAT", help="sums by key, model, provider, day or tag:NAME")
+    parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
+    parser.add_argument("--limit", metavar="N", default=str(MAX_ENTRIES), help="entries at most (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Asks the database; journals that a dead gateway left behind are taken in first."""
+    given = {name: value for name in ("by", "since", "limit") if (value := getattr(args, name)) is not None}
+    try:
+        asked = query(given)
+    except InvalidRequest as error:
+        raise UsageError(f"--{error.message}") from error
+    database = open_database(database_url(os.environ, base.home()))
+    try:
+        database.migrate()
+        take_left_behind(base.home() / "journal", database)
+        rows = asked.answer(database)
+    finally:
+        database.close()
+    if args.json:
+        base.print_json(rows)
+    elif asked.by is None:
+        _print_entries(rows)
+    else:
+        _print_sums(args.by, rows)
+    return 0
+
+
+def _print_entries(rows: list[dict[str, Any]]) -> None:
+    table: list[tuple[str, ...]] = [("TIME", "KEY", "MODEL", "PROVIDER", "STATUS", "PROMPT", "COMPLETION", "USD", "MS")]
+    for row in rows:
+        tokens = [_number(row["prompt_tokens"]), _number(row["completion_tokens"])]
+        names = [_plain(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
+        table.append((row["time"], *names, *tokens, _usd(row["cost_usd"]), f"{row['latency_ms']:.0f}"))
+    base.print_table(table)
+
+
+def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
+    table: list[tuple[str, ...]] = [(by.upper(), "REQUESTS", "PROMPT", "COMPLETION", "USD")]
+    for row in rows:
+        name = row.get("key_name") or row[by] or "-"
+        counts = [str(row[field]) for field in ("requests", "prompt_tokens", "completion_tokens")]
+        table.append((_plain(name), *counts, _usd(row["cost_usd"])))
+    base.print_table(table)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6f}"
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:60]

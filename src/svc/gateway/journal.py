@@ -1,0 +1,142 @@
+"""The journal: one line a finished answer, appended before the answer's last byte leaves. A file for each process.
+
+    <folder>/<time>-<pid>.journal     held locked (flock) by the process that writes it
+      written ── ROTATE_BYTES ──> let go of; a new one is begun
+      let go of, or its writer died (the kernel frees the lock) ──> taken into the database by anyone, and deleted
+
+What was appended survives the death of the process at any moment, since the kernel has it; a loss of power may cost
+the last seconds. Nothing here reads a journal, or knows a database: that is `intake`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+log = logging.getLogger("svc.ledger")
+
+ROTATE_BYTES = 4 * 1024 * 1024
+MAX_KEPT = 20_000
+"""Lines kept in memory while the disk takes none."""
+SUFFIX = ".journal"
+
+
+class Journal:
+    """Owned by one event loop, which alone appends; a thread takes what is kept and says how much waits on disk."""
+
+    def __init__(self, folder: Path, *, limit: int) -> None:
+        self.path = Path()
+        """The file that is being written."""
+        self.lost = 0
+        """Lines for which there was no room anywhere."""
+        self.waiting_bytes = 0
+        """On disk, of all journals here, not yet in the database; the intake keeps it up to date."""
+        self._folder = folder
+        self._limit = limit
+        self._file = -1
+        self._size = 0
+        self._kept: deque[bytes] = deque()
+        self._guard = threading.Lock()
+        self.full = False
+        """The disk, or what may be used of it, is full: lines are kept in memory."""
+
+    def open(self) -> None:
+        """Begins a file; raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while True:
+            path = self._folder / f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}"
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(file).st_nlink:  # nobody took it for a dead one's in between
+                    break
+            os.close(file)
+        previous, self._file, self._size, self.path = self._file, file, 0, path
+        if previous >= 0:
+            os.close(previous)
+
+    def append(self, line: bytes) -> None:
+        """Adds a line, its newline included. Never raises: what the disk does not take is kept in memory."""
+        if self.full:
+            self._keep(line)
+            return
+        written = self._write(line)
+        if written != len(line):
+            self._fail(written, line)
+            return
+        self._size += written
+        if self._size >= ROTATE_BYTES:
+            self._rotate()
+
+    def _write(self, line: bytes) -> int:
+        try:
+            return os.write(self._file, line)
+        except OSError:
+            return 0
+
+    def _rotate(self) -> None:
+        self._size = 0  # if no other can be begun, this one goes on for as long again
+        if self.waiting_bytes > self._limit:
+            self.full = True
+        try:
+            self.open()
+        except OSError as error:
+            log.warning("no new journal can be begun: %s", error)
+
+    def _fail(self, written: int, line: bytes) -> None:
+        self.full = True
+        log.error("the journal in %s cannot be written: the disk is full, or gone", self._folder)
+        if written:  # no half lines
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+        self._keep(line)
+
+    def _keep(self, line: bytes) -> None:
+        with self._guard:
+            if len(self._kept) >= MAX_KEPT:
+                self.lost += 1
+            else:
+                self._kept.append(line)
+
+    def kept(self) -> list[bytes]:
+        """From the intake's thread: the lines in memory, which it takes over."""
+        with self._guard:
+            lines = list(self._kept)
+            self._kept.clear()
+        return lines
+
+    def put_back(self, lines: list[bytes]) -> None:
+        """From the intake's thread: the database did not take them either."""
+        with self._guard:
+            self._kept.extendleft(reversed(lines))
+            while len(self._kept) > MAX_KEPT:
+                self._kept.pop()
+                self.lost += 1
+
+    def recover(self) -> None:
+        """Tries the disk again; called now and then by the loop while `full`."""
+        if self.waiting_bytes > self._limit:
+            return
+        lines = self.kept()
+        try:
+            self.open()
+        except OSError:
+            self.put_back(lines)
+            return
+        self.full = False
+        for line in lines:
+            self.append(line)
+        if not self.full:
+            log.warning("the journal is written again")
+
+    def close(self) -> None:
+        """Lets go of the file; what is in it can be taken by anyone."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,101 @@
+"""The ledger of a gateway: journal, intake and prices together, as the plane uses them.
+
+An answer's entry is in the journal before its last byte leaves; a second later it is in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from svc.errors import InsufficientStorage
+from svc.gateway import pricelist
+from svc.gateway.intake import Intake
+from svc.gateway.journal import Journal
+from svc.gateway.pricing import Prices
+from svc.gateway.providers import Offer
+from svc.settings import LedgerSettings
+from svc.stores.base import Database, Entry
+from svc.wire.chat import Usage
+
+MIB = 1024 * 1024
+RECOVER_SECONDS = 1.0
+
+
+class Ledger:
+    """Belongs to one event loop, from `start` to `close`."""
+
+    def __init__(self, home: Path, settings: LedgerSettings, database: Database, offers: list[Offer]) -> None:
+        self.prices = Prices(offers)
+        self.journal = Journal(home / "journal", limit=int(settings.journal_max * MIB))
+        self.intake = Intake(
+            home / "journal",
+            database,
+            journal=self.journal,
+            retain_days=settings.retain_days,
+            mend=self._priced,
+            ready=lambda: self.prices.complete,
+        )
+        self._home = home
+        self._refuses = settings.when_full == "refuse"
+        self._second = (0, "")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Raises OSError when no journal can be written here."""
+        self.journal.open()
+        self.intake.start()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="ledger")
+
+    async def close(self) -> None:
+        """Takes what is left into the database."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.journal.close()
+        await asyncio.to_thread(self.intake.close)
+
+    def check(self) -> None:
+        """Raises InsufficientStorage when nothing can be noted, and the configuration says to refuse then."""
+        if self._refuses and self.journal.full:
+            raise InsufficientStorage("The gateway cannot keep its books: its disk is full. Nothing was sent.")
+
+    def stamp(self) -> str:
+        """Now, as entries have it."""
+        now = time.time()
+        second = int(now)
+        if second != self._second[0]:
+            self._second = (second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S."))
+        return f"{self._second[1]}{int((now - second) * 1000):03d}Z"
+
+    def cost(self, offer: Offer, usage: Usage) -> float | None:
+        """USD; None when the price is not known."""
+        price = self.prices.of(offer.provider.name, offer.model.id)
+        return None if price is None else round(price.cost(usage), 9)
+
+    async def _run(self) -> None:
+        if self.prices.wanted:
+            self.prices.learn(await pricelist.fetch(self.prices.wanted, self._home / "cache"))
+        while True:
+            await asyncio.sleep(RECOVER_SECONDS)
+            if self.journal.full:
+                self.journal.recover()
+
+    def _priced(self, entry: Entry) -> Entry:
+        """An entry from before the price list was there (or of a process that never got it)."""
+        if entry.cost_usd is not None or entry.prompt_tokens is None:
+            return entry
+        price = self.prices.of(entry.provider, entry.model)
+        if price is None:
+            return entry
+        usage = Usage(
+            prompt_tokens=entry.prompt_tokens,
+            completion_tokens=entry.completion_tokens or 0,
+            cached_tokens=entry.cached_tokens or 0,
+            cache_write_tokens=entry.cache_write_tokens or 0,
+        )
+        return msgspec.structs.replace(entry, cost_usd=round(price.cost(usage), 9))

@@ -1,0 +1,68 @@
+"""What tokens cost. Prices come from configuration, else from the package genai-prices. No look at any clock.
+
+That package takes 28 MB and a quarter of a second to load, so it is asked once, by `pricelist` in a process of its
+own, for the models that are offered; a request costs a few multiplications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from svc.gateway.providers import Offer
+from svc.wire.chat import Usage
+
+MILLION = 1e6
+
+
+class Price(msgspec.Struct, frozen=True):
+    """USD per million tokens. `tiers`: prices that hold for all tokens once the prompt is longer, shortest first."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    """Read from the provider's cache; None is as any other input."""
+    written: float | None = None
+    """Written to the provider's cache."""
+    tiers: tuple[tuple[int, Price], ...] = ()
+
+    def cost(self, usage: Usage) -> float:
+        """USD."""
+        price = self
+        for start, tier in self.tiers:
+            if usage.prompt_tokens > start:
+                price = tier
+        cached, written = usage.cached_tokens, usage.cache_write_tokens
+        total = max(0, usage.prompt_tokens - cached - written) * price.input + usage.completion_tokens * price.output
+        if cached:
+            total += cached * (price.input if price.cached is None else price.cached)
+        if written:
+            total += written * (price.input if price.written is None else price.written)
+        return total / MILLION
+
+
+class Prices:
+    """The price of each model that is offered, by provider and the model's name here."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._prices: dict[tuple[str, str], Price] = {}
+        self.wanted: list[tuple[str, str, str, str]] = []
+        """Provider, model here, model there, base address: of what configuration gives no price for."""
+        for offer in offers:
+            model, provider = offer.model, offer.provider
+            if model.input_price is not None or model.output_price is not None:
+                price = Price(model.input_price or 0.0, model.output_price or 0.0)
+                self._prices[provider.name, model.id] = price
+            else:
+                self.wanted.append((provider.name, model.id, offer.target.model, provider.address.geturl()))
+        self.complete = not self.wanted
+
+    def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
+        """What the price list had; other models stay without a price."""
+        self._prices = {**found, **self._prices}
+        self.complete = True
+
+    def of(self, provider: str | None, model: str | None) -> Price | None:
+        """None where it is not known, or not yet."""
+        return self._prices.get((provider or "", model or ""))

@@ -1,0 +1,239 @@
+"""What a request leaves in the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.e2e.accounts.test_keys import create
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.ports import closed_port
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, reset, sse, stall
+
+
+def usage(gateway: Gateway, *options: str) -> list[dict[str, Any]]:
+    done = run("usage", "--json", *options, home=gateway.home)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def entry_of(gateway: Gateway, request_id: str, seconds: float = 5.0) -> dict[str, Any]:
+    """The one entry of a request, which must be there in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        rows = gateway.request("GET", "/v1/usage?limit=1000", key=gateway.key).json["data"]
+        found = [row for row in rows if row["request_id"] == request_id]
+        if found:
+            assert len(found) == 1
+            return found[0]
+        assert time.monotonic() < deadline, f"no entry of {request_id}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def fresh(fakes: object) -> None:
+    """The fakes begin anew for every test."""
+
+
+@pytest.fixture
+def gateway(shared_gateway: Gateway) -> Gateway:
+    return shared_gateway
+
+
+def test_an_answer(gateway: Gateway) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    got = gateway.chat(headers={"x-request-id": "mine-1"})
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    told = got.json["usage"]
+    assert began <= datetime.fromisoformat(entry["time"]) <= datetime.now(UTC)
+    assert entry["time"].endswith("Z")
+    assert entry["client_request_id"] == "mine-1"
+    assert entry["endpoint"] == "/v1/chat/completions"
+    assert (entry["model_asked"], entry["model"], entry["provider"]) == (GPT, GPT, "openai")
+    assert (entry["attempts"], entry["status"], entry["http_status"]) == (1, "ok", 200)
+    assert entry["prompt_tokens"] == told["prompt_tokens"]
+    assert entry["completion_tokens"] == told["completion_tokens"]
+    assert entry["cost_usd"] == pytest.approx((told["prompt_tokens"] * 0.15 + told["completion_tokens"] * 0.6) / 1e6)
+    assert 0 < entry["ttfb_ms"] <= entry["latency_ms"]
+    assert entry["estimated"] is False
+
+
+def test_a_stream_of_another_dialect(gateway: Gateway) -> None:
+    got = gateway.chat(CLAUDE, stream=True)
+    assert got.whole
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["provider"], entry["status"]) == ("anthropic", "ok")
+    assert entry["prompt_tokens"] > 0
+    assert entry["completion_tokens"] > 0
+    assert entry["cost_usd"] > 0
+
+
+def test_an_answer_of_a_fallback_is_billed_to_what_answered(start_gateway: StartGateway) -> None:
+    env = {"PROVIDER_A_BASE_URL": f"http://127.0.0.1:{closed_port()}/v1"}
+    gateway = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n', env=env)
+    got = gateway.chat()
+    assert got.status == 200
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["model_asked"], entry["model"], entry["provider"], entry["attempts"]) == (GPT, CLAUDE, "anthropic", 2)
+    uncached = entry["prompt_tokens"] - entry["cached_tokens"]
+    cost = uncached * 3 + entry["cached_tokens"] * 0.3 + entry["completion_tokens"] * 15
+    assert entry["cost_usd"] == pytest.approx(cost / 1e6)
+
+
+def test_an_error_of_the_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.always_plays(answer(400, {"error": {"message": "no"}}))
+    got = gateway.chat()
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["http_status"], entry["attempts"]) == ("error", 400, 1)
+    assert (entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"]) == (None, None, None)
+
+
+def test_what_never_reached_an_upstream_is_not_in_the_ledger(gateway: Gateway) -> None:
+    refused = gateway.chat(temperature=9).headers["x-request-id"]
+    entry_of(gateway, gateway.chat().headers["x-request-id"])
+    rows = gateway.request("GET", "/v1/usage?limit=10000", key=gateway.key).json["data"]
+    assert refused not in [row["request_id"] for row in rows]
+
+
+def test_a_stream_that_breaks_is_cut_and_billed(gateway: Gateway, provider_a: FakeProvider) -> None:
+    text = "one two three four five six seven eight nine ten"
+    provider_a.plays(sse(openai_wire.stream(text)[:6], end=reset()))
+    got = gateway.chat(stream=True)
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["http_status"], entry["estimated"]) == ("cut", 200, True)
+    assert 2 <= entry["completion_tokens"] <= 20
+    assert entry["cost_usd"] > 0
+
+
+@pytest.mark.parametrize("model", [GPT, CLAUDE])
+def test_a_client_that_hangs_up_pays_for_what_came(
+    gateway: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, model: str
+) -> None:
+    fake, wire = (provider_a, openai_wire) if model == GPT else (provider_b, anthropic_wire)
+    events = wire.stream("a b c d e f g h i j k l m n o p")
+    fake.plays(sse(events[:9], end=stall()))
+    with gateway.raw() as raw:
+        body = json.dumps({"model": model, "messages": HI, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.key}\r\n"
+        raw.send(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        got = raw.read_until(b"c")
+        time.sleep(0.2)
+        left = time.monotonic()
+        raw.reset()
+    assert fake.wait().wait_left() - left < 0.1
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["http_status"], entry["estimated"]) == ("client_closed", 499, True)
+    assert 1 <= entry["completion_tokens"] <= 20
+    assert entry["prompt_tokens"] > 0
+    assert entry["cost_usd"] > 0
+
+
+def test_a_key_sees_its_own_and_an_admin_all(gateway: Gateway) -> None:
+    one = create(gateway, "--name", "one", "--tag", "team=red")
+    two = create(gateway, "--name", "two")
+    admin = create(gateway, "--name", "boss", "--scope", "chat,admin")
+    body = {"model": GPT, "messages": HI}
+    for made in (one, one, two):
+        assert gateway.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 200
+    time.sleep(1.5)
+
+    def ask(key: str, query: str = "") -> list[dict[str, Any]]:
+        got = gateway.request("GET", f"/v1/usage{query}", key=key)
+        assert got.json["object"] == "list"
+        data: list[dict[str, Any]] = got.json["data"]
+        return data
+
+    assert {row["key_id"] for row in ask(one["key"])} == {one["id"]}
+    assert len(ask(one["key"])) == 2
+    assert ask(one["key"])[0]["tags"] == {"team": "red"}
+    assert [row["requests"] for row in ask(two["key"], "?by=model")] == [1]
+    everything = {row["key"]: row for row in ask(admin["key"], "?by=key")}
+    assert everything[one["id"]]["requests"] == 2
+    assert everything[two["id"]]["key_name"] == "two"
+    red = next(row for row in usage(gateway, "--by", "tag:team") if row["tag:team"] == "red")
+    assert red["requests"] == 2
+    assert set(red) == {"tag:team", "requests", "prompt_tokens", "completion_tokens", "cost_usd"}
+    assert run("usage", "--by", "key", home=gateway.home).stdout.startswith("KEY")
+    assert "two" in run("usage", "--since", "1h", home=gateway.home).stdout
+    keys = json.loads(run("keys", "ls", "--json", home=gateway.home).stdout)
+    assert next(row for row in keys if row["id"] == one["id"])["spent_usd"] > 0
+
+
+@pytest.mark.parametrize("query", ["by=nothing", "by=tag:", "since=soon", "limit=0", "limit=x", "limit=10001"])
+def test_a_question_that_makes_no_sense(gateway: Gateway, query: str) -> None:
+    got = gateway.request("GET", f"/v1/usage?{query}", key=gateway.key)
+    assert (got.status, got.code) == (400, "invalid_request")
+    assert got.json["error"]["param"] == query.partition("=")[0]
+
+
+def test_wrong_use_of_the_command(gateway: Gateway) -> None:
+    assert run("usage", "--since", "soon", home=gateway.home).returncode == 2
+    assert gateway.request("GET", "/v1/usage", key=None).status == 401
+
+
+def test_configured_prices_come_first_and_unknown_ones_are_null(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    models = '{ id = "priced", input_price = 1000.0, output_price = 2000.0 }, { id = "unpriced-model" }'
+    config = (
+        f'[[providers]]\nname = "own"\nbase_url = "{provider_a.address}/v1"\napi_key_env = "OWN"\nmodels = [{models}]\n'
+    )
+    gateway = start_gateway(config=config, env={"OWN": provider_a.key})
+    entry = entry_of(gateway, gateway.chat("priced").headers["x-request-id"])
+    assert entry["cost_usd"] == pytest.approx(entry["prompt_tokens"] * 1e-3 + entry["completion_tokens"] * 2e-3)
+    assert entry_of(gateway, gateway.chat("unpriced-model").headers["x-request-id"])["cost_usd"] is None
+
+
+def test_nothing_is_lost_and_nothing_double_after_kill_9(start_gateway: StartGateway) -> None:
+    """Four times: clients hammer, the process dies, and is started again on the same state."""
+    gateway = start_gateway()
+    seen: set[str] = set()
+    for _ in range(4):
+        stop = threading.Event()
+        threads = [threading.Thread(target=_hammer, args=(gateway, seen, stop, number % 2 == 0)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.6)
+        os.kill(gateway.process.pid, signal.SIGKILL)
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+        gateway.process.wait(5)
+        gateway.start()
+    time.sleep(1.5)
+    rows = [row["request_id"] for row in usage(gateway, "--limit", "10000")]
+    assert len(seen) > 100
+    assert len(rows) == len(set(rows))
+    assert not seen - set(rows)
+    assert sum(row["requests"] for row in usage(gateway, "--by", "day")) == len(rows)
+
+
+def _hammer(gateway: Gateway, seen: set[str], stop: threading.Event, stream: bool) -> None:
+    while not stop.is_set():
+        try:
+            got = gateway.chat(stream=stream)
+        except OSError:
+            continue
+        if got.whole and got.status == 200 and (not stream or b"[DONE]" in got.body):
+            seen.add(got.headers["x-request-id"])
+
+
+def test_the_command_takes_in_what_a_dead_gateway_left(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    ids = {gateway.chat().headers["x-request-id"] for _ in range(5)}
+    os.kill(gateway.process.pid, signal.SIGKILL)
+    gateway.process.wait(5)
+    assert {row["request_id"] for row in usage(gateway)} == ids
+    assert list((gateway.home / "svc" / "journal").iterdir()) == []
+    gateway.start()
