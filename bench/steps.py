@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,11 +21,14 @@ from svc.dialects import anthropic, openai
 from svc.dialects.pipe import open_pipe
 from svc.gateway import reply
 from svc.gateway.door import FrontDoor
+from svc.gateway.ledger import Ledger
 from svc.gateway.plane import Plane
+from svc.gateway.pricing import Price
 from svc.gateway.providers import offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring
+from svc.stores.opening import open_database
 
 ROUNDS = 20_000
 CHUNK = (
@@ -93,7 +99,11 @@ async def main() -> None:
     )
     offers = [offer for provider in providers_of(found) for offer in offers_of(provider)]
     upstream = Upstream(connect_timeout=5)
-    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, telemetry.configure())
+    home = Path(tempfile.mkdtemp(prefix="svc-bench-"))
+    ledger = Ledger(home, found.ledger, open_database(f"sqlite:///{home / 'svc.db'}"), offers)
+    ledger.journal.open()  # the intake is left out: it is a thread of its own
+    ledger.prices.learn({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
+    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, telemetry.configure())
     upstream_wire = Wire()
     client = FrontDoor(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
     client.connection_made(Wire())
@@ -102,6 +112,7 @@ async def main() -> None:
     show("a request: read, routed, sent, answered, recorded", cost(exchange(upstream, client, False), 5000))
     stream(upstream, client)
     await plane.close()
+    shutil.rmtree(home)
 
 
 def connect(upstream: Upstream, origin: Any, wire: Wire) -> None:

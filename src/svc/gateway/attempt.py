@@ -16,7 +16,6 @@ from svc.dialects.base import Dialect, Passed, Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.connection import Call
-from svc.gateway.estimate import Seen
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.providers import Offer
 from svc.gateway.upstream import Upstream
@@ -77,9 +76,11 @@ class Attempt:
         "_stream",
         "_timeouts",
         "deadline",
+        "first",
+        "last",
         "offer",
         "over",
-        "seen",
+        "received",
         "sink",
     )
 
@@ -100,8 +101,10 @@ class Attempt:
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
         self.sink: Sink | None = None
-        self.seen = Seen()
-        """Of a stream, as it came: what is owed is guessed from it when it is cut."""
+        self.received = 0
+        self.first = b""
+        self.last = b""
+        """Of a stream: its bytes, its first and its last piece. What is owed is guessed from them when it is cut."""
         """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self._call: Call | None = None
         self._paused = False
@@ -178,10 +181,8 @@ class Attempt:
             self._collect(data)
             return
         self._active = True
-        seen = self.seen
-        seen.events += data.count(b"\n\n")
-        seen.size += len(data)
-        seen.last = data
+        self.received += len(data)
+        self.last = data
         try:
             out = pipe.feed(data)
         except SvcError as error:
@@ -191,7 +192,7 @@ class Attempt:
             if out:
                 self.sink.write(out, False)
         else:
-            seen.first = seen.first or data
+            self.first = self.first or data
             self._turn(pipe, out)
 
     def _turn(self, pipe: Pipe, out: bytes) -> None:

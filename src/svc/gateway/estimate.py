@@ -19,7 +19,6 @@ OTHER_PER_TOKEN = 2.6
 IMAGE_TOKENS = 1000
 """An image of a megapixel costs 765 to 1,600 tokens with the vendors."""
 
-_END = b"\n\n"
 _ASCII = bytes(range(128))
 _IMAGE = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=\\]{256,}+")
@@ -38,49 +37,33 @@ def prompt_tokens(raw: bytes) -> int:
     return max(1, int((size - other) / ASCII_PER_TOKEN + other / OTHER_PER_TOKEN) + images * IMAGE_TOKENS)
 
 
-class Seen:
-    """What came of an answer, kept at almost no cost: bytes and events, and the first and the last piece."""
-
-    __slots__ = ("events", "first", "last", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.events = 0
-        self.first = b""
-        self.last = b""
-
-    def tokens(self) -> int:
-        """Of the completion: exact in the first and the last piece, and in between as if all were like the last."""
-        if not self.events:
-            return int(self.size / ASCII_PER_TOKEN)
-        count, frames, tokens = _measure(self.first)
-        middle, size = self.events - self.first.count(_END), self.size - len(self.first)
-        if self.last is not self.first:
-            middle, size = middle - self.last.count(_END), size - len(self.last)
-            last_count, last_frames, last_tokens = _measure(self.last)
-            tokens += last_tokens
-            count, frames = (last_count, last_frames) if last_count else (count, frames)
-        if middle > 0:
-            text = size / middle - (frames / count if count else size / middle)
-            tokens += int(middle * max(1.0, text / ASCII_PER_TOKEN))
-        return tokens
+def completion_tokens(size: int, first: bytes, last: bytes) -> int:
+    """Of a stream of `size` bytes: counted in its first and last piece, in between as dense as in these."""
+    if not first:  # not a stream
+        return int(size / ASCII_PER_TOKEN)
+    length, tokens = _measure(first)
+    middle = size - len(first)
+    if last is not first:
+        middle -= len(last)
+        last_length, last_tokens = _measure(last)
+        length, tokens = length + last_length, tokens + last_tokens
+    return tokens + (int(middle * tokens / length) if length else 0)
 
 
-def _measure(piece: bytes) -> tuple[int, int, int]:
-    """Events that hold text, the bytes of these that are none, the tokens in them: at least one in each."""
-    count = frames = tokens = 0
-    for event in piece.split(_END):
+def _measure(piece: bytes) -> tuple[int, int]:
+    """Bytes of the events that hold text, and the tokens in them: at least one in each."""
+    length = tokens = 0
+    for event in piece.split(b"\n\n"):
         text = sum(len(found) for found in _TEXT.findall(event))
         if text:
-            count += 1
-            frames += len(event) + len(_END) - text
+            length += len(event) + 2
             tokens += max(1, int(text / ASCII_PER_TOKEN))
-    return count, frames, tokens
+    return length, tokens
 
 
-def owed(told: Usage | None, raw: bytes, seen: Seen) -> tuple[Usage, bool]:
+def owed(told: Usage | None, raw: bytes, size: int, first: bytes, last: bytes) -> tuple[Usage, bool]:
     """What is owed for an answer whose end the provider did not come to tell, and whether that is a guess."""
-    guess = seen.tokens()
+    guess = completion_tokens(size, first, last)
     if told is not None:  # Anthropic tells the prompt's tokens at the start, and of the completion only the first
         if told.completion_tokens >= guess:
             return told, False

@@ -228,7 +228,7 @@ class Exchange:
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
         self._first_byte = time.monotonic()
-        attempt.seen.size = len(passed.body)
+        attempt.received = len(passed.body)
         self._record("ok", 200, passed.usage)
         self._client.answer(200, self._headers(), passed.body)
         self._end()
@@ -287,7 +287,7 @@ class Exchange:
         offer = self._chain[self._index] if self._attempts else None
         usage, guessed = told, False
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
-            usage, guessed = owed(told, self._raw, attempt.seen)
+            usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
         plane.record(
             Record(
                 time=plane.ledger.stamp(),
