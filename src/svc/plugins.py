@@ -13,7 +13,6 @@ import ast
 import importlib
 import pkgutil
 import re
-from importlib import metadata
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -30,8 +29,9 @@ def load(kind: str, name: str) -> Any:
     """
     if _is_module(kind, name):
         return importlib.import_module(_module(kind, name))
-    for entry in metadata.entry_points(group=f"svc.{kind}", name=name):
-        return entry.load()
+    for entry in _installed(kind):
+        if entry.name == name:
+            return entry.load()
     raise UsageError(f"{name[:64]!r} is not known here; known: {', '.join(names(kind)) or 'none'}.")
 
 
@@ -41,7 +41,7 @@ def names(kind: str) -> list[str]:
     modules = {
         module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__) if _public(module.name)
     }
-    return sorted(modules | {entry.name for entry in metadata.entry_points(group=f"svc.{kind}")})
+    return sorted(modules | {entry.name for entry in _installed(kind)})
 
 
 def summary(kind: str, name: str) -> str:
@@ -51,6 +51,11 @@ def summary(kind: str, name: str) -> str:
     spec = find_spec(_module(kind, name))
     source = spec.loader.get_source(spec.name) if spec and hasattr(spec.loader, "get_source") else None  # type: ignore[union-attr]
     return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]
+
+
+def _installed(kind: str) -> Any:
+    """Entry points. They are looked at seldom, and the look costs a tenth of a start: so it is imported only then."""
+    return importlib.import_module("importlib.metadata").entry_points(group=f"svc.{kind}")
 
 
 def _is_module(kind: str, name: str) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from importlib.util import find_spec
 
@@ -60,6 +61,11 @@ def _models(found: Settings) -> list[str]:
     return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech
 
 
+def _command() -> str:
+    """How this person calls `svc`: in a virtual environment that is not activated it has a longer name."""
+    return "svc" if shutil.which("svc") else os.path.relpath(sys.argv[0])
+
+
 def _announce(found: Settings, key: str, gateway: str, registry: str) -> None:
     _running.remember(found.home, f"{gateway}/v1")
     model = found.local.model if found.local.enabled else "gpt-4o-mini"
@@ -69,7 +75,7 @@ gateway   {gateway}/v1
 registry  {registry}
 API key   {key}
 
-Try it:   svc chat "What is a gateway?"
+Try it:   {_command()} chat "What is a gateway?"
 or        curl -N {gateway}/v1/chat/completions -H "Authorization: Bearer {key}" \\
             -d '{ask}'
 
