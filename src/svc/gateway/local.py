@@ -44,6 +44,8 @@ class Sampling(msgspec.Struct, frozen=True):
 
     temperature: float = 0.8
     top_p: float = 0.95
+    repeat_penalty: float = 1.0
+    """1 is none; a very small model says the same again and again without."""
 
 
 NEUTRAL = Sampling()

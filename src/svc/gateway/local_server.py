@@ -47,6 +47,7 @@ def _parameters(orders: dict[str, Any]) -> Any:
     made.n_predict = orders["max_tokens"]
     made.sampling.temp = orders["sampling"]["temperature"]
     made.sampling.top_p = orders["sampling"]["top_p"]
+    made.sampling.penalty_repeat = orders["sampling"]["repeat_penalty"]
     made.cpuparams.n_threads = orders["threads"]
     made.cpuparams_batch.n_threads = orders["threads"]
     made.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
