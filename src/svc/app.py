@@ -36,7 +36,7 @@ from svc.settings import Settings
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
 from svc.stores.aside import Aside
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.choosing import open_store
 from svc.stores.opening import database_url, open_database
 from svc.telemetry import LineWriter
 
@@ -87,11 +87,14 @@ def serve_registry(
     root: Path | None = None,
     private: bool = False,
     accel: str | None = None,
+    proxy: bool = False,
 ) -> None:
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
     try:
-        with _exit_quietly(), FolderStore(root or settings.registry_root) as store, asyncio.Runner() as runner:
+        environ = settings.environ if root is None else {}  # a root that is named is meant
+        found = open_store(root or settings.registry_root, environ, proxy=proxy)
+        with _exit_quietly(), found as store, asyncio.Runner() as runner:
             desk = Desk(store, _registry_keys(settings), private=private, accel=accel)
             runner.run(_serve_registry(desk, listener, ready))
     finally:
@@ -126,7 +129,7 @@ class _Beside:
         self._thread.join()
 
     def _run(self) -> None:
-        with FolderStore(self._settings.registry_root) as store:
+        with open_store(self._settings.registry_root, self._settings.environ) as store:
             asyncio.run(self._serve(Desk(store, _registry_keys(self._settings))))
 
     async def _serve(self, desk: Desk) -> None:

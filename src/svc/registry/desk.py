@@ -11,7 +11,7 @@ from svc.errors import BundleNotFound, PermissionDenied
 from svc.registry.catalog import Catalog, is_served
 from svc.registry.shelf import Item, Shelf
 from svc.security import Keyring, bearer
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.base import BundleStore
 from svc.wire.bundle import Entry
 
 Upstream = Callable[[str], Awaitable[None]]
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(
         self,
-        store: FolderStore,
+        store: BundleStore,
         keyring: Keyring,
         *,
         private: bool = False,

@@ -103,7 +103,8 @@ class Door(HttpToolsProtocol):
         self._head_is_there()
         method = self.parser.get_method()
         idle = self.cycle is None or self.cycle.response_complete
-        if idle and method in (b"GET", b"HEAD") and (match := _PATH.fullmatch(self.url)):
+        files = idle and self._desk.store.on_disk
+        if files and method in (b"GET", b"HEAD") and (match := _PATH.fullmatch(self.url)):
             headers = dict(self.headers)
             if b"content-length" not in headers and b"transfer-encoding" not in headers:
                 self._answer(method == b"HEAD", match[1].decode(), match[2].decode(), headers)

@@ -98,8 +98,6 @@ class Routes:
         self._desk.may_read(request.headers.get("authorization", ""))
         draft = _draft(request)
         entry = await self._desk.entry(draft.key)
-        if (address := await asyncio.to_thread(self._desk.store.address, entry)) is not None:
-            return RedirectResponse(address, 307, headers={"cache-control": "no-store"})
         etag = f'"sha256:{entry.sha256}"'
         part = ranges.choose(
             entry.size_bytes,
@@ -108,6 +106,10 @@ class Routes:
             if_range=request.headers.get("if-range", ""),
             if_none_match=request.headers.get("if-none-match", ""),
         )
+        if request.method == "GET" and part.status != 304:
+            address = await asyncio.to_thread(self._desk.store.address, entry)
+            if address is not None:
+                return RedirectResponse(address, 307, headers={"cache-control": "no-store", "etag": etag})
         return self._part(request, entry, etag, part)
 
     def _part(self, request: Request, entry: Entry, etag: str, part: ranges.Part) -> Response:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from svc.errors import BundleNotFound
 from svc.registry.catalog import is_served
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.base import BundleStore
 
 OPEN_FILES = 256
 TRUST_SECONDS = 1.0
@@ -51,7 +51,7 @@ class Item:
 class Shelf:
     """The open files, those not used for longest closed first."""
 
-    def __init__(self, store: FolderStore) -> None:
+    def __init__(self, store: BundleStore) -> None:
         self._store = store
         self._items: OrderedDict[str, Item] = OrderedDict()
 
@@ -78,8 +78,11 @@ class Shelf:
         if entry is None or not is_served(entry):
             raise BundleNotFound(f"There is no bundle {key} here.")
         entry = self._store.hashed(entry)
+        path = self._store.file(entry)
+        if path is None:
+            raise BundleNotFound(f"There is no bundle {key} here.")
         try:
-            return Item(str(self._store.path(entry)), entry.size_bytes, entry.sha256 or "")
+            return Item(str(path), entry.size_bytes, entry.sha256 or "")
         except OSError as error:
             raise BundleNotFound(f"The file of {key} is missing; see: svc registry verify") from error
 

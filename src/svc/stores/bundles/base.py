@@ -56,6 +56,19 @@ class Finding(msgspec.Struct, frozen=True):
 class BundleStore(Protocol):
     """A store of bundles."""
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether bundles are files of this machine, which `file` gives."""
+        ...
+
+    def refresh(self) -> None:
+        """Notices what others have changed."""
+        ...
+
+    def hashed(self, entry: Entry) -> Entry:
+        """The entry with its hash, which one of another tool may lack. Raises BundleNotFound."""
+        ...
+
     def entries(self, model_id: str | None = None) -> Sequence[Entry]:
         """Every record, or those of one model, sorted by key."""
         ...

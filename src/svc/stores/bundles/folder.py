@@ -38,6 +38,8 @@ RESERVE = 16 << 20
 class FolderStore:
     """The local registry. Opening it makes the folder, cleans up after dead processes and takes in index.json."""
 
+    on_disk = True
+
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
         self.state = self.root / ".registry"

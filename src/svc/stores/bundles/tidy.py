@@ -46,12 +46,12 @@ def clean(store: Folder) -> None:
     for note in uploads.glob("*.to"):
         part = note.with_suffix(".part")
         if part.exists():
-            if _remove_abandoned(part):
+            if remove_abandoned(part):
                 note.unlink(missing_ok=True)
         else:
             _finish(store, note)
     for part in uploads.glob("*.part"):
-        _remove_abandoned(part)
+        remove_abandoned(part)
     for folder in (store.state / "unpacking").iterdir():
         if is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +93,7 @@ def _leads_to(note: Path) -> str | None:
         return None
 
 
-def _remove_abandoned(path: Path) -> bool:
+def remove_abandoned(path: Path) -> bool:
     """Removes the file while holding its lock, so that nobody can take it up in between."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,31 @@
+"""Which store of bundles the settings mean: a folder, or what `SVC_BLOB_URL` names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from svc import plugins
+from svc.errors import UsageError
+from svc.stores.bundles.base import BundleStore
+from svc.stores.bundles.folder import FolderStore
+
+
+def open_store(
+    folder: Path, environ: Mapping[str, str], *, proxy: bool = False
+) -> contextlib.AbstractContextManager[BundleStore]:
+    """The store; `folder` is the local registry, where uploads to a bucket wait too. Raises UsageError."""
+    scheme, _, rest = (environ.get("SVC_BLOB_URL") or f"file://{folder}").partition("://")
+    if scheme == "file":
+        return FolderStore(Path(rest))
+    if scheme != "s3":
+        raise UsageError("SVC_BLOB_URL begins with file:// or s3://.")
+    try:
+        bucket = plugins.load("stores.bundles", "s3")
+    except ImportError as error:
+        raise UsageError("A bucket needs the package obstore: pip install 'svc[s3]'") from error
+    opened: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
+        f"s3://{rest}", folder / ".registry" / "uploads", environ, proxy=proxy
+    )
+    return opened

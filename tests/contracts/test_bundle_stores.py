@@ -1,0 +1,150 @@
+"""One suite over every store of bundles there is."""
+
+import io
+import json
+import os
+import threading
+import zipfile
+
+import pytest
+
+from svc.errors import AlreadyExists, BundleNotFound, InvalidBundle, InvalidRequest
+from svc.stores.bundles.base import Draft
+from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.s3 import BucketStore
+from svc.wire.bundle import Signature
+from tests.fakes.bucket import bucket_server
+
+
+def bundle(model_id="m", version="1", data=b"w"):
+    buffer = io.BytesIO()
+    about = {"model_id": model_id, "version": version, "execution_template": {"type": "X"}, "files": ["w"]}
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("model_metadata.json", json.dumps(about))
+        archive.writestr("w", data)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A real S3 server's environment."""
+    with bucket_server() as environ:
+        yield environ
+
+
+@pytest.fixture(params=["folder", "s3"])
+def openings(request, tmp_path, monkeypatch):
+    """Opens the same store, again and again."""
+    if request.param == "folder":
+        yield lambda: FolderStore(tmp_path / "root")
+        return
+    environ = request.getfixturevalue("bucket")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    yield lambda: BucketStore(f"s3://bundles/{tmp_path.name}", tmp_path / "spools", os.environ)
+
+
+@pytest.fixture
+def store(openings):
+    with openings() as store:
+        yield store
+
+
+DRAFT = Draft("m", "1", "any")
+
+
+def put(store, data, draft=DRAFT):
+    spool = store.spool(len(data))
+    for start in range(0, len(data), 1000):
+        spool.write(data[start : start + 1000])
+    return store.publish(spool, draft)
+
+
+def test_published_bytes_come_back_and_never_change(store):
+    data = bundle(data=os.urandom(300_000))
+    before = store.revision()
+    entry, created = put(store, data)
+    assert (created, entry.size_bytes, entry.key) == (True, len(data), "m/1/any")
+    assert store.revision() != before
+    assert put(store, data) == (entry, False)
+    with pytest.raises(AlreadyExists):
+        put(store, bundle(data=b"other"))
+    assert b"".join(store.read(entry, 0, len(data))) == data
+    assert b"".join(store.read(entry, 7, 200_000)) == data[7:200_000]
+    assert [each.key for each in store.entries()] == ["m/1/any"]
+    assert list(store.entries("other")) == []
+    assert store.find("m/2/any") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "draft", "error"),
+    [
+        (b"PK\x03\x04", Draft("m", "1", "any"), InvalidBundle),
+        (bundle()[:-30], Draft("m", "1", "any"), InvalidBundle),
+        (bundle(version="2"), Draft("m", "1", "any"), InvalidBundle),
+        (bundle("n"), Draft("m", "1", "any"), InvalidBundle),
+        (bundle(), Draft("../m", "1", "any"), InvalidRequest),
+        (bundle(), Draft("m", "1", ".hidden"), InvalidRequest),
+    ],
+)
+def test_what_is_no_bundle_of_that_name_is_refused(store, data, draft, error):
+    with pytest.raises(error):
+        put(store, data, draft)
+    assert list(store.entries()) == []
+
+
+def test_what_cannot_become_a_bundle_is_refused_at_once(store):
+    spool = store.spool()
+    with pytest.raises(InvalidBundle):
+        spool.write(b"hello")
+    spool.close()
+    assert not spool.path.exists()
+
+
+def test_yanks(openings, store):
+    put(store, bundle())
+    assert store.set_yanked("m/1/any", True).yanked
+    with openings() as other:
+        assert other.find("m/1/any").yanked
+        assert other.entries()[0].yanked
+        other.set_yanked("m/1/any", False)
+    with openings() as other:
+        assert not other.find("m/1/any").yanked
+    with pytest.raises(BundleNotFound):
+        store.set_yanked("m/9/any", True)
+
+
+def test_signatures_are_kept(openings, store):
+    put(store, bundle(), Draft("m", "1", "any", (Signature("k", "v"),)))
+    with openings() as other:
+        assert other.entries()[0].signatures == (Signature("k", "v"),)
+
+
+def test_of_many_publishers_of_one_name_one_wins(openings):
+    datas = [bundle(data=os.urandom(100)) for _ in range(4)] * 2
+    results = []
+
+    def publish(data):
+        with openings() as store:
+            try:
+                results.append((put(store, data)[0].sha256, True))
+            except AlreadyExists:
+                results.append((None, False))
+
+    threads = [threading.Thread(target=publish, args=(data,)) for data in datas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    winners = {sha256 for sha256, won in results if won}
+    assert len(winners) == 1
+    with openings() as store:
+        assert {entry.sha256 for entry in store.entries()} == winners
+
+
+def test_verify_and_gc_of_a_sound_store_change_nothing(store):
+    put(store, bundle())
+    assert [finding.state for finding in store.verify(repair=True)] == ["ok"]
+    assert list(store.gc()) == []
+    assert len(store.entries()) == 1

@@ -1,0 +1,88 @@
+"""A real S3 server for tests: SeaweedFS, as its package on the index brings it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+ROLES = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def bucket_server() -> Iterator[dict[str, str]]:
+    """Gives the environment that leads to an empty bucket."""
+    weed = Path(sys.executable).with_name("weed")
+    folder = Path(tempfile.mkdtemp(prefix="svc-s3-"))
+    ports = free_ports(len(ROLES) + 2)
+    identity = {
+        "name": "t",
+        "credentials": [{"accessKey": "test", "secretKey": "testtest"}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    command = [weed, "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1", "-s3"]
+    command += [f"-{role}={port}" for role, port in zip(ROLES, ports, strict=False)]
+    command += [f"-s3.port={ports[-2]}", f"-s3.port.grpc={ports[-1]}", f"-s3.config={folder / 's3.json'}"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false", "-s3.port.iceberg=0"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    try:
+        environ = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "testtest",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[-2]}",
+            "SVC_BLOB_URL": "s3://bundles/prefix",
+        }
+        _make_bucket(environ, process, folder / "log")
+        yield environ
+    finally:
+        process.kill()
+        process.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_bucket(environ: dict[str, str], process: subprocess.Popen[bytes], log: Path) -> None:
+    import obstore
+    from obstore.store import S3Store
+
+    root = S3Store(
+        "bundles",
+        endpoint=environ["AWS_ENDPOINT_URL"],
+        access_key_id="test",
+        secret_access_key="testtest",
+        region="us-east-1",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    deadline = time.monotonic() + 60
+    while True:
+        assert process.poll() is None, log.read_text()[-2000:]
+        try:
+            url = obstore.sign(root, "PUT", "", timedelta(minutes=5))
+            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5).close()
+            obstore.put(root, "first", b"1")
+            obstore.delete(root, "first")
+            return
+        except (OSError, urllib.error.HTTPError, obstore.exceptions.BaseError):
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.2)
