@@ -1,0 +1,40 @@
+"""svc.cli.base: the progress bar on a terminal, and none in a pipe."""
+
+import io
+
+import pytest
+
+from svc.cli import base
+
+
+class Screen(io.StringIO):
+    """A standard error that is a terminal, or is not."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+    screen = Screen(terminal)
+    monkeypatch.setattr("sys.stderr", screen)
+    with base.Progress() as progress:
+        progress("fetching", 0, 100_000_000)
+        progress("fetching", 50_000_000, 100_000_000)
+        progress("waiting", 0, 0)
+    return screen.getvalue()
+
+
+def test_a_terminal_has_a_bar_that_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, terminal=True)
+    assert f"fetching [{'█' * 12}{' ' * 12}] 50 of 100 MB" in text
+    assert "waiting …" in text
+    assert text.endswith("\r\x1b[K")
+    assert "\n" not in text
+
+
+def test_a_pipe_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, terminal=False) == ""

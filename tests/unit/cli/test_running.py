@@ -1,0 +1,77 @@
+"""svc.cli._running: the key and the address that `svc up` leaves for other commands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from svc.cli import _running
+from svc.errors import UsageError
+
+
+def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    key = _running.make_key(home)
+    assert re.fullmatch(r"svc_sk_[A-Za-z0-9_-]{43}", key)
+    assert _running.make_key(home) == key == _running.read_key(home)
+    assert (home / "api_key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in home.iterdir()] == ["api_key"]
+
+
+def test_a_key_that_others_could_read_is_closed_again(tmp_path: Path) -> None:
+    _running.make_key(tmp_path)
+    (tmp_path / "api_key").chmod(0o644)
+    _running.make_key(tmp_path)
+    assert (tmp_path / "api_key").stat().st_mode & 0o777 == 0o600
+
+
+def test_many_processes_make_one_key(tmp_path: Path) -> None:
+    code = f"from svc.cli import _running; from pathlib import Path; print(_running.make_key(Path({str(tmp_path)!r})))"
+
+    def make(_: int) -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(make, range(4)))) == 1
+
+
+@pytest.mark.parametrize("text", ["", "oops", "svc_sk_short", "svc_sk_" + "é" * 43, "svc_sk_" + "a" * 44])
+def test_a_file_without_a_key_is_no_key(tmp_path: Path, text: str) -> None:
+    (tmp_path / "api_key").write_text(text, encoding="utf-8")
+    assert _running.read_key(tmp_path) is None
+    with pytest.raises(UsageError, match="api_key"):
+        _running.make_key(tmp_path)
+
+
+def test_the_address_is_found_while_its_process_lives(tmp_path: Path) -> None:
+    assert _running.find(tmp_path) is None
+    _running.remember(tmp_path, "http://127.0.0.1:1/v1")
+    assert _running.find(tmp_path) == "http://127.0.0.1:1/v1"
+    _running.forget(tmp_path)
+    assert _running.find(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "7", '{"url": "x"}', '{"url": "x", "pid": "y"}', '{"url":"x","pid":-1}']
+)
+def test_a_damaged_note_is_not_believed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gateway.json").write_text(text)
+    assert _running.find(tmp_path) is None
+
+
+def test_the_note_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "gateway.json").write_text(json.dumps({"url": "http://127.0.0.1:2/v1", "pid": os.getppid()}))
+    _running.forget(tmp_path)
+    assert _running.find(tmp_path) == "http://127.0.0.1:2/v1"
+
+
+def test_the_note_of_a_dead_process_is_not_believed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "gateway.json").write_text(json.dumps({"url": "http://127.0.0.1:2/v1", "pid": dead.pid}))
+    assert _running.find(tmp_path) is None
