@@ -17,6 +17,8 @@ SvcError
 ├── AlreadyExists           already_exists         409
 ├── InsufficientStorage     insufficient_storage   507
 ├── RegistryFailed          registry_error         502
+├── GatewayFailed           gateway_error          502
+├── PipelineFailed          pipeline_error         500
 ├── CommandFailed           what a command could not do (exit status 1)
 └── UsageError              what a person at the command line can mend (exit status 2)
 
@@ -41,6 +43,8 @@ class SvcError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        self.request_id: str | None = None
+        """On the client's side: the gateway's `x-request-id`."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -184,6 +188,19 @@ class RegistryFailed(SvcError):
 
     code = "registry_error"
     status = 502
+
+
+class GatewayFailed(SvcError):
+    """On the client's side: the gateway cannot be reached, broke off, or answered what no gateway says."""
+
+    code = "gateway_error"
+    status = 502
+
+
+class PipelineFailed(SvcError):
+    """A stage of a pipeline cannot do what it is asked; the message says which stage, and why."""
+
+    code = "pipeline_error"
 
 
 class CommandFailed(SvcError):

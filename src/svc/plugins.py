@@ -9,7 +9,6 @@ A module called `base`, or one that begins with an underscore, is what plug-ins 
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
 import re
@@ -50,6 +49,7 @@ def summary(kind: str, name: str) -> str:
         return (getattr(load(kind, name), "__doc__", None) or "").strip().partition("\n")[0]
     spec = find_spec(_module(kind, name))
     source = spec.loader.get_source(spec.name) if spec and hasattr(spec.loader, "get_source") else None  # type: ignore[union-attr]
+    ast = importlib.import_module("ast")
     return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]
 
 

@@ -21,9 +21,6 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Price = Annotated[float, msgspec.Meta(ge=0)]
 
-PRODUCTION_GATEWAY = "https://api.svc.example/v1"
-"""A reserved name, so that no key ever goes to a stranger; whoever deploys a gateway changes it here."""
-
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A table of the file: frozen, and an unknown key is an error that names it."""

@@ -1,0 +1,171 @@
+"""The asynchronous face of the SDK; see `client` for what everything does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from svc.client.client import Face, noted
+from svc.client.loop import LoopNet
+from svc.wire.speech import Final, Partial
+
+if TYPE_CHECKING:
+    from svc.client.bundles import Bundle
+    from svc.client.chat import ChatResult, Messages, Piece, Stream
+    from svc.client.core import Model, Transcript
+    from svc.client.live import LiveSession
+
+
+class AsyncClient(Face):
+    """The same for programs on an event loop; one loop for its life. Use it as a context, or call `close`."""
+
+    _net = LoopNet
+
+    @overload
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: Literal[False] = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult: ...
+
+    @overload
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: Literal[True],
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> AsyncChatStream: ...
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: bool = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult | AsyncChatStream:
+        """See `Client.chat`."""
+        if stream:
+            return AsyncChatStream(await self._core.stream(messages, model, timeout_s, parameters))
+        return await self._core.chat(messages, model, timeout_s, parameters)
+
+    async def models(self) -> list[Model]:
+        """See `Client.models`."""
+        return await self._core.models()
+
+    async def transcribe(
+        self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
+    ) -> Transcript:
+        """See `Client.transcribe`."""
+        return await self._core.transcribe(audio, model, language)
+
+    async def live(
+        self,
+        *,
+        model: str | None = None,
+        language: str | None = None,
+        vad: bool | None = None,
+        model_dir: str | None = None,
+    ) -> AsyncLive:
+        """See `Client.live`."""
+        config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
+        return AsyncLive(await self._core.live(config))
+
+    async def bundle(self, reference: str) -> Bundle:
+        """See `Client.bundle`."""
+        found: Bundle = await self._core.bundle(reference)
+        return found
+
+    async def close(self) -> None:
+        """Closes unused connections."""
+        self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._core.close()
+
+
+class AsyncChatStream(AsyncIterator["Piece"]):
+    """See `ChatStream`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.text = ""
+        self.usage = stream.usage
+        self.request_id = stream.request_id
+
+    async def __anext__(self) -> Piece:
+        return noted(self, self._stream, await self._stream.next(), StopAsyncIteration)
+
+    async def close(self) -> None:
+        """Stops the answer."""
+        self._stream.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+
+class AsyncLive(AsyncIterator[Partial | Final]):
+    """See `Live`."""
+
+    def __init__(self, session: LiveSession) -> None:
+        self._session = session
+        self.session_id, self.model = session.session_id, session.model
+
+    @property
+    def closed(self) -> str | None:
+        """Why the server closed the session."""
+        return self._session.closed
+
+    async def feed(self, pcm: bytes) -> None:
+        """See `Live.feed`."""
+        await self._session.feed(pcm)
+
+    async def flush(self) -> None:
+        """See `Live.flush`."""
+        await self._session.flush()
+
+    async def reset(self) -> None:
+        """See `Live.reset`."""
+        await self._session.reset()
+
+    async def finish(self) -> Final:
+        """See `Live.finish`."""
+        return await self._session.finish()
+
+    async def __anext__(self) -> Partial | Final:
+        event = await self._session.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def close(self) -> None:
+        """See `Live.close`."""
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

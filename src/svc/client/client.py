@@ -1,0 +1,222 @@
+"""The SDK's face for programs that wait; `aio` has the other. What they do is in `core`, once; here are only shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from svc.client.core import Core
+from svc.client.session import Times
+from svc.client.wires import BlockingNet, Net, run
+from svc.wire.speech import Final, Partial
+
+if TYPE_CHECKING:
+    from svc.client.bundles import Bundle
+    from svc.client.chat import ChatResult, Messages, Piece, Stream
+    from svc.client.core import Direct, Model, Transcript
+    from svc.client.live import LiveSession
+
+RETRIES = 2
+
+
+class Face:
+    """What both are made of. Values given here come before `svc.init`, and that before the environment.
+
+    `timeout`: seconds without a byte from the gateway. Raises InvalidRequest for an address or a key that is none.
+    """
+
+    _net: type[Net]
+
+    def __init__(
+        self,
+        *,
+        gateway_url: str | None = None,
+        api_key: str | None = None,
+        registry: str | None = None,
+        retries: int = RETRIES,
+        timeout: float = 120.0,
+        direct: Direct | None = None,
+    ) -> None:
+        self._core = Core(
+            self._net(),
+            gateway_url=gateway_url,
+            api_key=api_key,
+            registry=registry,
+            retries=retries,
+            times=Times(idle=timeout),
+            direct=direct,
+        )
+
+    @property
+    def gateway_url(self) -> str:
+        """The address that is called, with `/v1`."""
+        return self._core.session.base
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.gateway_url!r})"  # never the key
+
+
+class Client(Face):
+    """A gateway, for programs that wait. Threads may share it; use it as a context, or call `close`."""
+
+    _net = BlockingNet
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: Literal[False] = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: Literal[True],
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatStream: ...
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: bool = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult | ChatStream:
+        """Asks a model; a text is one message of the user. `parameters` are fields of the request (`max_tokens`, …).
+
+        `timeout_s` bounds the whole call. Raises SvcError.
+        """
+        if stream:
+            return ChatStream(run(self._core.stream(messages, model, timeout_s, parameters)))
+        return run(self._core.chat(messages, model, timeout_s, parameters))
+
+    def models(self) -> list[Model]:
+        """What the gateway offers to this key. Raises SvcError."""
+        return run(self._core.models())
+
+    def transcribe(
+        self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
+    ) -> Transcript:
+        """What is said in a WAV file, given by its path or as its bytes. Raises SvcError."""
+        return run(self._core.transcribe(audio, model, language))
+
+    def live(
+        self,
+        *,
+        model: str | None = None,
+        language: str | None = None,
+        vad: bool | None = None,
+        model_dir: str | None = None,
+    ) -> Live:
+        """A live session, ready to be fed. Use it as a context. Raises SvcError."""
+        config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
+        return Live(run(self._core.live(config)))
+
+    def bundle(self, reference: str) -> Bundle:
+        """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
+        found: Bundle = run(self._core.bundle(reference))
+        return found
+
+    def close(self) -> None:
+        """Closes unused connections."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ChatStream(Iterator["Piece"]):
+    """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.text = ""
+        self.usage = stream.usage
+        self.request_id = stream.request_id
+
+    def __next__(self) -> Piece:
+        return noted(self, self._stream, run(self._stream.next()), StopIteration)
+
+    def close(self) -> None:
+        """Stops the answer."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+
+def noted(face: Any, stream: Stream, piece: Piece | None, over: type[Exception]) -> Piece:
+    face.usage = stream.usage
+    if piece is None:
+        raise over
+    face.text += piece.text
+    return piece
+
+
+class Live(Iterator[Partial | Final]):
+    """Live speech: `feed` audio, iterate over partials and finals until the session is closed."""
+
+    def __init__(self, session: LiveSession) -> None:
+        self._session = session
+        self.session_id, self.model = session.session_id, session.model
+
+    @property
+    def closed(self) -> str | None:
+        """Why the server closed the session."""
+        return self._session.closed
+
+    def feed(self, pcm: bytes) -> None:
+        """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""
+        run(self._session.feed(pcm))
+
+    def flush(self) -> None:
+        """Asks for the final, which comes when iterating."""
+        run(self._session.flush())
+
+    def reset(self) -> None:
+        """Forgets the utterance."""
+        run(self._session.reset())
+
+    def finish(self) -> Final:
+        """Flushes and waits for the final. Raises SvcError."""
+        return run(self._session.finish())
+
+    def __next__(self) -> Partial | Final:
+        event = run(self._session.next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """Ends the session."""
+        run(self._session.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

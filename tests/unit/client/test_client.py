@@ -1,0 +1,331 @@
+"""svc.Client and svc.AsyncClient against a real server that answers, stalls, cuts and lies; both do the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.fakes import openai_wire
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.ports import closed_port
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Gate, answer, body, fin, head, hold, raw, reset, sse, stall
+
+import svc
+from svc import errors
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeProvider]:
+    with FakeProvider(OpenAIWire(), key="key-1") as fake:
+        yield fake
+
+
+@pytest.fixture(params=["sync", "async"])
+def call(request: pytest.FixtureRequest, server: FakeProvider) -> Call:
+    """`call(name, *args)`: the method of a fresh client of either kind."""
+
+    def do(method: str, *args: Any, client: dict[str, Any] | None = None, **named: Any) -> Any:
+        options = {"gateway_url": f"{server.address}/v1", "api_key": "key-1", **(client or {})}
+        if request.param == "sync":
+            with svc.Client(**options) as one:
+                made = getattr(one, method)(*args, **named)
+                return (list(made), made) if named.get("stream") else made
+
+        async def run() -> Any:
+            async with svc.AsyncClient(**options) as other:
+                made = await getattr(other, method)(*args, **named)
+                return ([piece async for piece in made], made) if named.get("stream") else made
+
+        return asyncio.run(run())
+
+    return do
+
+
+def problem(status: int, code: str, **headers: str) -> Any:
+    return answer(status, {"error": {"message": "no", "type": "t", "code": code, "param": None}}, headers=headers)
+
+
+def test_a_chat(call: Call, server: FakeProvider) -> None:
+    got = call("chat", "Hi", model="m1", max_tokens=5, temperature=None)
+    assert got.text == openai_wire.TEXT
+    assert got.usage == svc.client.chat.Usage(11, 7, 18)
+    assert got.raw["id"] == openai_wire.ID
+    assert (got.model, got.finish_reason) == ("gpt-4o-2024-08-06", "stop")
+    seen = server.wait()
+    assert seen.json == {"model": "m1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+    assert seen.headers["authorization"] == "Bearer key-1"
+    assert seen.path == "/v1/chat/completions"
+
+
+def test_the_default_model_and_messages_as_they_are(call: Call, server: FakeProvider) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    call("chat", turns)
+    assert server.wait().json == {"model": "gpt-4o-mini", "messages": turns}
+
+
+def test_who_names_no_model_gets_one_that_is_offered(call: Call, server: FakeProvider) -> None:
+    listed = {"object": "list", "data": [{"id": "only", "object": "model", "created": 1, "owned_by": "local"}]}
+    server.plays(problem(404, "model_not_found"), answer(200, listed), answer(200, openai_wire.chat("ok")))
+    assert call("chat", "Hi").text == "ok"
+    assert server.requests[2].json["model"] == "only"
+    server.plays(problem(404, "model_not_found"))
+    with pytest.raises(errors.ModelNotFound):
+        call("chat", "Hi", model="other")
+
+
+@pytest.mark.parametrize("size", [1, 7, 100000])
+def test_a_stream(call: Call, server: FakeProvider, size: int) -> None:
+    server.plays(sse(openai_wire.stream(), pieces=size))
+    pieces, made = call("chat", "Hi", stream=True)
+    assert "".join(piece.text for piece in pieces) == made.text == openai_wire.TEXT
+    assert [piece.finish_reason for piece in pieces if piece.finish_reason] == ["stop"]
+    assert made.usage.total_tokens == 18
+    assert server.wait().json["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("end", [fin(), reset(), None])
+def test_a_stream_that_breaks_off_never_looks_complete(call: Call, server: FakeProvider, end: Any) -> None:
+    server.plays(sse(openai_wire.stream()[:3], end=end))
+    with pytest.raises((errors.ProviderFailed, errors.GatewayFailed)):
+        call("chat", "Hi", stream=True)
+
+
+def test_an_error_within_a_stream(call: Call, server: FakeProvider) -> None:
+    said = openai_wire.event({"error": {"message": "it broke", "type": "api_error", "code": "provider_error"}})
+    server.plays(sse([*openai_wire.stream()[:2], said], end=fin()))
+    with pytest.raises(errors.ProviderFailed, match="it broke"):
+        call("chat", "Hi", stream=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "invalid_request", errors.InvalidRequest),
+        (413, "request_too_large", errors.TooLarge),
+        (401, "authentication_error", errors.AuthenticationFailed),
+        (401, "invalid_api_key", errors.AuthenticationFailed),
+        (403, "permission_denied", errors.PermissionDenied),
+        (404, "model_not_found", errors.ModelNotFound),
+        (404, "not_found", errors.NotFound),
+        (405, "method_not_allowed", errors.MethodNotAllowed),
+        (409, "already_exists", errors.AlreadyExists),
+        (429, "rate_limit_exceeded", errors.RateLimited),
+        (502, "provider_error", errors.ProviderFailed),
+        (500, "internal_error", errors.InternalError),
+        (503, "whatever", errors.GatewayFailed),
+        (418, "teapot", errors.InvalidRequest),
+    ],
+)
+def test_errors_are_exceptions_of_the_same_codes(
+    call: Call, server: FakeProvider, status: int, code: str, kind: type[svc.SvcError]
+) -> None:
+    server.plays(problem(status, code, **{"x-request-id": "req-1", "retry-after": "7"}))
+    with pytest.raises(kind) as caught:
+        call("chat", "Hi", model="m", client={"retries": 0})
+    assert type(caught.value) is kind
+    assert (caught.value.message, caught.value.request_id) == ("no", "req-1")
+    if isinstance(caught.value, errors.RateLimited):
+        assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        answer(200, b"<html>"),
+        answer(200, b"{}"),
+        answer(200, b""),
+        answer(502, b"\xff\xfe"),
+        raw(b"SSH-2.0\r\n\r\n") + fin(),
+    ],
+)
+def test_what_is_no_gateway(call: Call, server: FakeProvider, script: Any) -> None:
+    server.plays(script)
+    with pytest.raises(errors.GatewayFailed):
+        call("chat", "Hi", client={"retries": 0})
+
+
+def test_retries_until_it_works(call: Call, server: FakeProvider) -> None:
+    server.plays(
+        problem(503, "x", **{"retry-after-ms": "10"}), problem(429, "rate_limit_exceeded", **{"retry-after": "0"})
+    )
+    assert call("chat", "Hi").text == openai_wire.TEXT
+    assert len(server.requests) == 3
+
+
+def test_retry_after_is_waited_for(call: Call, server: FakeProvider) -> None:
+    server.plays(problem(429, "rate_limit_exceeded", **{"retry-after": "1"}))
+    begun = time.monotonic()
+    call("chat", "Hi")
+    assert 1.0 <= time.monotonic() - begun < 3.0
+
+
+@pytest.mark.parametrize("headers", [{"x-should-retry": "false"}, {"retry-after": "500"}])
+def test_no_retry_when_the_server_says_so(call: Call, server: FakeProvider, headers: dict[str, str]) -> None:
+    server.plays(problem(429, "rate_limit_exceeded", **headers))
+    with pytest.raises(errors.RateLimited):
+        call("chat", "Hi")
+    assert len(server.requests) == 1
+
+
+def test_a_connection_that_breaks_before_the_answer_is_tried_again(call: Call, server: FakeProvider) -> None:
+    server.plays(reset(), head(framing="length", length=10) + body(b"abc") + fin())
+    with pytest.raises(errors.GatewayFailed):  # the second broke in its answer: it may have been carried out
+        call("chat", "Hi")
+    assert len(server.requests) == 2
+
+
+def test_time_out(call: Call, server: FakeProvider) -> None:
+    server.always_plays(stall())
+    for options in ({"client": {"timeout": 0.2}}, {"timeout_s": 0.2}):
+        begun = time.monotonic()
+        with pytest.raises(errors.GatewayFailed, match="too long"):
+            call("chat", "Hi", **options)
+        assert time.monotonic() - begun < 2
+
+
+def test_a_time_out_within_a_stream(call: Call, server: FakeProvider) -> None:
+    server.plays(sse(openai_wire.stream()[:3], end=stall()))
+    with pytest.raises(errors.GatewayFailed, match="too long"):
+        call("chat", "Hi", stream=True, timeout_s=0.3)
+
+
+def test_unreachable_says_how_to_go_on(call: Call) -> None:
+    with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
+        call("chat", "Hi", client={"gateway_url": f"http://127.0.0.1:{closed_port()}/v1", "retries": 0})
+
+
+def test_the_production_gateway_that_is_not_there(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(errors.GatewayFailed, match=r"SVC_GATEWAY_URL.*svc up"):
+        call("models", client={"gateway_url": None, "retries": 0})
+
+
+def test_models(call: Call, server: FakeProvider) -> None:
+    listed = {"object": "list", "data": [{"id": "a", "object": "model", "created": 1, "owned_by": "x", "more": [1]}]}
+    server.plays(answer(200, listed))
+    (model,) = call("models")
+    assert (model.id, model.owned_by) == ("a", "x")
+    server.plays(answer(200, {"object": "list"}))
+    with pytest.raises(errors.GatewayFailed):
+        call("models")
+
+
+def test_what_cannot_be_json_is_refused_before_it_is_sent(call: Call, server: FakeProvider) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        call("chat", [{"role": "user", "content": object()}])
+    assert server.requests == []
+
+
+def test_a_file_that_is_not_there(call: Call, server: FakeProvider) -> None:
+    with pytest.raises(errors.UsageError, match="no file"):
+        call("transcribe", "/nowhere/at/all.wav")
+
+
+# one kind at a time
+
+
+def test_connections_are_kept_and_replaced(server: FakeProvider) -> None:
+    with svc.Client(gateway_url=f"{server.address}/v1", api_key="key-1", retries=0) as client:
+        for _ in range(3):
+            client.chat("Hi")
+        for _ in client.chat("Hi", stream=True):
+            pass
+        client.chat("Hi")
+        assert server.accepted == 1
+        server.forget()
+        for connection in list(server.connections):
+            server._loop.call_soon_threadsafe(connection._transport.close)
+        time.sleep(0.05)
+        assert client.chat("Hi").text == openai_wire.TEXT
+
+
+def test_the_first_piece_comes_before_the_last_is_sent(server: FakeProvider) -> None:
+    gate = Gate()
+    events = openai_wire.stream()
+    server.plays(sse(events[:3], end=hold(gate) + body(b"".join(events[3:])) + fin()))
+    with svc.Client(gateway_url=server.address, api_key="key-1").chat("Hi", stream=True) as stream:
+        assert next(stream).text
+        gate.open()
+
+
+def test_leaving_a_stream_closes_it(server: FakeProvider) -> None:
+    server.plays(sse(openai_wire.stream()[:3], end=stall()))
+    with svc.Client(gateway_url=server.address, api_key="key-1").chat("Hi", stream=True) as stream:
+        next(stream)
+    server.wait().wait_left(2.0)
+
+
+def test_the_breaker_spares_a_gateway_that_is_down() -> None:
+    client = svc.Client(gateway_url=f"http://127.0.0.1:{closed_port()}/v1", retries=0)
+    for _ in range(5):
+        with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
+            client.models()
+    with pytest.raises(errors.GatewayFailed, match="5 times in a row"):
+        client.models()
+
+
+def test_providers_that_fail_do_not_open_the_breaker(server: FakeProvider) -> None:
+    server.always_plays(problem(502, "provider_error", **{"x-should-retry": "false"}))
+    client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
+    for _ in range(8):
+        with pytest.raises(errors.ProviderFailed):
+            client.chat("Hi")
+
+
+def test_cancelling_an_asynchronous_call_closes_the_connection(server: FakeProvider) -> None:
+    server.always_plays(stall())
+
+    async def run() -> None:
+        async with svc.AsyncClient(gateway_url=server.address, api_key="key-1") as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.chat("Hi")
+
+    asyncio.run(run())
+    server.wait().wait_left(2.0)
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_nothing_is_left_open(server: FakeProvider) -> None:
+    with svc.Client(gateway_url=server.address, api_key="key-1") as client:
+        client.chat("Hi")
+        list(client.chat("Hi", stream=True))
+    del client
+    gc.collect()
+
+
+def test_both_faces_are_the_same() -> None:
+    for one, other in ((svc.Client, svc.AsyncClient), (svc.client.client.Live, svc.client.aio.AsyncLive)):
+        names = {name for name in vars(one) if not name.startswith("_")}
+        assert names == {name for name in vars(other) if not name.startswith("_")}
+        for name in names:
+            if callable(getattr(one, name)):
+                mine, theirs = inspect.signature(getattr(one, name)), inspect.signature(getattr(other, name))
+                assert str(mine).partition(" -> ")[0] == str(theirs).partition(" -> ")[0], name
+
+
+def test_importing_is_quick_and_light() -> None:
+    """In processor time, since other tests may run beside this one."""
+    script = (
+        "import time; begun = time.process_time(); import svc; svc.Client; took = time.process_time() - begun\n"
+        "import sys; heavy = {'starlette', 'uvicorn', 'numpy', 'sherpa_onnx', 'xllamacpp', 'uvloop', 'asyncio'}\n"
+        "rooms = {'svc.gateway', 'svc.speech', 'svc.registry', 'svc.stores', 'svc.app', 'svc.settings'}\n"
+        "assert not (heavy | rooms) & set(sys.modules), (heavy | rooms) & set(sys.modules)\n"
+        "print(took)"
+    )
+    tries = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60) for _ in range(3)
+    ]
+    assert all(one.returncode == 0 for one in tries), tries[0].stderr
+    assert min(float(one.stdout) for one in tries) < 0.1

@@ -1,0 +1,53 @@
+"""svc.client.patience: what is tried again, how long it waits, and when it stops."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+
+import pytest
+
+from svc.client.patience import FAILURES, OPEN_SECONDS, Breaker, delay, may_retry
+from svc.errors import GatewayFailed
+
+
+@pytest.mark.parametrize(
+    ("status", "again"), [(400, False), (401, False), (404, False), (408, True), (429, True), (502, True)]
+)
+def test_statuses(status: int, again: bool) -> None:
+    assert may_retry(status, {}) is again
+    assert may_retry(status, {"x-should-retry": "false"}) is False
+    assert may_retry(status, {"x-should-retry": "true"}) is True
+
+
+def test_the_delay_doubles_with_jitter() -> None:
+    for attempt in range(8):
+        waits = [delay(attempt) or 0 for _ in range(50)]
+        most = min(8.0, 0.5 * 2**attempt)
+        assert most / 2 <= min(waits) < max(waits) <= most
+
+
+def test_what_the_server_asks_for() -> None:
+    assert 2.0 <= (delay(0, {"retry-after": "2"}) or 0) <= 2.3
+    assert 0.04 <= (delay(5, {"retry-after-ms": "40", "retry-after": "9"}) or 0) <= 0.3
+    assert delay(0, {"retry-after": "121"}) is None
+    assert (delay(0, {"retry-after": "soon"}) or 9) <= 0.5
+    assert (delay(0, {"retry-after": "nan"}) or 9) <= 0.5
+    date = email.utils.formatdate(time.time() + 5, usegmt=True)
+    assert 3.5 <= (delay(0, {"retry-after": date}) or 0) <= 5.5
+
+
+def test_the_breaker_opens_and_lets_one_try() -> None:
+    now = [0.0]
+    breaker = Breaker(lambda: now[0])
+    for _ in range(FAILURES):
+        breaker.enter()
+        breaker.failed()
+    with pytest.raises(GatewayFailed, match="in a row"):
+        breaker.enter()
+    now[0] = OPEN_SECONDS + 1
+    breaker.enter()
+    with pytest.raises(GatewayFailed):
+        breaker.enter()
+    breaker.answered()
+    breaker.enter()
