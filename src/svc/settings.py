@@ -14,6 +14,7 @@ import msgspec
 
 from svc.errors import UsageError
 from svc.wire.chat import Quirks
+from svc.wire.production import PRODUCTION_GATEWAY as PRODUCTION_GATEWAY
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
