@@ -15,6 +15,7 @@ from svc.speech.resample import Resampler, mono
 HOME = Path(sys.prefix) / "test-speech"
 SHARED = Path(os.environ.get("SVC_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 TEXTS = {
     "beckett": "ever tried ever failed no matter try again fail again fail better",
     "en-counting": "one two three four five six seven eight nine ten",
@@ -58,7 +59,7 @@ def pcm(path: Path) -> bytes:
 
 def words(text: str) -> list[str]:
     """Words to compare: no case, no punctuation, small numbers and titles written out."""
-    spoken = {"mr": "mister", "10": "ten", "1": "one", "2": "two", "3": "three", "4": "four", "5": "five"}
+    spoken = {"mr": "mister", **{str(number): word for number, word in enumerate(NUMBERS)}}
     plain = re.sub(r"[^\w' ]+", " ", text.lower().replace("-", " ")).replace("'", "")
     return [spoken.get(word, word) for word in plain.split()]
 

@@ -49,9 +49,9 @@ def recognise(folder: Path) -> Model:
         path = folder / file
         if Path(file).name != file or not path.is_file():
             raise SpeechFailed(f"The model in {folder.name!r} lacks its file {file!r}.")
-        files[role] = str(path.resolve())
+        files[role] = str(path)
     if "vad" not in files and (folder / VAD_FILE).is_file():
-        files["vad"] = str((folder / VAD_FILE).resolve())
+        files["vad"] = str(folder / VAD_FILE)
     return Model(found.name or _name(folder), found.engine, found.family, files, found.languages, found.options)
 
 

@@ -178,7 +178,7 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
     descriptor = theirs.fileno()
     command = [sys.executable, "-m", "svc.speech.worker", str(descriptor)]
     # One thread infers; libraries that see the cores would start more.
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for name in [name for name in environ if name.endswith(("_API_KEY", "_API_KEYS"))]:
         del environ[name]
     child = subprocess.Popen(

@@ -1,0 +1,301 @@
+"""The figures of docs/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
+
+accuracy: every English clip through the live path, as fast as it goes: word errors, stable text that was taken back.
+live:     4 and 8 people at once in real time through a real gateway, whose one worker is bound to one core.
+--clips:  a folder with more clips, and a manifest.json of {id, wav, text, lang} about them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.speech import material  # noqa: E402
+from tests.speech.gateway import Client, Gateway, check_promises, session  # noqa: E402
+
+from svc import app, plugins, settings  # noqa: E402
+from svc.speech import link  # noqa: E402
+from svc.speech.detector import Detector  # noqa: E402
+from svc.speech.model import recognise  # noqa: E402
+from svc.speech.voice import Voice  # noqa: E402
+
+FRAME = 1600
+"""Bytes: 50 ms."""
+READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
+"""Clips of people who read aloud."""
+
+
+def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
+    """Text and audio of every English clip."""
+    paths, texts = material.clips(), dict(material.TEXTS)
+    if more is not None:
+        for entry in json.loads((more / "manifest.json").read_text()):
+            if entry["lang"] == "en":
+                paths[entry["id"]], texts[entry["id"]] = more / entry["wav"], entry["text"]
+    return {name: (text, material.pcm(paths[name])) for name, text in sorted(texts.items())}
+
+
+def accuracy(spoken: dict[str, tuple[str, bytes]], name: str) -> None:
+    """The voice of a worker, without sockets and clocks."""
+    model = recognise(material.model(name))
+    engine = plugins.load("speech.engines", model.engine).load(model)
+    detector = Detector(model.files["vad"])
+    language = "en" if "en" in model.languages else None
+    totals = {"read": [0, 0], "all": [0, 0]}
+    print(f"{name}\n{'clip':22} {'errors':>6} {'words':>6} {'retracted':>9} {'hypotheses':>10} {'CPU per s':>9}")
+    for clip, (text, audio) in spoken.items():
+        out: list[Any] = []
+        detector.reset()
+        voice = Voice(1, engine, detector, emit=out.append, language=language)
+        begun = time.process_time()
+        for place in range(0, len(audio), FRAME):
+            voice.put(audio[place : place + FRAME])
+            _work(voice)
+        voice.put(link.Flush(1))
+        _work(voice)
+        cpu = (time.process_time() - begun) / (len(audio) / 32000)
+        done = out[-1]
+        heard = [message for message in out if isinstance(message, link.Heard)]
+        count, errors = len(material.words(text)), material.errors(text, done.text)
+        for total in ("read", "all") if clip in READ else ("all",):
+            totals[total][0] += errors
+            totals[total][1] += count
+        taken = _taken_back([(message.text, message.stable) for message in heard] + [(done.text, True)])
+        print(f"{clip:22} {errors:6} {count:6} {taken:9} {done.chunks:10} {cpu:9.2f}")
+    for total, (errors, count) in totals.items():
+        print(f"WER {total}: {100 * errors / count:.1f} %")
+
+
+def _work(voice: Voice) -> None:
+    while voice.advance(1 << 20) or voice.due():
+        if voice.due():
+            voice.work()
+
+
+def _taken_back(messages: list[tuple[str, bool]]) -> int:
+    stable, count = "", 0
+    for text, is_stable in messages:
+        count += not text.startswith(stable)
+        stable = text if is_stable else stable
+    return count
+
+
+def _speech(audio: bytes) -> tuple[bytes, float]:
+    """A clip without the silence at its end, and the second at which speech begins in it."""
+    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
+    frames = samples[: len(samples) // 320 * 320].reshape(-1, 320)
+    loud = np.flatnonzero(np.sqrt((frames**2).mean(axis=1)) > 0.015)
+    return audio[: (int(loud[-1]) + 3) * 640], float(loud[0]) * 0.02
+
+
+class Person:
+    """Speaks clips in real time, and notes when answers come."""
+
+    def __init__(self, client: Client, spoken: list[bytes], seed: int) -> None:
+        self.client, self.spoken, self.random = client, spoken, random.Random(seed)
+        self.first: list[float] = []
+        self.final: list[float] = []
+        self.final_after_pause: list[float] = []
+        self.partials = 0
+        self.seconds = 0.0
+        self._onset = 0.0
+        self._heard_any = False
+        self._final = asyncio.Event()
+
+    async def listen(self) -> None:
+        while True:
+            message = json.loads(await self.client.socket.recv())
+            self.client.heard.append(message)
+            now = time.monotonic()
+            if message["type"] == "partial":
+                self.partials += not message["is_stable"]
+                if not self._heard_any:
+                    self._heard_any = True
+                    self.first.append(now - self._onset)
+            elif message["type"] == "final":
+                self._final.set()
+
+    async def speak(self, until: float) -> None:
+        await asyncio.sleep(self.random.random() * 2)
+        turn = self.random.randrange(2)
+        while time.monotonic() < until:
+            audio, onset = _speech(self.random.choice(self.spoken))
+            turn += 1
+            pause = bytes(9600) if turn % 2 else b""  # 300 ms, or none
+            self._final.clear()
+            begun = time.monotonic()
+            self._onset, self._heard_any = begun + onset, False
+            everything = audio + pause
+            for place in range(0, len(everything), FRAME):
+                piece = everything[place : place + FRAME]
+                await asyncio.sleep(max(0.0, begun + (place + len(piece)) / 32000 - time.monotonic()))
+                await self.client.socket.send(piece)
+            self.seconds += len(audio) / 32000 - onset
+            asked = time.monotonic()
+            await self.client.say(type="flush")
+            await asyncio.wait_for(self._final.wait(), 30)
+            (self.final_after_pause if pause else self.final).append(time.monotonic() - asked)
+            await asyncio.sleep(0.2)
+
+
+async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: float) -> None:
+    """So many people for so long."""
+    async with contextlib.AsyncExitStack() as stack:
+        crowd = []
+        for seed in range(people):
+            client = await stack.enter_async_context(session(gateway))
+            await client.say(type="config")
+            await client.get("ready")
+            crowd.append(Person(client, spoken, seed))
+        (worker,) = gateway.workers()
+        os.sched_setaffinity(worker, {0})
+        os.sched_setscheduler(worker, *_policy())
+        before = _cpu(worker)
+        listening = [asyncio.create_task(person.listen()) for person in crowd]
+        begun = time.monotonic()
+        await asyncio.gather(*(person.speak(begun + seconds) for person in crowd))
+        wall = time.monotonic() - begun
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+        for person in crowd:
+            check_promises(person.client.heard)
+        rate = sum(person.partials for person in crowd) / sum(person.seconds for person in crowd)
+        print(f"{people} sessions, {wall:.0f} s: {rate:.2f} partials per second of speech each")
+        for title in ("first", "final", "final_after_pause"):
+            _print(title, [value for person in crowd for value in getattr(person, title)])
+        status = Path(f"/proc/{worker}/status").read_text()
+        peak = int(status.split("VmHWM:")[1].split()[0]) / 1024
+        print(f"  worker: {100 * (_cpu(worker) - before) / wall:.0f} % of its core, {peak:.0f} MB at most")
+
+
+def _policy() -> tuple[int, os.sched_param]:
+    return os.sched_getscheduler(0), os.sched_getparam(0)
+
+
+def _print(title: str, values: list[float]) -> None:
+    values = sorted(1000 * value for value in values)
+    p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
+    print(f"  {title:18} p50 {statistics.median(values):5.0f} ms  p95 {p95:5.0f} ms  ({len(values)})")
+
+
+def _cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def gateway(config: str) -> Iterator[Gateway]:
+    """A gateway that measures how late its loop is; it says so on standard output when it is asked to (SIGUSR1)."""
+    home = material.HOME / "bench"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "svc.toml").write_text(config)
+    environ = {
+        **os.environ,
+        "SVC_HOME": str(home),
+        "SVC_REGISTRY_ROOT": str(material.HOME / "registry"),
+        "SVC_API_KEYS": "test-key",
+    }
+    process = subprocess.Popen(
+        [sys.executable, __file__, "serve"], env=environ, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        yield Gateway(process.stdout.readline().split()[0], process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def lag(gateway: Gateway) -> str:
+    """How late the loop was since the last time."""
+    assert gateway.process.stdout is not None
+    gateway.process.send_signal(signal.SIGUSR1)
+    return gateway.process.stdout.readline().strip()
+
+
+def serve() -> None:
+    """Runs in the gateway's process."""
+    found = settings.load(os.environ, config=os.environ["SVC_HOME"] + "/svc.toml")
+    original = app._serve
+
+    async def probed(*arguments: Any, **named: Any) -> None:
+        late: list[float] = []
+
+        def tell() -> None:
+            values = sorted(late)
+            late.clear()
+            print(
+                f"loop lag p50 {1000 * values[len(values) // 2]:.1f} ms, "
+                f"p99 {1000 * values[int(0.99 * len(values))]:.1f} ms, worst {1000 * values[-1]:.1f} ms",
+                flush=True,
+            )
+
+        async def probe() -> None:
+            while True:
+                due = time.monotonic() + 0.005
+                await asyncio.sleep(0.005)
+                late.append(time.monotonic() - due)
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
+        probing = asyncio.create_task(probe())
+        try:
+            await original(*arguments, **named)
+        finally:
+            probing.cancel()
+
+    app._serve = probed
+    app.serve_gateway(found, app.listen("127.0.0.1", 0), lambda address: print(address, flush=True))
+
+
+async def crowd(spoken: dict[str, tuple[str, bytes]], seconds: float) -> None:
+    with gateway("[speech]\nmax_sessions = 8\n") as running:
+        os.sched_setaffinity(0, {1})
+        os.sched_setaffinity(running.process.pid, {1})
+        await asyncio.sleep(5)
+        print("idle:", lag(running))
+        for people in (4, 8):
+            await live(running, [audio for _, audio in spoken.values()], people, seconds)
+            print(" ", lag(running))
+
+
+def main() -> None:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", default=["accuracy", "live"])
+    parser.add_argument("--model", default="moonshine-tiny-en")
+    parser.add_argument("--clips", type=Path)
+    parser.add_argument("--alone", action="store_true", help="real-time priority, on a machine that has other work")
+    parser.add_argument("--seconds", type=float, default=60)
+    arguments = parser.parse_args()
+    if "serve" in arguments.what:
+        serve()
+        return
+    spoken = clips(arguments.clips)
+    if arguments.alone:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if "accuracy" in arguments.what:
+        accuracy(spoken, arguments.model)
+    if "live" in arguments.what:
+        asyncio.run(crowd(spoken, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()
