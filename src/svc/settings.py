@@ -57,7 +57,12 @@ class RoutingSettings(_Strict, frozen=True):
     """`[routing]`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
+    retry_share: Seconds = 0.2
+    """Retries at a provider, as a share of its requests of the last 10 s; 10 are always allowed."""
     hedge_after: Seconds = 0
+    breaker: bool = True
+    slow_after: Seconds = 0
+    """Seconds to the first byte that count against a target like a failure; 0 goes by its own usual time."""
     fallbacks: dict[str, tuple[str, ...]] = {}
 
 

@@ -79,7 +79,7 @@ def shared_gateway(
 def session_without_retries(
     all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), "[routing]\nretries = 0\n")
+    yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), "[routing]\nretries = 0\nbreaker = false\n")
 
 
 @pytest.fixture

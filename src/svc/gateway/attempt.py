@@ -81,6 +81,7 @@ class Attempt:
         "offer",
         "over",
         "received",
+        "sent",
         "sink",
     )
 
@@ -91,6 +92,8 @@ class Attempt:
         self.deadline = math.inf
         """Loop time at which `expire` is due."""
         self.over = False
+        self.sent = 0.0
+        """Loop time."""
         self._owner: Owner | None = owner
         self._client = client
         self._timeouts = timeouts
@@ -117,8 +120,14 @@ class Attempt:
 
     def send(self, upstream: Upstream, body: bytes, now: float) -> None:
         """Begins. `now` is loop time."""
+        self.sent = now
         self.deadline = now + self._timeouts.first_byte_timeout
         self._call = upstream.send(self.offer, body, self)
+
+    @property
+    def draining(self) -> bool:
+        """All is said; what runs on is the end of the upstream's HTTP answer."""
+        return self._owner is None and not self.over
 
     def cancel(self) -> None:
         """Lets go of the upstream at once; nothing more is reported."""

@@ -11,23 +11,23 @@ There is no task here: everything happens in callbacks, which is what makes a re
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
-from svc.errors import InternalError, ModelNotFound, SvcError
+from svc.dialects.base import Dialect, Head, Passed, Pipe
+from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.estimate import owed
-from svc.gateway.failures import WAITABLE, Failure, Then, backoff, late
+from svc.gateway.failures import Failure, late
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.router import shown
+from svc.gateway.tries import Tries
 from svc.security import Key
-from svc.wire.chat import ChatRequest, Usage
+from svc.wire.chat import Usage
 
 if TYPE_CHECKING:
     from svc.gateway.plane import Plane
@@ -52,28 +52,19 @@ class Client(Protocol):
 
 
 class Exchange:
-    """Owns the attempts of one request; `client` is told the outcome exactly once."""
+    """Owns the tries of one request; `client` is told the outcome exactly once."""
 
     __slots__ = (
-        "_attempt",
-        "_attempts",
         "_began",
-        "_built",
-        "_chain",
         "_client",
         "_dialect",
-        "_dropped",
         "_first_byte",
         "_head",
-        "_hub",
-        "_index",
         "_key",
         "_plane",
         "_raw",
         "_streaming",
-        "_timer",
         "_tries",
-        "_wait",
         "client_request_id",
         "deadline",
         "over",
@@ -100,27 +91,18 @@ class Exchange:
         self._began = time.monotonic()  # the loop's own clock counts milliseconds
         self._first_byte = 0.0
         self.deadline = plane.now() + plane.settings.gateway.total_timeout
-        self._attempt: Attempt | None = None
-        self._attempts = 0
-        self._tries = 0
-        self._index = 0
-        self._wait = 0.0
-        self._chain: tuple[Offer, ...] = ()
+        self._tries: Tries | None = None
         self._head: Head | None = None
-        self._hub: ChatRequest | None = None
-        self._built: Built | None = None
         self._raw = b""
-        self._dropped: tuple[str, ...] = ()
         self._streaming = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, raw: bytes) -> None:
         """Takes the request's body. Errors of the client's are answered at once."""
         self._raw = raw
         self._plane.exchanges.add(self)
-        self._guarded(self._open)
+        self.guarded(self._open)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def guarded(self, step: Callable[[], None]) -> None:
         """The edge: an error is answered, and a fault of ours does not take the connection with it."""
         try:
             step()
@@ -133,9 +115,10 @@ class Exchange:
         head = self._head = self._dialect.head(self._raw)
         if not self._key.may_use(head.model):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
-        self._chain = self._plane.router.route(head.model)
+        chain = self._plane.router.route(head.model)
         self._plane.ledger.check()
-        self._try()
+        self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
+        self._tries.start()
 
     def fault(self) -> None:
         """A fault of ours: logged with its traceback, answered with nothing but the request id."""
@@ -149,12 +132,12 @@ class Exchange:
             self._end()
 
     def pause(self) -> None:
-        if self._attempt is not None:
-            self._attempt.pause()
+        if self._tries is not None:
+            self._tries.pause()
 
     def resume(self) -> None:
-        if self._attempt is not None:
-            self._attempt.resume(self._plane.now())
+        if self._tries is not None:
+            self._tries.resume()
 
     def tick(self, now: float) -> None:
         """The total time-out."""
@@ -165,75 +148,23 @@ class Exchange:
         """Ends it from our side, whatever state it is in, with an honest error."""
         if self.over:
             return
-        if self._attempt is not None and self._streaming:
-            self._attempt.stop(failure)
+        if self._tries is not None and self._streaming:
+            self._tries.stop(failure)
         else:
             self._refuse(failure.error)
 
-    # trying
+    # tries.Owner
 
-    def _try(self) -> None:
-        offer = self._chain[self._index]
-        if self._built is None:
-            self._built = self._build(offer)
-            self._dropped = self._built.dropped
-        head = self._head
-        if head is None:
-            raise InternalError("a request without a head")
-        plane = self._plane
-        attempt = Attempt(
-            self,
-            offer,
-            self._dialect,
-            plane.settings.gateway,
-            stream=head.stream,
-            include_usage=head.include_usage,
-        )
-        self._attempt = attempt
-        self._attempts += 1
-        self._tries += 1
-        plane.attempts.add(attempt)
-        attempt.send(plane.upstream, self._built.body, plane.now())
+    def failed(self, error: SvcError) -> None:
+        self._refuse(error)
 
-    def _build(self, offer: Offer) -> Built:
-        dialect, head = offer.provider.dialect, self._head
-        if dialect.name == self._dialect.name and head is not None:
-            return dialect.pass_request(self._raw, head, offer.target)
-        if self._hub is None:
-            self._hub = self._dialect.read_request(self._raw)
-        return dialect.write_request(self._hub, offer.target)
-
-    def _retry(self) -> None:
-        self._timer = None
-        if not self.over:
-            self._guarded(self._try)
-
-    # attempt.Owner
-
-    def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
-        plane = self._plane
-        log.info("request %s: %s: %s", self.request_id, attempt.offer.provider.name, failure.error.message)
-        again = failure.then is Then.AGAIN and self._tries <= plane.settings.routing.retries
-        if again and (failure.retry_after or 0.0) <= WAITABLE:
-            self._wait = max(backoff(self._wait), failure.retry_after or 0.0)
-            self._timer = plane.loop.call_later(self._wait, self._retry)
-        elif failure.then is not Then.NOWHERE and self._index + 1 < len(self._chain):
-            self._index += 1
-            self._tries = 0
-            self._wait = 0.0
-            self._built = None
-            self._retry()
-        else:
-            self._refuse(failure.error)
-
-    def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
+    def answered(self, passed: Passed) -> None:
         self._first_byte = time.monotonic()
-        attempt.received = len(passed.body)
         self._record("ok", 200, passed.usage)
         self._client.answer(200, self._headers(), passed.body)
         self._end()
 
-    def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
+    def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._streaming:
             self._streaming = True
             self._first_byte = time.monotonic()
@@ -242,7 +173,6 @@ class Exchange:
         if pipe.ended:
             self._record("cut" if pipe.error else "ok", 200, pipe.usage)
             self._client.write(data, True)
-            self._attempt = None
             self._end()
         else:
             self._client.write(data, False)
@@ -254,7 +184,7 @@ class Exchange:
             return
         self._record("error", error.status, None)
         headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        if self._attempts:
+        if self._offer is not None or isinstance(error, ProviderFailed):
             headers += "x-should-retry: false\r\n"
         self._client.answer(error.status, headers, self._dialect.write_error(error, self.request_id))
         self._end()
@@ -262,21 +192,29 @@ class Exchange:
     def _end(self) -> None:
         self.over = True
         self._plane.exchanges.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None and not attempt.over:
-            attempt.cancel()
+        if self._tries is not None:
+            self._tries.end()
+
+    @property
+    def _attempt(self) -> Attempt | None:
+        """The one whose answer counts, while there is one."""
+        return self._tries.attempt if self._tries is not None else None
+
+    @property
+    def _offer(self) -> Offer | None:
+        """The target that answers, or that was tried last; None before any was."""
+        return self._tries.offer if self._tries is not None else None
 
     def _headers(self) -> str:
         lines = f"x-request-id: {self.request_id}\r\n"
         if self.client_request_id:
             lines += f"x-client-request-id: {self.client_request_id}\r\n"
-        if self._attempts:
-            provider = self._chain[self._index].provider.name
-            lines += f"x-svc-provider: {provider}\r\nx-svc-attempts: {self._attempts}\r\n"
-        if self._dropped:
-            names = ",".join(_UNSAFE.sub("?", name[:64]) for name in self._dropped[:32])
+        tries = self._tries
+        if tries is None or tries.offer is None:
+            return lines
+        lines += f"x-svc-provider: {tries.offer.provider.name}\r\nx-svc-attempts: {tries.count}\r\n"
+        if tries.dropped:
+            names = ",".join(_UNSAFE.sub("?", name[:64]) for name in tries.dropped[:32])
             lines += f"x-svc-dropped: {names}\r\n"
         return lines
 
@@ -284,7 +222,7 @@ class Exchange:
         """Into the books, before the last byte leaves."""
         plane, attempt = self._plane, self._attempt
         now = time.monotonic()
-        offer = self._chain[self._index] if self._attempts else None
+        offer = self._offer
         usage, guessed = told, False
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
             usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
@@ -300,7 +238,7 @@ class Exchange:
                 model_asked=self._head.model if self._head else None,
                 model=offer.model.id if offer else None,
                 provider=offer.provider.name if offer else None,
-                attempts=self._attempts,
+                attempts=self._tries.count if self._tries is not None else 0,
                 status=status,
                 http_status=http_status,
                 prompt_tokens=usage.prompt_tokens if usage else None,

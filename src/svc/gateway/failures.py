@@ -32,6 +32,8 @@ class Failure(msgspec.Struct, frozen=True):
     error: SvcError
     then: Then
     retry_after: float | None = None
+    silent: bool = False
+    """There was no answer at all, or only that the provider is out of order."""
 
 
 def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> Failure:
@@ -46,7 +48,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
         return Failure(ProviderFailed("The provider refused the gateway's own credentials."), Then.NEXT)
     if status == 408 or status >= 500:
         words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
-        return Failure(ProviderFailed(f"The provider {words}."), Then.AGAIN, retry_after(headers))
+        return Failure(ProviderFailed(f"The provider {words}."), Then.AGAIN, retry_after(headers), True)
     if 400 <= status < 500:
         return Failure(ProviderFailed(f"The provider refused the request with status {status}."), Then.NOWHERE)
     return Failure(ProviderFailed(f"The provider answered with the unexpected status {status}."), Then.NEXT)
@@ -54,12 +56,12 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
 
 def unreachable() -> Failure:
     """No connection, or it broke before the first byte."""
-    return Failure(ProviderFailed("The provider could not be reached."), Then.AGAIN)
+    return Failure(ProviderFailed("The provider could not be reached."), Then.AGAIN, silent=True)
 
 
 def late(what: str) -> Failure:
     """A time-out: tried elsewhere, never twice at the same place."""
-    return Failure(ProviderFailed(f"The provider took too long {what}."), Then.NEXT)
+    return Failure(ProviderFailed(f"The provider took too long {what}."), Then.NEXT, silent=True)
 
 
 def not_understood(error: SvcError) -> Failure:

@@ -13,6 +13,7 @@ import msgspec
 from svc.errors import ProviderFailed
 from svc.gateway.attempt import Attempt
 from svc.gateway.failures import Failure, Then
+from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.record import Record
 from svc.gateway.router import Router
@@ -52,6 +53,7 @@ class Plane:
         self.keyring = keyring
         self.upstream = upstream
         self.ledger = ledger
+        self.steering = Steering(settings.routing)
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.doors: set[Ticking] = set()

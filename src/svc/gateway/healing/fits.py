@@ -1,0 +1,15 @@
+"""Whether a prompt fits a model's context window: guessed from its size, before anything is sent. Pure."""
+
+from __future__ import annotations
+
+from svc.gateway.estimate import OTHER_PER_TOKEN, prompt_tokens
+from svc.gateway.providers import Offer
+
+
+def fits(offer: Offer, raw: bytes, max_tokens: int | None) -> bool:
+    """False when the prompt and what is to be answered are larger than the window, by our estimate."""
+    window = offer.model.context_window
+    wanted = min(max_tokens or 0, offer.model.max_output_tokens)
+    if len(raw) <= (window - wanted) * OTHER_PER_TOKEN:  # nearly always
+        return True
+    return prompt_tokens(raw) + wanted <= window

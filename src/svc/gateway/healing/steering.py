@@ -1,0 +1,125 @@
+"""Which target a request goes to next, by what is known of all of them. No sockets; times are loop times.
+
+A target is passed over while its breaker is open, while it rests (a 429 with a long `retry-after`), and for a prompt
+that it has no room for. When that leaves none, a target that is not dead is tried all the same: the provider has the
+last word about its limits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from svc.errors import ProviderFailed, RateLimited
+from svc.gateway.failures import WAITABLE, Failure, Then
+from svc.gateway.healing.breaker import Breaker, State
+from svc.gateway.healing.budget import Budget
+from svc.gateway.healing.fits import fits
+from svc.gateway.providers import Offer
+from svc.settings import RoutingSettings
+
+log = logging.getLogger("svc.gateway")
+
+LONGEST_REST = 120.0
+"""Seconds; a longer `retry-after` is tried again after so long."""
+
+
+class Health:
+    """Of one target. `budget` is its provider's."""
+
+    __slots__ = ("breaker", "budget", "name", "rest_until")
+
+    def __init__(self, name: str, breaker: Breaker, budget: Budget) -> None:
+        self.name = name
+        self.breaker = breaker
+        self.budget = budget
+        self.rest_until = 0.0
+
+
+class Steering:
+    """The health of every target that has been used."""
+
+    def __init__(self, routing: RoutingSettings) -> None:
+        self._routing = routing
+        self._targets: dict[tuple[str, str], Health] = {}
+        self._budgets: dict[str, Budget] = {}
+
+    def of(self, offer: Offer) -> Health:
+        """The health of a target; it outlives the offer, which a provider that moves replaces."""
+        found = self._targets.get((offer.provider.name, offer.model.id))
+        return found if found is not None else self._add(offer)
+
+    def states(self) -> dict[str, State]:
+        """Of the breakers, by `provider/model`."""
+        return {health.name: health.breaker.state for health in self._targets.values()}
+
+    def first(self, chain: Sequence[Offer], raw: bytes, max_tokens: int | None, now: float) -> int:
+        """Where in the chain a request begins; raises ProviderFailed when every target is dead."""
+        found = self.next(chain, 0, raw, max_tokens, now)
+        if found >= 0:
+            return found
+        for index, offer in enumerate(chain):
+            breaker = self.of(offer).breaker
+            if breaker.state == "closed" or breaker.soft:
+                return index
+        raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
+
+    def next(self, chain: Sequence[Offer], start: int, raw: bytes, max_tokens: int | None, now: float) -> int:
+        """The first target from `start` on that may be tried, or -1."""
+        for index in range(start, len(chain)):
+            offer = chain[index]
+            health = self.of(offer)
+            if health.rest_until <= now and fits(offer, raw, max_tokens) and self._admits(health, now):
+                return index
+        return -1
+
+    def asked(self, offer: Offer, now: float) -> None:
+        """A request goes to a target for the first time."""
+        self.of(offer).budget.asked(now)
+
+    def may_retry(self, offer: Offer, now: float) -> bool:
+        """Whether a target may be asked once more (a probe may not); counts as a retry if so."""
+        health = self.of(offer)
+        return health.breaker.state != "half-open" and health.budget.take(now)
+
+    def answered(self, offer: Offer, seconds: float, now: float, *, stream: bool) -> None:
+        """The first byte came after so many seconds."""
+        if self._routing.breaker:
+            health = self.of(offer)
+            before = health.breaker.state
+            health.breaker.answered(now, seconds, stream=stream)
+            if health.breaker.state != before:
+                self._changed(health, before)
+
+    def failed(self, offer: Offer, failure: Failure, now: float, *, counted: bool = False) -> None:
+        """The request fails at this target, its retries included; `counted`: it had been answered, and broke."""
+        health = self.of(offer)
+        if isinstance(failure.error, RateLimited):
+            if (failure.retry_after or 0.0) > WAITABLE:
+                health.rest_until = now + min(LONGEST_REST, failure.retry_after or 0.0)
+            health.breaker.forgotten()
+        elif failure.then is Then.NOWHERE:  # the request was at fault: the target is well
+            health.breaker.forgotten()
+        elif self._routing.breaker:
+            before = health.breaker.state
+            health.breaker.failed(now, counted=counted, silent=failure.silent)
+            if health.breaker.state != before:
+                self._changed(health, before)
+
+    def forgotten(self, offer: Offer) -> None:
+        """An attempt was let go of: nothing can be said."""
+        self.of(offer).breaker.forgotten()
+
+    def _admits(self, health: Health, now: float) -> bool:
+        return health.breaker.state == "closed" or health.breaker.admits(now)
+
+    def _changed(self, health: Health, before: State) -> None:
+        log.warning("breaker of %s: %s -> %s", health.name, before, health.breaker.state)
+
+    def _add(self, offer: Offer) -> Health:
+        provider = offer.provider.name
+        budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
+        breaker = Breaker(slow_after=self._routing.slow_after)
+        health = Health(f"{provider}/{offer.model.id}", breaker, budget)
+        self._targets[provider, offer.model.id] = health
+        return health

@@ -1,0 +1,273 @@
+"""The tries of one request at its targets: in order, again after a while, or two at a time (a hedge).
+
+    trying ── answered, or the first piece of a stream ──> won      (a rival is let go of at once)
+      │ ^ └── failed ── again, or the next target ──┐
+      │ └───────────────────────────────────────────┘
+      └────── nothing left ──> lost
+
+What becomes of the outcome is the owner's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
+from svc.errors import SvcError
+from svc.gateway.attempt import Attempt
+from svc.gateway.failures import WAITABLE, Failure, Then, backoff
+from svc.gateway.providers import Offer
+from svc.wire.chat import ChatRequest
+
+if TYPE_CHECKING:
+    from svc.gateway.plane import Plane
+
+log = logging.getLogger("svc.gateway")
+
+
+class Owner(Protocol):
+    """The exchange that the tries are for."""
+
+    request_id: str
+
+    def answered(self, passed: Passed) -> None:
+        """A whole answer that is not a stream."""
+
+    def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
+        """A piece of a stream: the first one, and the last one, when `pipe.ended`."""
+
+    def failed(self, error: SvcError) -> None:
+        """Nothing is left to try."""
+
+    def guarded(self, step: Callable[[], None]) -> None:
+        """Runs a step whose errors are answered."""
+
+
+class Tries:
+    """Implements `attempt.Owner`. `count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
+
+    __slots__ = (
+        "_chain",
+        "_dialect",
+        "_head",
+        "_hedge",
+        "_hub",
+        "_index",
+        "_owner",
+        "_plane",
+        "_raw",
+        "_rival",
+        "_rival_index",
+        "_round",
+        "_timer",
+        "_wait",
+        "_won",
+        "attempt",
+        "count",
+        "dropped",
+        "offer",
+    )
+
+    def __init__(
+        self, owner: Owner, plane: Plane, dialect: Dialect, head: Head, raw: bytes, chain: tuple[Offer, ...]
+    ) -> None:
+        self._owner = owner
+        self._plane = plane
+        self._dialect = dialect
+        self._head = head
+        self._raw = raw
+        self._chain = chain
+        self._hub: ChatRequest | None = None
+        self._index = 0
+        self._round = 0
+        self._wait = 0.0
+        self._won = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._hedge: asyncio.TimerHandle | None = None
+        self._rival: Attempt | None = None
+        self._rival_index = 0
+        self.attempt: Attempt | None = None
+        self.count = 0
+        self.dropped: tuple[str, ...] = ()
+        """Fields of the client's that the target's dialect lacks."""
+        self.offer: Offer | None = None
+        """The target that was tried last, or won."""
+
+    def start(self) -> None:
+        """The first try; raises SvcError when there is none to make."""
+        plane = self._plane
+        self._index = plane.steering.first(self._chain, self._raw, self._head.max_tokens, plane.now())
+        self._try()
+        after = plane.settings.routing.hedge_after
+        if after and self._index + 1 < len(self._chain):
+            self._hedge = plane.loop.call_later(after, self._second)
+
+    def pause(self) -> None:
+        if self.attempt is not None:
+            self.attempt.pause()
+
+    def resume(self) -> None:
+        if self.attempt is not None:
+            self.attempt.resume(self._plane.now())
+
+    def stop(self, failure: Failure) -> None:
+        """Breaks off a stream that has begun, in an honest error."""
+        if self.attempt is not None:
+            self.attempt.stop(failure)
+
+    def end(self) -> None:
+        """Lets go of everything that still runs."""
+        for timer in (self._timer, self._hedge):
+            if timer is not None:
+                timer.cancel()
+        attempt, self.attempt = self.attempt, None
+        rival, self._rival = self._rival, None
+        for one in (attempt, rival):
+            if one is not None and not one.over and not one.draining:
+                one.cancel()
+                if not self._won:
+                    self._plane.steering.forgotten(one.offer)
+
+    # one try
+
+    def _try(self) -> None:
+        self._timer = None
+        offer = self._chain[self._index]
+        built = self._build(offer)
+        self.dropped = built.dropped
+        self.attempt = self._launch(offer, built)
+
+    def _launch(self, offer: Offer, built: Built) -> Attempt:
+        plane, head = self._plane, self._head
+        attempt = Attempt(
+            self,
+            offer,
+            self._dialect,
+            plane.settings.gateway,
+            stream=head.stream,
+            include_usage=head.include_usage,
+        )
+        self.offer = offer
+        self.count += 1
+        self._round += 1
+        now = plane.now()
+        if self._round == 1:
+            plane.steering.asked(offer, now)
+        plane.attempts.add(attempt)
+        attempt.send(plane.upstream, built.body, now)
+        return attempt
+
+    def _build(self, offer: Offer) -> Built:
+        dialect = offer.provider.dialect
+        try:
+            if dialect.name == self._dialect.name:
+                return dialect.pass_request(self._raw, self._head, offer.target)
+            if self._hub is None:
+                self._hub = self._dialect.read_request(self._raw)
+            return dialect.write_request(self._hub, offer.target)
+        except SvcError:
+            self._plane.steering.forgotten(offer)  # it may have been meant as a probe
+            raise
+
+    def _again(self) -> None:
+        self._owner.guarded(self._try)
+
+    # two at a time
+
+    def _second(self) -> None:
+        """No first byte for a while: the next target is tried beside the first."""
+        self._hedge = None
+        if self._won or self.attempt is None or self.attempt.over:
+            return
+        index = self._after(self._index)
+        if index < 0:
+            return
+        try:
+            built = self._build(self._chain[index])
+        except SvcError:  # this dialect cannot say it: there is no hedge, and no harm
+            return
+        offer = self.offer
+        self._rival_index = index
+        self._round = 0
+        self._rival = self._launch(self._chain[index], built)
+        self.offer = offer
+
+    def _settle(self, winner: Attempt) -> None:
+        """The first byte: the other one is let go of."""
+        self._won = True
+        if self._hedge is not None:
+            self._hedge.cancel()
+            self._hedge = None
+        plane, now = self._plane, self._plane.now()
+        plane.steering.answered(winner.offer, now - winner.sent, now, stream=self._head.stream)
+        rival, self._rival = self._rival, None
+        if rival is None:
+            return
+        loser = self.attempt if winner is rival else rival
+        if winner is rival:
+            self.attempt, self._index, self.offer = rival, self._rival_index, rival.offer
+            self.dropped = self._build(rival.offer).dropped
+        if loser is not None and not loser.over:
+            loser.cancel()
+            plane.steering.answered(loser.offer, now - loser.sent, now, stream=self._head.stream)
+
+    def _outlive(self, failed: Attempt) -> None:
+        """One of two has failed; the other goes on alone."""
+        rival, self._rival = self._rival, None
+        if failed is self.attempt and rival is not None:
+            self.attempt, self._index, self.offer = rival, self._rival_index, rival.offer
+            self._round = 1
+            self.dropped = self._build(rival.offer).dropped
+        else:  # not to be tried once more
+            self._chain = self._chain[: self._rival_index] + self._chain[self._rival_index + 1 :]
+
+    # attempt.Owner
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
+        plane, now = self._plane, self._plane.now()
+        log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider.name, failure.error.message)
+        if self._rival is not None and failure.then is not Then.NOWHERE:
+            plane.steering.failed(attempt.offer, failure, now)
+            self._outlive(attempt)
+        elif self._repeatable(failure) and plane.steering.may_retry(attempt.offer, now):
+            self._wait = max(backoff(self._wait), failure.retry_after or 0.0)
+            self._timer = plane.loop.call_later(self._wait, self._again)
+        else:
+            plane.steering.failed(attempt.offer, failure, now)
+            self._owner.guarded(lambda: self._advance(failure))
+
+    def _advance(self, failure: Failure) -> None:
+        """On to the next target, or the end; a target whose dialect cannot say the request is passed over."""
+        while failure.then is not Then.NOWHERE and (index := self._after(self._index)) >= 0:
+            self._index = index
+            self._round = 0
+            self._wait = 0.0
+            try:
+                self._try()
+            except SvcError:
+                continue
+            return
+        self._owner.failed(failure.error)
+
+    def _repeatable(self, failure: Failure) -> bool:
+        within = self._round <= self._plane.settings.routing.retries
+        return failure.then is Then.AGAIN and within and (failure.retry_after or 0.0) <= WAITABLE
+
+    def _after(self, index: int) -> int:
+        plane = self._plane
+        return plane.steering.next(self._chain, index + 1, self._raw, self._head.max_tokens, plane.now())
+
+    def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
+        attempt.received = len(passed.body)
+        self._settle(attempt)
+        self._owner.answered(passed)
+
+    def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
+        if not self._won:
+            self._settle(attempt)
+        if pipe.error is not None:
+            self._plane.steering.failed(attempt.offer, Failure(pipe.error, Then.NEXT), self._plane.now(), counted=True)
+        self._owner.streamed(attempt, data, pipe)

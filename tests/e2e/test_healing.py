@@ -1,0 +1,219 @@
+"""Partial outages: what a client feels of a provider that fails, is slow, or is too small."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
+from tests.e2e.reading import text_of, whole_chunks
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.http_client import Got, request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, head, pause, reset, sse, stall
+
+CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
+DOWN = answer(500, openai_wire.error("down"))
+
+
+def many(gateway: Gateway, count: int, model: str = GPT, **fields: object) -> list[Got]:
+    with ThreadPoolExecutor(20) as pool:
+        return list(pool.map(lambda _: gateway.chat(model, **fields), range(count)))
+
+
+def asked(gateway: Gateway) -> bytes:
+    return request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=gateway.key)
+
+
+def providers(answers: list[Got]) -> set[str]:
+    return {got.headers.get("x-svc-provider", "none") for got in answers}
+
+
+def test_retries_do_not_pile_up_in_an_outage(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config="[routing]\nbreaker = false\n")
+    provider_a.always_plays(DOWN)
+    answers = many(started, 40)
+    assert {got.status for got in answers} == {502}
+    assert 40 + 10 <= len(provider_a.requests) <= 40 + 14
+
+
+def test_a_dead_target_is_left_alone_and_comes_back(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config="[routing]\nretries = 0\n")
+    provider_a.always_plays(DOWN)
+    many(started, 20)
+    assert len(provider_a.requests) == 20
+    refused = started.chat()
+    assert (refused.status, refused.code, refused.headers["x-should-retry"]) == (502, "provider_error", "false")
+    assert "x-svc-attempts" not in refused.headers
+    assert len(provider_a.requests) == 20
+    provider_a.always_plays(None)
+    deadline = time.monotonic() + 5
+    while started.chat().status != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert {got.status for got in many(started, 20)} == {200}
+
+
+def test_an_open_breaker_sends_requests_elsewhere(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    started = start_gateway(config=f"[routing]\nretries = 0\n{CHAIN}")
+    provider_a.always_plays(DOWN)
+    assert {got.status for got in many(started, 20)} == {200}
+    assert len(provider_a.requests) == 20
+    answers = many(started, 10)
+    assert providers(answers) == {"anthropic"}
+    assert {got.headers["x-svc-attempts"] for got in answers} == {"1"}
+    assert len(provider_a.requests) == 20
+    assert "breaker of openai/gpt-4o-mini: closed -> open" in started.logged("closed -> open")
+
+
+def test_a_provider_that_answers_slowly_is_an_outage(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config=f"[routing]\nretries = 0\nslow_after = 0.3\n{CHAIN}")
+    provider_a.always_plays(pause(0.4) + answer(200, openai_wire.chat("slow")))
+    assert providers(many(started, 20)) == {"openai"}
+    assert providers(many(started, 10)) == {"anthropic"}
+
+
+def test_a_slow_provider_without_a_fallback_is_still_asked(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    started = start_gateway(config="[routing]\nslow_after = 0.05\n")
+    provider_a.always_plays(pause(0.1) + answer(200, openai_wire.chat("slow")))
+    assert {got.status for got in many(started, 30)} == {200}
+
+
+def test_clients_that_leave_do_not_open_a_breaker(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway()
+    provider_a.always_plays(stall())
+    for number in range(25):
+        with started.raw() as raw:
+            raw.send(asked(started))
+            provider_a.wait(number + 1)
+    for seen in provider_a.requests:
+        seen.wait_left(1.0)
+    provider_a.always_plays(None)
+    assert started.chat().status == 200
+
+
+def test_a_rate_limited_provider_is_passed_over_for_a_while(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    started = start_gateway(config=CHAIN)
+    provider_a.plays(answer(429, openai_wire.error("slow down"), headers={"retry-after": "30"}))
+    first, second = started.chat(), started.chat()
+    assert providers([first, second]) == {"anthropic"}
+    assert (first.headers["x-svc-attempts"], second.headers["x-svc-attempts"]) == ("2", "1")
+    assert len(provider_a.requests) == 1
+
+
+def test_a_prompt_that_does_not_fit_goes_where_it_does(
+    start_gateway: StartGateway, provider_b: FakeProvider, provider_c: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing.fallbacks]\n"{LLAMA}" = ["{CLAUDE}"]\n')
+    long = [{"role": "user", "content": "word " * 30_000}]
+    got = started.chat(LLAMA, messages=long)
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "anthropic", "1")
+    assert got.json["model"] == anthropic_wire.MODEL
+    assert not provider_c.requests
+    assert started.chat(LLAMA).headers["x-svc-provider"] == "groq"
+
+
+def test_a_prompt_that_fits_nowhere_is_for_the_provider_to_judge(gateway: Gateway, provider_c: FakeProvider) -> None:
+    provider_c.plays(answer(400, openai_wire.error("context length exceeded", code="context_length_exceeded")))
+    got = gateway.chat(LLAMA, messages=[{"role": "user", "content": "word " * 40_000}])
+    assert (got.status, got.code) == (400, "invalid_request")
+
+
+HEDGED = f"[routing]\nretries = 0\nhedge_after = 0.2\n{CHAIN}"
+
+
+@pytest.fixture
+def hedged(start_gateway: StartGateway) -> Gateway:
+    return start_gateway(config=HEDGED)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_hedge_answers_and_the_slow_one_is_let_go(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
+) -> None:
+    provider_a.plays(stall())
+    began = time.monotonic()
+    got = hedged.chat(stream=stream)
+    assert 0.2 <= time.monotonic() - began < 1.5
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "anthropic", "2")
+    ended = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < ended + 0.1
+    if stream:
+        assert text_of(whole_chunks(got.body)) == anthropic_wire.TEXT
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_may_still_win(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
+) -> None:
+    late = sse(openai_wire.stream("first")) if stream else answer(200, openai_wire.chat("first"))
+    provider_a.plays(pause(0.5) + late)
+    provider_b.plays(stall())
+    got = hedged.chat(stream=stream)
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "openai", "2")
+    ended = time.monotonic()
+    assert provider_b.wait().wait_left(2.0) < ended + 0.1
+    assert hedged.chat().headers["x-svc-attempts"] == "1"
+
+
+def test_no_hedge_for_an_answer_that_has_begun(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    provider_a.plays(sse(openai_wire.stream("a b c d e"), every=0.1))
+    got = hedged.chat(stream=True)
+    assert got.headers["x-svc-attempts"] == "1"
+    assert text_of(whole_chunks(got.body)) == "a b c d e"
+    assert not provider_b.requests
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.05), (0.35, 0.5)])
+def test_one_of_two_fails_and_the_other_goes_on(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider, a: float, b: float
+) -> None:
+    """First the hedge breaks and the first one answers, then the other way round."""
+    first_wins = a > b
+    provider_a.plays(pause(a) + (answer(200, openai_wire.chat("A")) if first_wins else reset()))
+    provider_b.plays(pause(b) + (reset() if first_wins else answer(200, anthropic_wire.message("B"))))
+    got = hedged.chat()
+    assert (got.status, got.headers["x-svc-attempts"]) == (200, "2")
+    assert got.json["choices"][0]["message"]["content"] == ("A" if first_wins else "B")
+    assert not provider_c.requests
+
+
+def test_both_fail_and_the_third_answers(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
+) -> None:
+    provider_a.plays(pause(0.4) + reset())
+    provider_b.plays(pause(0.3) + reset())
+    got = hedged.chat()
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "groq", "3")
+
+
+def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider) -> None:
+    provider_a.plays(stall())
+    provider_b.plays(head(content_type="text/event-stream") + stall())
+    with hedged.raw() as raw:
+        raw.send(asked(hedged))
+        provider_b.wait()
+    left = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < left + 0.1
+    assert provider_b.wait().wait_left(2.0) < left + 0.1
+
+
+def test_a_fallback_that_cannot_say_the_request_is_passed_over(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.always_plays(DOWN)
+    got = started.chat(logprobs=True)
+    assert (got.status, got.code) == (502, "provider_error")
+    assert not provider_b.requests

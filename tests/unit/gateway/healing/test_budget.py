@@ -1,0 +1,32 @@
+from svc.gateway.healing.budget import ALWAYS, Budget
+from svc.gateway.healing.window import Window
+
+
+def test_ten_retries_in_ten_seconds_are_always_allowed() -> None:
+    budget = Budget(0.2)
+    assert [budget.take(100.0) for _ in range(ALWAYS + 5)] == [True] * ALWAYS + [False] * 5
+    assert not budget.take(108.9)
+    assert budget.take(111.1)
+
+
+def test_a_share_of_the_traffic() -> None:
+    budget = Budget(0.2)
+    for at in range(1000):
+        budget.asked(100 + at / 200)
+    assert sum(budget.take(105.0) for _ in range(1000)) == 200
+
+
+def test_traffic_of_long_ago_does_not_count() -> None:
+    budget = Budget(0.2)
+    for _ in range(1000):
+        budget.asked(100.0)
+    assert sum(budget.take(120.0) for _ in range(1000)) == ALWAYS
+
+
+def test_a_window_forgets_after_its_seconds_whatever_the_gaps() -> None:
+    for gap in (0.3, 1.0, 4.0, 9.0, 10.0, 100.0):
+        window = Window(10.0, 1)
+        window.add(50.0, 0)
+        window.add(50.0 + gap, 0)
+        assert window.sums(50.0 + gap) == [2 if gap < 10 else 1]
+        assert window.sums(61.0 + gap) == [0]
