@@ -1,0 +1,169 @@
+"""A, B and C are a server that nobody here wrote and that speaks both dialects: llama.cpp's, with the embedded model.
+
+What the fakes say is what we believe of providers; here the other side has its own opinion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from svc.gateway.local import LocalModel
+from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
+from tests.e2e.reading import text_of, whole_chunks
+
+MODELS = [GPT, CLAUDE, LLAMA]
+ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
+ASK_IN_ONE = [{"role": "user", "content": "Say hello."}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+DESCRIPTION = "The weather of a city"
+
+
+@dataclass
+class Server:
+    """The running model; its own loop lives in a thread."""
+
+    address: str
+    key: str
+
+
+@pytest.fixture(scope="module")
+def server(model_path: Path) -> Iterator[Server]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="model")
+    thread.start()
+    model = LocalModel("smollm2-135m", model_path, context=8192)
+    try:
+        asyncio.run_coroutine_threadsafe(model.start(), loop).result(60)
+        assert model.base_url is not None
+        yield Server(model.base_url.removesuffix("/v1"), model.key)
+    finally:
+        asyncio.run_coroutine_threadsafe(model.stop(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def three(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """All three providers are that server, B in Anthropic's dialect."""
+    environ = {f"PROVIDER_{letter}_BASE_URL": f"{server.address}/v1" for letter in "AC"}
+    environ |= {"PROVIDER_B_BASE_URL": server.address}
+    environ |= {f"PROVIDER_{letter}_API_KEY": server.key for letter in "ABC"}
+    one = Gateway(tmp_path_factory.mktemp("three"), env=environ).start()
+    yield one
+    assert one.stop() == 0, one.log
+    assert server.key not in one.log
+    assert "Traceback" not in one.log
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_openai_client_json(three: Gateway, model: str) -> None:
+    with three.openai(timeout=60) as client:
+        whole = client.chat.completions.create(
+            model=model, messages=ASK, max_tokens=16, temperature=0.7, top_p=0.9, stop=["###"]
+        )
+    assert whole.choices[0].message.content
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    assert 0 < whole.usage.completion_tokens <= 16
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("usage", [True, False])
+def test_openai_client_stream(three: Gateway, model: str, usage: bool) -> None:
+    asked = {"stream_options": {"include_usage": True}} if usage else {}
+    with three.raw(timeout=60) as raw:
+        body = {"model": model, "messages": ASK, "max_tokens": 16, "stream": True, **asked}
+        got = raw.request("POST", "/v1/chat/completions", body, key=three.key)
+    chunks = whole_chunks(got.body, usage=usage)
+    assert text_of(chunks)
+    assert len(chunks) > 3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_anthropic_client_json(three: Gateway, model: str) -> None:
+    with three.anthropic(timeout=60) as client:
+        whole = client.messages.create(
+            model=model, messages=ASK_IN_ONE, system="Be brief.", max_tokens=16, stop_sequences=["###"]
+        )
+    assert whole.content[0].text
+    assert whole.stop_reason in ("end_turn", "max_tokens")
+    assert whole.usage.input_tokens > 0
+    assert 0 < whole.usage.output_tokens <= 16
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_anthropic_client_stream(three: Gateway, model: str) -> None:
+    with (
+        three.anthropic(timeout=60) as client,
+        client.messages.stream(model=model, messages=ASK_IN_ONE, max_tokens=16) as stream,
+    ):
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text
+    assert final.content[0].text == text
+    assert final.usage.output_tokens > 0
+    assert final.stop_reason in ("end_turn", "max_tokens")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tools_are_understood(three: Gateway, model: str) -> None:
+    """This model is too small to call one (its template knows no tools), but its server reads and checks them."""
+    tool = {"name": "weather", "description": DESCRIPTION, "parameters": PARAMETERS}
+    with three.openai(timeout=60) as client:
+        whole = client.chat.completions.create(
+            model=model,
+            messages=ASK,
+            max_tokens=8,
+            tools=[{"type": "function", "function": tool}],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
+    assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    with three.anthropic(timeout=60) as client:
+        final = client.messages.create(
+            model=model,
+            messages=ASK_IN_ONE,
+            max_tokens=8,
+            tools=[{"name": "weather", "description": DESCRIPTION, "input_schema": PARAMETERS}],
+            tool_choice={"type": "any"},
+        )
+    assert final.stop_reason in ("end_turn", "max_tokens", "tool_use")
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA])
+def test_structured_output(three: Gateway, model: str) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+    with three.openai(timeout=60) as client:
+        whole = client.chat.completions.create(
+            model=model, messages=ASK_IN_ONE, max_tokens=60, temperature=0, response_format=form
+        )
+    assert isinstance(json.loads(whole.choices[0].message.content)["age"], int)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_tool_result_turn_is_understood(three: Gateway, model: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}
+    tool = {"name": "weather", "description": DESCRIPTION, "parameters": PARAMETERS}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "How is the weather in Graz?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    with three.openai(timeout=60) as client:
+        whole = client.chat.completions.create(
+            model=model,
+            messages=turns,
+            tools=[{"type": "function", "function": tool}],
+            tool_choice="none",
+            max_tokens=16,
+        )
+    assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
