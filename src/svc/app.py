@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from uvicorn.loops.auto import auto_loop_factory
 
 from svc import plugins, telemetry
+from svc.bundles.remote import Remote
 from svc.errors import UsageError
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
@@ -31,12 +32,15 @@ from svc.gateway.usage import routes as usage_routes
 from svc.keys import IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
+from svc.registry.upstream import PullThrough
 from svc.security import Keyring
 from svc.settings import Settings
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
 from svc.stores.aside import Aside
+from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
+from svc.stores.bundles.folder import FolderStore
 from svc.stores.opening import database_url, open_database
 from svc.telemetry import LineWriter
 
@@ -88,6 +92,7 @@ def serve_registry(
     private: bool = False,
     accel: str | None = None,
     proxy: bool = False,
+    upstream: str | None = None,
 ) -> None:
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
@@ -95,7 +100,8 @@ def serve_registry(
         environ = settings.environ if root is None else {}  # a root that is named is meant
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
         with _exit_quietly(), found as store, asyncio.Runner() as runner:
-            desk = Desk(store, _registry_keys(settings), private=private, accel=accel)
+            above = _pull_through(upstream, store, settings) if upstream else None
+            desk = Desk(store, _registry_keys(settings), private=private, accel=accel, upstream=above)
             runner.run(_serve_registry(desk, listener, ready))
     finally:
         writer.close()
@@ -140,6 +146,12 @@ class _Beside:
 def _registry_keys(settings: Settings) -> Keyring:
     keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
     return Keyring([*keys, *settings.api_keys], scopes=frozenset({"registry:read", "registry:write"}))
+
+
+def _pull_through(url: str, store: BundleStore, settings: Settings) -> PullThrough:
+    if not isinstance(store, FolderStore):
+        raise UsageError("--upstream keeps bundles in a folder: leave out SVC_BLOB_URL.")
+    return PullThrough(Remote(url, key=settings.environ.get("SVC_REGISTRY_KEY")), store)
 
 
 async def _serve_registry(desk: Desk, listener: socket.socket, ready: Callable[[str], None]) -> None:

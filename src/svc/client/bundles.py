@@ -8,7 +8,6 @@ asked, and what is here answers when it cannot be reached.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,15 +19,14 @@ import msgspec
 
 from svc import plugins
 from svc.bundles import metadata
-from svc.bundles.archive import Limits, metadata_of
-from svc.bundles.download import HttpSource, Report, Side, Sink, Source, download, forget
-from svc.bundles.opening import open_archive
+from svc.bundles.archive import Limits
+from svc.bundles.download import HttpSource, Report, Side, Sink, Source
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import Reference, choose, parse
 from svc.bundles.remote import Remote, Unreachable
-from svc.errors import BundleNotFound, CommandFailed, InvalidBundle, UsageError
+from svc.errors import BundleNotFound, CommandFailed, UsageError
+from svc.stores.bundles.fetching import fetch_into
 from svc.stores.bundles.folder import FolderStore
-from svc.stores.bundles.locks import held
 from svc.stores.bundles.projection import FILE, read_foreign
 from svc.stores.bundles.unpacking import is_unpacked
 from svc.wire.bundle import Entry
@@ -196,26 +194,10 @@ class FolderSource:
 def fetch(store: FolderStore, entry: Entry, options: Options, *, unpack: bool = True) -> Entry:
     """Downloads into the store and unpacks; one process does, the others wait. Leaves nothing of a hostile bundle."""
     check_trust(entry, options.trusted_keys)
-    folder = store.state / "downloads"
-    name = hashlib.sha256(entry.key.encode()).hexdigest()[:32]
-    with held(store.state / "locks" / f"download-{name}.lock", patience=86400.0):
-        known = store.find(entry.key)
-        if known is not None and store.is_whole(known):
-            return known
-        if shutil.disk_usage(folder).free < entry.size_bytes:
-            options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
-        part, digest = download(entry, _source(options), folder, name, options.report)
-        try:
-            with open_archive(part, options.limits) as archive:
-                about = metadata_of(archive)
-            if (about.model_id, about.version) != (entry.model_id, entry.version):
-                raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")
-            kept = store.adopt(part, entry, digest)
-        finally:
-            forget(folder, name)
-        if unpack:
-            store.unpack(kept, trusted=True, limits=options.limits)
-        return kept
+    if shutil.disk_usage(store.state).free < entry.size_bytes:
+        options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
+    source = _source(options)
+    return fetch_into(store, entry, source, unpack=unpack, limits=options.limits, report=options.report)
 
 
 def _source(options: Options) -> Source:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -39,17 +41,26 @@ def served_path(entry: Entry) -> str:
     return Draft(entry.model_id, entry.version, entry.target).path
 
 
-class Catalog:
-    """The index of a store."""
+class More(Protocol):
+    """Entries that are not in the store: those of an upstream registry."""
 
-    def __init__(self, store: BundleStore) -> None:
+    def entries(self, model_id: str | None = None) -> Sequence[Entry]: ...
+
+    def revision(self) -> str: ...
+
+
+class Catalog:
+    """The index of a store, and of an upstream registry if there is one."""
+
+    def __init__(self, store: BundleStore, upstream: More | None = None) -> None:
         self._store = store
+        self._upstream = upstream
         self._body: Body | None = None
         self._making = asyncio.Lock()
 
     async def index(self) -> Body:
         """The whole index."""
-        revision = await asyncio.to_thread(self._store.revision)
+        revision = await asyncio.to_thread(self._revision)
         body = self._body
         if body is None or body.revision != revision:
             async with self._making:
@@ -62,9 +73,15 @@ class Catalog:
         """The index of one model. Raises BundleNotFound."""
         return await asyncio.to_thread(self._make, model_id)
 
+    def _revision(self) -> str:
+        return self._store.revision() + (f"/{self._upstream.revision()}" if self._upstream else "")
+
     def _make(self, model_id: str | None = None) -> Body:
-        revision = self._store.revision()
-        entries = [entry for entry in self._store.entries(model_id) if is_served(entry)]
+        revision = self._revision()
+        own = self._store.entries(model_id)
+        others = self._upstream.entries(model_id) if self._upstream else ()
+        merged = {entry.key: entry for entry in (*others, *own)}
+        entries = [entry for _, entry in sorted(merged.items()) if is_served(entry)]
         if model_id is not None and not entries:
             raise BundleNotFound(f"There is no model {model_id} here.")
         plain = msgspec.json.encode({entry.key: shown(entry, served_path(entry)) for entry in entries})

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from typing import Protocol
 
 from svc.errors import BundleNotFound, PermissionDenied
-from svc.registry.catalog import Catalog, is_served
+from svc.registry.catalog import Catalog, More, is_served
 from svc.registry.shelf import Item, Shelf
 from svc.security import Keyring, bearer
 from svc.stores.bundles.base import BundleStore
 from svc.wire.bundle import Entry
 
-Upstream = Callable[[str], Awaitable[None]]
-"""Fetches a bundle by its key into the store. Raises BundleNotFound."""
+
+class Upstream(More, Protocol):
+    """Another registry, whose bundles are brought here when they are asked for."""
+
+    async def fetch(self, key: str) -> None:
+        """Brings a bundle into the store. Raises BundleNotFound, RegistryFailed."""
+        ...
 
 
 class Desk:
@@ -31,7 +36,7 @@ class Desk:
         upstream: Upstream | None = None,
     ) -> None:
         self.store = store
-        self.catalog = Catalog(store)
+        self.catalog = Catalog(store, upstream)
         self.shelf = Shelf(store)
         self.private = private
         self.accel = accel
@@ -67,7 +72,7 @@ class Desk:
         """The record of a bundle that may be served, with its hash. Raises BundleNotFound."""
         entry = await asyncio.to_thread(self.store.find, key)
         if entry is None and self._upstream is not None:
-            await self._upstream(key)
+            await self._upstream.fetch(key)
             entry = await asyncio.to_thread(self.store.find, key)
         if entry is None or not is_served(entry):
             raise BundleNotFound(f"There is no bundle {key} here.")
@@ -83,7 +88,7 @@ class Desk:
         except BundleNotFound:
             if self._upstream is None:
                 raise
-            await self._upstream(key)
+            await self._upstream.fetch(key)
             item = await asyncio.to_thread(self.shelf.open, key)
         self.shelf.put(key, item)
         return item

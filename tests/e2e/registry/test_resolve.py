@@ -234,3 +234,14 @@ class Throttle:
         self._closed = True
         self._listener.close()
         self.cut()
+
+
+def test_pull_through(served, machine, tmp_path):
+    middle = machine("middle").serve("--upstream", served.url)
+    two = machine("two")
+    assert json.loads(two.run("registry", "ls", "--registry", middle.url, "--json").stdout)[0]["model_id"] == "m"
+    two.run("registry", "pull", "m", "--registry", middle.url)
+    served.kill()
+    machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
+    said = machine("four").run("registry", "pull", "gone@1", "--registry", middle.url, check=1).stderr
+    assert "no bundle gone@1" in said

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
     parser.add_argument("--private", action="store_true", help="reading needs a key too")
+    parser.add_argument("--upstream", metavar="URL", help="another registry: serve and keep what it has")
     parser.add_argument("--proxy", action="store_true", help="send bundles of a bucket through this server")
     parser.add_argument("--accel-redirect", metavar="PREFIX", help="let nginx send the files, found under this prefix")
 
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
         lambda address: print(f"registry {address}", flush=True),
         root=args.root,
         private=args.private,
+        upstream=args.upstream,
         proxy=args.proxy,
         accel=None if accel is None else f"/{accel.strip('/')}/",
     )

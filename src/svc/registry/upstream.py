@@ -1,0 +1,65 @@
+"""Pull-through: what another registry has is served as if it were here, and kept once it was asked for.
+
+When the upstream does not answer, what it had is still listed, and what was kept is still served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+
+from svc.bundles.download import HttpSource
+from svc.bundles.remote import Remote
+from svc.errors import BundleNotFound, RegistryFailed
+from svc.stores.bundles.fetching import fetch_into
+from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import Entry
+
+FRESH_SECONDS = 5.0
+
+
+class PullThrough:
+    """An upstream registry, and the folder that keeps what came from it."""
+
+    def __init__(self, remote: Remote, store: FolderStore) -> None:
+        self._remote = remote
+        self._store = store
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._asked = 0.0
+        self._revision = ""
+
+    def entries(self, model_id: str | None = None) -> Sequence[Entry]:
+        """What the upstream has, as far as is known; blocks."""
+        with self._lock:
+            if time.monotonic() - self._asked > FRESH_SECONDS:
+                self._ask()
+            return [entry for entry in self._entries.values() if model_id in (None, entry.model_id)]
+
+    def revision(self) -> str:
+        """Changes when the upstream's entries do; blocks."""
+        self.entries()
+        return self._revision
+
+    def _ask(self) -> None:
+        try:
+            self._entries = {entry.key: entry for entry in self._remote.index()}
+        except RegistryFailed:  # what is known goes on to be known
+            self._asked = time.monotonic()
+            return
+        self._asked = time.monotonic()
+        state = "\n".join(sorted(f"{key} {entry.sha256} {entry.yanked}" for key, entry in self._entries.items()))
+        self._revision = hashlib.sha256(state.encode()).hexdigest()[:16]
+
+    async def fetch(self, key: str) -> None:
+        """Brings a bundle here. Raises BundleNotFound, RegistryFailed."""
+        await asyncio.to_thread(self._fetch, key)
+
+    def _fetch(self, key: str) -> None:
+        entry = next((entry for entry in self.entries(key.partition("/")[0]) if entry.key == key), None)
+        if entry is None:
+            raise BundleNotFound(f"There is no bundle {key} here, nor upstream.")
+        fetch_into(self._store, entry, HttpSource(self._remote), unpack=False)

@@ -1,0 +1,48 @@
+"""Downloads a bundle into a folder of bundles: one process does, the others wait."""
+
+from __future__ import annotations
+
+import hashlib
+
+from svc.bundles.archive import Limits, metadata_of
+from svc.bundles.download import Report, Source, download, forget
+from svc.bundles.opening import open_archive
+from svc.errors import InvalidBundle
+from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.locks import held
+from svc.wire.bundle import Entry
+
+PATIENCE = 86400.0
+
+
+def fetch_into(
+    store: FolderStore,
+    entry: Entry,
+    source: Source,
+    *,
+    unpack: bool = True,
+    limits: Limits | None = None,
+    report: Report | None = None,
+) -> Entry:
+    """The bundle is here afterwards, unpacked if asked. Leaves nothing of a hostile one.
+
+    Raises RegistryFailed, BundleNotFound, InvalidBundle, InsufficientStorage.
+    """
+    folder = store.state / "downloads"
+    name = hashlib.sha256(entry.key.encode()).hexdigest()[:32]
+    with held(store.state / "locks" / f"download-{name}.lock", patience=PATIENCE):
+        known = store.find(entry.key)
+        if known is not None and store.is_whole(known):
+            return known
+        part, digest = download(entry, source, folder, name, report)
+        try:
+            with open_archive(part, limits) as archive:
+                about = metadata_of(archive)
+            if (about.model_id, about.version) != (entry.model_id, entry.version):
+                raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")
+            kept = store.adopt(part, entry, digest)
+        finally:
+            forget(folder, name)
+        if unpack:
+            store.unpack(kept, trusted=True, limits=limits)
+        return kept

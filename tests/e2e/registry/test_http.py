@@ -1,0 +1,226 @@
+"""The server over a socket: what the door answers, what the application answers, and what neither may do."""
+
+import concurrent.futures
+import gzip
+import http.client
+import json
+import os
+import random
+import socket
+import time
+
+import pytest
+
+from .conftest import Server, make_bundle
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """One server for all: a large bundle and a small one."""
+    from .conftest import Machine
+
+    folder = tmp_path_factory.mktemp("http")
+    one = Machine(folder / "home", SVC_REGISTRY_KEYS="k1")
+    one.home.mkdir()
+    big = make_bundle(folder / "big.xyb", "big", data=random.Random(2).randbytes(9 << 20))
+    small = make_bundle(folder / "small.xyb", "small")
+    one.run("registry", "add", big)
+    one.run("registry", "add", small)
+    server = one.serve()
+    yield server, {"big": big.read_bytes(), "small": small.read_bytes()}, one
+    one.stop()
+
+
+def ask(server: Server, method: str, path: str, body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    return answer, answer.read()
+
+
+def test_slices_of_any_size(place):
+    server, data, _ = place
+    picks = random.Random(3)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    for name in ("big", "small") * 20:
+        whole = data[name]
+        start = picks.randrange(len(whole))
+        end = min(len(whole), start + picks.choice([1, 100, 65536, 65537, 1 << 20, 8 << 20]))
+        connection.request("GET", f"/bundles/{name}/1.0/any/{name}.xyb", headers={"range": f"bytes={start}-{end - 1}"})
+        answer = connection.getresponse()
+        assert answer.status == 206
+        assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(whole)}"
+        assert answer.read() == whole[start:end]
+
+
+def test_many_at_once(place):
+    server, data, _ = place
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = pool.map(lambda _: ask(server, "GET", "/bundles/big/1.0/any/big.xyb")[1], range(32))
+        assert all(answer == data["big"] for answer in answers)
+
+
+def test_heads_and_conditions(place):
+    server, data, _ = place
+    path = "/bundles/big/1.0/any/big.xyb"
+    answer, body = ask(server, "HEAD", path)
+    assert (answer.status, body) == (200, b"")
+    assert int(answer.headers["content-length"]) == len(data["big"])
+    assert "immutable" in answer.headers["cache-control"]
+    tag = answer.headers["etag"]
+    assert tag.startswith('"sha256:')
+    assert ask(server, "GET", path, if_none_match=tag)[0].status == 304
+    assert ask(server, "GET", path, range=f"bytes={1 << 30}-")[0].status == 416
+    assert ask(server, "GET", path, range="bytes=0-1", if_range='"x"')[0].status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/bundles/big/9/any/big.xyb", 404, "bundle_not_found"),
+        ("GET", "/bundles/big/1.0/any/other.xyb", 404, "bundle_not_found"),
+        ("GET", "/bundles/-big/1.0/any/-big.xyb", 400, "invalid_request"),
+        ("GET", "/bundles/big/1.0/any/../big.xyb", 404, "not_found"),
+        ("GET", "/bundles/%2e%2e/1.0/any/%2e%2e.xyb", 400, "invalid_request"),
+        ("GET", "/index/gone", 404, "bundle_not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("DELETE", "/bundles/big/1.0/any/big.xyb", 405, "method_not_allowed"),
+        ("PUT", "/bundles/big/1.0/any/big.xyb", 401, "authentication_error"),
+        ("POST", "/bundles/big/1.0/any/yank", 401, "authentication_error"),
+    ],
+)
+def test_refusals_have_the_gateways_shape(place, method, path, status, code):
+    answer, body = ask(place[0], method, path, b"x" if method == "PUT" else None)
+    assert answer.status == status
+    assert json.loads(body)["error"]["code"] == code
+
+
+def test_index(place):
+    server, _, _ = place
+    answer, body = ask(server, "GET", "/index")
+    index = json.loads(body)
+    assert index["big/1.0/any"]["path"] == "big/1.0/any/big.xyb"
+    packed, small = ask(server, "GET", "/index", accept_encoding="gzip")
+    assert json.loads(gzip.decompress(small)) == index
+    assert packed.headers["etag"] != answer.headers["etag"]
+    assert ask(server, "GET", "/index", if_none_match=packed.headers["etag"])[0].status == 304
+    assert list(json.loads(ask(server, "GET", "/index/big")[1])) == ["big/1.0/any"]
+
+
+def test_puts(place, tmp_path):
+    server, _, _ = place
+    data = make_bundle(tmp_path / "p.xyb", "put", "1").read_bytes()
+    path = "/bundles/put/1/any/put.xyb"
+    assert ask(server, "PUT", path, data, authorization="Bearer wrong")[0].status == 401
+    assert ask(server, "PUT", path, b"no bundle", authorization="Bearer k1")[0].status == 400
+    assert ask(server, "PUT", path, data[:-9], authorization="Bearer k1")[0].status == 400
+    assert ask(server, "PUT", path, iter([data[:7], data[7:]]), authorization="bearer k1")[0].status == 201
+    assert ask(server, "PUT", path, data, authorization="Bearer k1")[0].status == 200
+    other = make_bundle(tmp_path / "q.xyb", "put", "1", data=b"other").read_bytes()
+    answer, body = ask(server, "PUT", path, other, authorization="Bearer k1")
+    assert (answer.status, json.loads(body)["error"]["code"]) == (409, "already_exists")
+    assert ask(server, "PUT", path.replace("/1/", "/2/"), data, authorization="Bearer k1")[0].status == 400
+    assert ask(server, "GET", path)[1] == data
+    assert ask(server, "POST", "/bundles/put/1/any/yank", authorization="Bearer k1")[0].status == 200
+    assert json.loads(ask(server, "GET", "/index")[1])["put/1/any"]["yanked"] is True
+    assert ask(server, "POST", "/bundles/put/1/any/unyank", authorization="Bearer k1")[0].status == 200
+
+
+def test_requests_sent_in_advance_are_answered_in_order(place):
+    server, data, _ = place
+    lines = b"".join(
+        f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+        for path in ("health", "bundles/big/1.0/any/big.xyb", "bundles/small/1.0/any/small.xyb", "health")
+    )
+    with socket.create_connection(("127.0.0.1", server.port), 10) as sock:
+        sock.sendall(lines)
+        sock.settimeout(10)
+        got = b""
+        while got.count(b'"status":"ok"') < 2:
+            piece = sock.recv(1 << 20)
+            assert piece
+            got += piece
+    assert data["big"] in got
+    assert got.index(data["big"]) < got.index(data["small"])
+
+
+def test_readers_that_leave_or_stop_reading_harm_nobody(place):
+    server, data, _ = place
+    line = b"GET /bundles/big/1.0/any/big.xyb HTTP/1.1\r\nhost: x\r\n\r\n"
+    stuck = []
+    for number in range(100):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", server.port))
+        sock.sendall(line)
+        if number % 2:
+            sock.close()
+        else:
+            stuck.append(sock)
+    began = time.monotonic()
+    assert ask(server, "GET", "/bundles/big/1.0/any/big.xyb")[1] == data["big"]
+    assert ask(server, "GET", "/health")[0].status == 200
+    assert time.monotonic() - began < 5
+    got = b""
+    stuck[0].settimeout(10)
+    while len(got) < len(data["big"]):
+        piece = stuck[0].recv(1 << 20)
+        assert piece
+        got += piece
+    assert got.split(b"\r\n\r\n", 1)[1] == data["big"][: len(got.split(b"\r\n\r\n", 1)[1])]
+    for sock in stuck:
+        sock.close()
+    deadline = time.monotonic() + 10
+    folder = f"/proc/{server.process.pid}/fd"
+    while len(os.listdir(folder)) > 40:
+        assert time.monotonic() < deadline, "descriptors are left open"
+        time.sleep(0.05)
+
+
+def test_an_endless_head_ends_the_connection(place):
+    with socket.create_connection(("127.0.0.1", place[0].port), 10) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\n")
+        with pytest.raises(OSError, match=r"reset|[Bb]roken|abort"):
+            _send_headers(sock)
+
+
+def _send_headers(sock):
+    for _ in range(1000):
+        sock.sendall(b"x-header: " + b"a" * 1000 + b"\r\n")
+        time.sleep(0.001)
+
+
+def test_private_reading_needs_a_key(place):
+    one = place[2]
+    server = one.serve("--private")
+    for path in ("/index", "/bundles/big/1.0/any/big.xyb"):
+        answer, body = ask(server, "GET", path)
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert json.loads(body)["error"]["code"] == "authentication_error"
+        assert ask(server, "GET", path, authorization="Bearer k1")[0].status == 200
+    assert ask(server, "GET", "/health")[0].status == 200
+
+
+def test_what_another_tool_adds_is_served_and_what_lies_outside_is_not(place, tmp_path):
+    server, _, one = place
+    inside = one.root / "tool/1/any/tool.xyb"
+    inside.parent.mkdir(parents=True)
+    make_bundle(inside, "tool", "1")
+    outside = make_bundle(tmp_path / "out.xyb", "out", "1")
+    index = json.loads((one.root / "index.json").read_text())
+    for name, path in (("tool", "tool/1/any/tool.xyb"), ("out", str(outside))):
+        size = os.path.getsize(outside if name == "out" else inside)
+        entry = {"model_id": name, "version": "1", "target": "any", "size_bytes": size, "path": path}
+        index[f"{name}/1/any"] = entry
+    (one.root / "index.json").write_text(json.dumps(index))
+    answer, body = ask(server, "GET", "/bundles/tool/1/any/tool.xyb") if _listed(server, "tool") else (None, b"")
+    assert body == inside.read_bytes()
+    assert answer.headers["etag"].startswith('"sha256:')
+    assert not _listed(server, "out")
+    assert ask(server, "GET", "/bundles/out/1/any/out.xyb")[0].status == 404
+    assert "out" in one.run("registry", "ls").stdout
+    one.run("registry", "pull", "out@1")
+
+
+def _listed(server: Server, name: str) -> bool:
+    return f"{name}/1/any" in json.loads(ask(server, "GET", "/index")[1])
