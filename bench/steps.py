@@ -22,13 +22,16 @@ from svc.dialects.pipe import open_pipe
 from svc.gateway import reply
 from svc.gateway.door import FrontDoor
 from svc.gateway.ledger import Ledger
+from svc.gateway.limits import Gate
 from svc.gateway.plane import Plane
 from svc.gateway.pricing import Price
 from svc.gateway.providers import offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring
+from svc.stores.aside import Aside
 from svc.stores.opening import open_database
+from svc.stores.shared import SharedCounters
 
 ROUNDS = 20_000
 CHUNK = (
@@ -103,7 +106,9 @@ async def main() -> None:
     ledger = Ledger(home, found.ledger, open_database(f"sqlite:///{home / 'svc.db'}"), offers)
     ledger.journal.open()  # the intake is left out: it is a thread of its own
     ledger.prices.learn({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
-    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, telemetry.configure())
+    books = Aside(open_database(f"sqlite:///{home / 'svc.db'}"))
+    gate = Gate(found.limits, SharedCounters(), ledger.prices, books)
+    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, telemetry.configure())
     upstream_wire = Wire()
     client = FrontDoor(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
     client.connection_made(Wire())

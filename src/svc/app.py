@@ -23,6 +23,7 @@ from svc.errors import UsageError
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
 from svc.gateway.ledger import Ledger
+from svc.gateway.limits import Gate
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
@@ -42,6 +43,7 @@ from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.opening import database_url, open_database
+from svc.stores.shared import SharedCounters
 from svc.telemetry import LineWriter
 
 BACKLOG = 2048
@@ -202,7 +204,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None], writer: LineWriter) -> None:
-    async with _plane(settings, writer) as plane, _speech(settings, plane.keyring) as speech, _books(settings) as books:
+    async with (
+        _books(settings) as books,
+        _plane(settings, writer, books) as plane,
+        _speech(settings, plane.keyring) as speech,
+    ):
         app = application(plane, [*speech_routes(speech), *usage_routes(plane, books)])
         server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
@@ -210,7 +216,7 @@ async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[s
 
 
 @contextlib.asynccontextmanager
-async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]:
+async def _plane(settings: Settings, writer: LineWriter, books: Aside) -> AsyncIterator[Plane]:
     url = database_url(settings.environ, settings.home)
     offers: list[Offer] = []
     for provider in providers_of(settings):
@@ -222,7 +228,8 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
     router = Router(offers, settings.routing.fallbacks)
     issued = IssuedKeys(open_database(url))
     ledger = Ledger(settings.home, settings.ledger, open_database(url), offers)
-    plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, writer)
+    gate = Gate(settings.limits, SharedCounters(), ledger.prices, books)
+    plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
         await issued.start()
         ledger.start()
@@ -231,6 +238,7 @@ async def _plane(settings: Settings, writer: LineWriter) -> AsyncIterator[Plane]
             yield plane
         finally:
             await plane.close()
+            await gate.close()
             await ledger.close()
             await issued.close()
 

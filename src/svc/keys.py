@@ -21,7 +21,7 @@ import msgspec
 
 from svc.errors import CommandFailed, UsageError
 from svc.security import SCOPES, Key, digest_of, new_secret
-from svc.stores.base import Database, StoredKey, StoreDown, midnight
+from svc.stores.base import Database, StoredKey, StoreDown
 
 log = logging.getLogger("svc.keys")
 
@@ -113,7 +113,7 @@ def _check(key: StoredKey) -> None:
         raise UsageError("A key has at most 32 tags, of 64 characters each and values of 256.")
 
 
-def opened(key: StoredKey, now: float, spent: float = 0.0) -> Key:
+def opened(key: StoredKey) -> Key:
     """A stored key as requests are checked against it."""
     return Key(
         id=key.id,
@@ -127,8 +127,6 @@ def opened(key: StoredKey, now: float, spent: float = 0.0) -> Key:
         budget_period=key.budget_period or "total",
         tags=key.tags,
         expires=math.inf if key.expires is None else key.expires,
-        spent_usd=spent,
-        loaded=now,
     )
 
 
@@ -223,7 +221,7 @@ class IssuedKeys:
             self._asking = False
 
     def _read(self, digests: list[bytes]) -> dict[bytes, Key]:
-        """In the thread. Also what the keys have spent, since limits begin from that."""
+        """In the thread."""
         self._migrate()
         rows = self._database.keys_of([digest.hex() for digest in digests])
         return self._open(rows)
@@ -236,11 +234,9 @@ class IssuedKeys:
     def _open(self, rows: Iterable[StoredKey]) -> dict[bytes, Key]:
         now = time.time()
         usable = [row for row in rows if row.revoked is None]
-        budgets = {row.id: midnight(row.budget_period, now) for row in usable if row.budget_usd is not None}
-        spent = self._database.spent(budgets) if budgets else {}
         found = {}
         for row in usable:
-            key = opened(row, now, spent.get(row.id, 0.0))
+            key = opened(row)
             found[bytes.fromhex(row.digest)] = key
             if row.old_digest and (row.old_until or 0.0) > now:
                 until = min(key.expires, row.old_until or 0.0)

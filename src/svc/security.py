@@ -44,10 +44,6 @@ class Key(msgspec.Struct, frozen=True, eq=False):
     tags: dict[str, str] = {}
     expires: float = math.inf
     """Unix seconds."""
-    spent_usd: float = 0.0
-    """In the budget's period, at `loaded`."""
-    loaded: float = 0.0
-    """Unix seconds at which it was read from the database."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's allow-list has the model."""

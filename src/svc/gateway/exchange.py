@@ -22,6 +22,7 @@ from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, late
+from svc.gateway.limits import Lease
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.router import shown
@@ -61,6 +62,7 @@ class Exchange:
         "_first_byte",
         "_head",
         "_key",
+        "_lease",
         "_plane",
         "_raw",
         "_streaming",
@@ -92,6 +94,7 @@ class Exchange:
         self._first_byte = 0.0
         self.deadline = plane.now() + plane.settings.gateway.total_timeout
         self._tries: Tries | None = None
+        self._lease: Lease | None = None
         self._head: Head | None = None
         self._raw = b""
         self._streaming = False
@@ -117,8 +120,21 @@ class Exchange:
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         chain = self._plane.router.route(head.model)
         self._plane.ledger.check()
-        self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
-        self._tries.start()
+        tries = self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
+        if self._plane.gate.limited(self._key):
+            self._plane.gate.admit(self._key, head, self._raw, chain, self._admitted)
+        else:
+            tries.start()
+
+    def _admitted(self, lease: Lease | SvcError) -> None:
+        """The limits of the key let it through, or do not."""
+        if isinstance(lease, SvcError):
+            self._refuse(lease)
+        elif self.over or self._tries is None:  # the client left while the database was asked
+            lease.settle(0, 0.0)
+        else:
+            self._lease = lease
+            self.guarded(self._tries.start)
 
     def fault(self) -> None:
         """A fault of ours: logged with its traceback, answered with nothing but the request id."""
@@ -160,6 +176,8 @@ class Exchange:
 
     def answered(self, passed: Passed) -> None:
         self._first_byte = time.monotonic()
+        if self._attempt is not None:
+            self._attempt.received = len(passed.body)
         self._record("ok", 200, passed.usage)
         self._client.answer(200, self._headers(), passed.body)
         self._end()
@@ -209,6 +227,8 @@ class Exchange:
         lines = f"x-request-id: {self.request_id}\r\n"
         if self.client_request_id:
             lines += f"x-client-request-id: {self.client_request_id}\r\n"
+        if self._lease is not None:
+            lines += self._lease.headers
         tries = self._tries
         if tries is None or tries.offer is None:
             return lines
@@ -226,6 +246,9 @@ class Exchange:
         usage, guessed = told, False
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
             usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
+        cost = plane.ledger.cost(offer, usage) if offer and usage else None
+        if self._lease is not None:
+            self._lease.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, cost or 0.0)
         plane.record(
             Record(
                 time=plane.ledger.stamp(),
@@ -246,7 +269,7 @@ class Exchange:
                 cache_write_tokens=usage.cache_write_tokens if usage else None,
                 completion_tokens=usage.completion_tokens or (None if guessed else 0) if usage else None,
                 reasoning_tokens=usage.reasoning_tokens if usage else None,
-                cost_usd=plane.ledger.cost(offer, usage) if offer and usage else None,
+                cost_usd=cost,
                 latency_ms=round((now - self._began) * 1000, 3),
                 ttfb_ms=round((self._first_byte - self._began) * 1000, 3) if self._first_byte else None,
                 estimated=guessed,

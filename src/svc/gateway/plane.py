@@ -15,6 +15,7 @@ from svc.gateway.attempt import Attempt
 from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
+from svc.gateway.limits import Gate
 from svc.gateway.record import Record
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
@@ -46,6 +47,7 @@ class Plane:
         keyring: Keyring,
         upstream: Upstream,
         ledger: Ledger,
+        gate: Gate,
         log: LineWriter,
     ) -> None:
         self.settings = settings
@@ -54,6 +56,7 @@ class Plane:
         self.upstream = upstream
         self.ledger = ledger
         self.steering = Steering(settings.routing)
+        self.gate = gate
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.doors: set[Ticking] = set()

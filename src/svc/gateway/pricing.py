@@ -6,6 +6,7 @@ own, for the models that are offered; a request costs a few multiplications.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -56,12 +57,19 @@ class Prices:
                 self._prices[provider.name, model.id] = price
             else:
                 self.wanted.append((provider.name, model.id, offer.target.model, provider.address.geturl()))
-        self.complete = not self.wanted
+        self.told = asyncio.Event()
+        """The price list has answered, or nobody needs to ask it."""
+        if not self.wanted:
+            self.told.set()
+
+    @property
+    def complete(self) -> bool:
+        return self.told.is_set()
 
     def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
         """What the price list had; other models stay without a price."""
         self._prices = {**found, **self._prices}
-        self.complete = True
+        self.told.set()
 
     def of(self, provider: str | None, model: str | None) -> Price | None:
         """None where it is not known, or not yet."""

@@ -1,0 +1,280 @@
+"""Counters of keys in memory that the workers of one machine share: no limit multiplies with their number.
+
+    one slot a key, words of 64 bits:   HEAD | requests in each second | tokens in each second | a pair for each worker
+      HEAD   hash of the key, last use, newest second, both sums, spent nano-USD, its period's start and kind
+      pair   requests that run in that worker, nano-USD reserved there: cleared when the worker is replaced
+
+A slot is changed under a lock on its byte of the file, which the kernel frees when a process dies. One process alone
+needs neither file nor lock. The window is 61 buckets of a second: whatever 60 seconds one takes lie within it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import time
+from array import array
+from pathlib import Path
+
+import msgspec
+
+BUCKETS = 61
+SLOTS = 16_384
+PROBES = 16
+UNKNOWN = -1
+"""The start of the period while nobody has said what was spent in it."""
+
+_HASH, _USED, _NEWEST, _REQUESTS, _TOKENS, _SPENT, _START, _KIND, HEAD = range(9)
+_SECONDS = HEAD
+_TOKEN_SECONDS = HEAD + BUCKETS
+_PAIRS = HEAD + 2 * BUCKETS
+_EMPTY = array("q", bytes(8 * 2 * BUCKETS))
+_KINDS = {"day": 1, "month": 2, "total": 3}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What holds for a key; 0 is no limit. Money in nano-USD; `start` is when its period began (Unix seconds)."""
+
+    key_id: str
+    requests: int = 0
+    tokens: int = 0
+    concurrency: int = 0
+    budget: int = 0
+    period: str = "total"
+    start: int = 0
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A reservation, to be settled once; what was left after it, of requests and tokens."""
+
+    slot: int
+    hash: int
+    second: int
+    tokens: int
+    nanos: int
+    requests_left: int
+    tokens_left: int
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """Which limit is reached (`requests`, `tokens`, `concurrency`, `budget`), and seconds until it is worth asking."""
+
+    limit: str
+    retry_after: float
+    requests_left: int
+    tokens_left: int
+
+
+class SharedCounters:
+    """`path` None: for this process alone. `worker` is this process's own pair, of `workers` at most."""
+
+    def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
+        self._size = _PAIRS + 2 * workers
+        self._workers = workers
+        self._pair = _PAIRS + 2 * worker
+        self._known: dict[str, tuple[int, int]] = {}
+        self._file = -1
+        length = SLOTS * self._size * 8
+        if path is None:
+            self._map = mmap.mmap(-1, length)
+        else:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._file, length)
+            self._map = mmap.mmap(self._file, length)
+        self._words = memoryview(self._map).cast("q")
+        if path is not None:
+            self._clear_pairs()
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+        if self._file >= 0:
+            os.close(self._file)
+
+    def needs_spent(self, limits: Limits) -> bool:
+        """Whether `begin` has to say what the key has spent before its budget can be kept."""
+        slot, mark = self._slot(limits.key_id)
+        self._lock(slot)
+        try:
+            base = slot * self._size
+            self._claim(base, mark)
+            return self._roll(base, limits)
+        finally:
+            self._unlock(slot)
+
+    def begin(self, limits: Limits, spent: int) -> None:
+        """Sets what was spent before, unless another process has done so."""
+        slot, mark = self._slot(limits.key_id)
+        self._lock(slot)
+        try:
+            base = slot * self._size
+            self._claim(base, mark)
+            if self._roll(base, limits):
+                self._words[base + _SPENT] = spent
+                self._words[base + _START] = limits.start
+                self._words[base + _KIND] = _KINDS[limits.period]
+        finally:
+            self._unlock(slot)
+
+    def take(self, limits: Limits, tokens: int, nanos: int) -> Taken | Denied:
+        """Reserves one request, tokens and money; all or nothing."""
+        slot, mark = self._slot(limits.key_id)
+        words, base, second = self._words, slot * self._size, int(time.monotonic())
+        self._lock(slot)
+        try:
+            self._claim(base, mark)
+            second = self._advance(base, second)
+            requests, used = words[base + _REQUESTS], words[base + _TOKENS]
+            left = max(0, limits.requests - requests), max(0, limits.tokens - used)
+            refused = self._refusal(base, second, limits, tokens, nanos)
+            if refused is not None:
+                return Denied(*refused, *left)
+            words[base + _REQUESTS] = requests + 1
+            words[base + _SECONDS + second % BUCKETS] += 1
+            if tokens:
+                words[base + _TOKENS] = used + tokens
+                words[base + _TOKEN_SECONDS + second % BUCKETS] += tokens
+            words[base + self._pair] += 1
+            words[base + self._pair + 1] += nanos
+        finally:
+            self._unlock(slot)
+        return Taken(slot, mark, second, tokens, nanos, max(0, left[0] - 1), max(0, left[1] - tokens))
+
+    def settle(self, taken: Taken, tokens: int, nanos: int) -> None:
+        """Ends a reservation with what was really used."""
+        words, base = self._words, taken.slot * self._size
+        self._lock(taken.slot)
+        try:
+            if words[base + _HASH] != taken.hash:  # the slot went to another key
+                return
+            second = self._advance(base, int(time.monotonic()))
+            difference = tokens - taken.tokens
+            if difference and second - taken.second < BUCKETS:
+                words[base + _TOKENS] += difference
+                words[base + _TOKEN_SECONDS + taken.second % BUCKETS] += difference
+            words[base + self._pair] = max(0, words[base + self._pair] - 1)
+            words[base + self._pair + 1] = max(0, words[base + self._pair + 1] - taken.nanos)
+            words[base + _SPENT] += nanos
+        finally:
+            self._unlock(taken.slot)
+
+    # inside a slot
+
+    def _refusal(self, base: int, second: int, limits: Limits, tokens: int, nanos: int) -> tuple[str, float] | None:
+        words = self._words
+        if limits.requests and words[base + _REQUESTS] >= limits.requests:
+            return "requests", self._until(base, _SECONDS, second, words[base + _REQUESTS] - limits.requests + 1)
+        if limits.tokens and words[base + _TOKENS] + tokens > limits.tokens:
+            excess = words[base + _TOKENS] + tokens - limits.tokens
+            return "tokens", self._until(base, _TOKEN_SECONDS, second, excess)
+        if limits.concurrency and self._total(base, 0) >= limits.concurrency:
+            return "concurrency", 1.0
+        if limits.budget:
+            self._roll(base, limits)
+            if words[base + _SPENT] + self._total(base, 1) + max(1, nanos) > limits.budget:
+                return "budget", 120.0
+        return None
+
+    def _until(self, base: int, row: int, second: int, wanted: int) -> float:
+        """Seconds until so many have left the window."""
+        freed = 0
+        for age in range(BUCKETS - 1, -1, -1):
+            freed += self._words[base + row + (second - age) % BUCKETS]
+            if freed >= wanted:
+                return float(BUCKETS - age)
+        return float(BUCKETS)
+
+    def _total(self, base: int, which: int) -> int:
+        """Of all workers: what runs (0), what is reserved (1)."""
+        start = base + _PAIRS + which
+        return sum(self._words[start : start + 2 * self._workers - which : 2])
+
+    def _roll(self, base: int, limits: Limits) -> bool:
+        """Begins a new period when it is time; true while nobody has said what was spent in it."""
+        words, kind = self._words, _KINDS[limits.period]
+        if words[base + _START] == UNKNOWN or words[base + _KIND] != kind:
+            return True
+        if limits.start > words[base + _START]:
+            words[base + _START], words[base + _SPENT] = limits.start, 0
+        return False
+
+    def _advance(self, base: int, second: int) -> int:
+        """Drops the seconds that have left the window; the newest second."""
+        words = self._words
+        newest = words[base + _NEWEST]
+        words[base + _USED] = max(second, words[base + _USED])
+        if second <= newest:
+            return newest
+        if second - newest >= BUCKETS:
+            words[base + _SECONDS : base + _PAIRS] = memoryview(_EMPTY)
+            words[base + _REQUESTS] = words[base + _TOKENS] = 0
+        else:
+            for old in range(newest + 1, second + 1):
+                at = base + _SECONDS + old % BUCKETS
+                if words[at] or words[at + BUCKETS]:
+                    words[base + _REQUESTS] -= words[at]
+                    words[base + _TOKENS] -= words[at + BUCKETS]
+                    words[at] = words[at + BUCKETS] = 0
+        words[base + _NEWEST] = second
+        return second
+
+    # slots
+
+    def _slot(self, key_id: str) -> tuple[int, int]:
+        known = self._known.get(key_id)
+        if known is not None and self._words[known[0] * self._size + _HASH] == known[1]:
+            return known
+        mark = int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
+        if len(self._known) > SLOTS:
+            self._known.clear()
+        found = self._known[key_id] = (self._find(mark), mark)
+        return found
+
+    def _find(self, mark: int) -> int:
+        """The key's slot, else one that is free, else the one unused for longest. `_claim` makes it the key's."""
+        words, oldest, least = self._words, 0, 2**62
+        self._lock(SLOTS)
+        try:
+            for probe in range(PROBES):
+                slot = (mark + probe) % SLOTS
+                base = slot * self._size
+                if words[base + _HASH] == mark:
+                    return slot
+                if words[base + _HASH] == 0:
+                    oldest = slot
+                    break
+                if words[base + _USED] < least:
+                    oldest, least = slot, words[base + _USED]
+            self._lock(oldest)
+            base = oldest * self._size
+            self._claim(base, mark)
+            words[base + _USED] = int(time.monotonic())
+            self._unlock(oldest)
+            return oldest
+        finally:
+            self._unlock(SLOTS)
+
+    def _claim(self, base: int, mark: int) -> None:
+        """The slot may have gone to another key between the look and the lock: then this key counts on its own."""
+        if self._words[base + _HASH] != mark:
+            self._words[base : base + self._size] = memoryview(array("q", bytes(8 * self._size)))
+            self._words[base + _HASH], self._words[base + _START] = mark, UNKNOWN
+
+    def _clear_pairs(self) -> None:
+        """What the worker before this one had running."""
+        for slot in range(SLOTS):
+            base = slot * self._size
+            if self._words[base + _HASH]:
+                self._lock(slot)
+                self._words[base + self._pair] = self._words[base + self._pair + 1] = 0
+                self._unlock(slot)
+
+    def _lock(self, slot: int) -> None:
+        if self._file >= 0:
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, slot)
+
+    def _unlock(self, slot: int) -> None:
+        if self._file >= 0:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, slot)

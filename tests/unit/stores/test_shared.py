@@ -1,0 +1,197 @@
+"""Counters that several processes share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from svc.stores import shared
+from svc.stores.shared import BUCKETS, Denied, Limits, SharedCounters, Taken
+
+
+class Clock:
+    """`time.monotonic` as the test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(shared, "time", found)
+    return found
+
+
+@pytest.fixture
+def counters() -> Iterator[SharedCounters]:
+    found = SharedCounters()
+    yield found
+    found.close()
+
+
+def test_no_sixty_seconds_have_more_than_the_limit(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", requests=10)
+    let_through = []
+    for step in range(3000):
+        clock.now = 1000.0 + step * 0.1
+        if isinstance(counters.take(limits, 0, 0), Taken):
+            let_through.append(clock.now)
+    assert len(let_through) >= 40
+    for start in let_through:
+        assert sum(start <= at < start + 60 for at in let_through) <= 10
+
+
+def test_when_to_come_back(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", requests=2)
+    assert isinstance(counters.take(limits, 0, 0), Taken)
+    clock.now += 20
+    assert isinstance(counters.take(limits, 0, 0), Taken)
+    clock.now += 10
+    denied = counters.take(limits, 0, 0)
+    assert isinstance(denied, Denied)
+    assert denied == Denied("requests", BUCKETS - 30, 0, 0)
+    clock.now += denied.retry_after
+    taken = counters.take(limits, 0, 0)
+    assert isinstance(taken, Taken)
+    assert taken.requests_left == 0
+
+
+def test_tokens_are_reserved_and_settled(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", tokens=100)
+    first = counters.take(limits, 60, 0)
+    assert isinstance(first, Taken)
+    assert first.tokens_left == 40
+    assert isinstance(counters.take(limits, 60, 0), Denied)
+    clock.now += 5
+    counters.settle(first, 10, 0)
+    second = counters.take(limits, 60, 0)
+    assert isinstance(second, Taken)
+    assert second.tokens_left == 30
+    clock.now += 100
+    counters.settle(second, 90, 0)  # long out of the window
+    third = counters.take(limits, 100, 0)
+    assert isinstance(third, Taken)
+
+
+def test_concurrency(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", concurrency=2)
+    running = [counters.take(limits, 0, 0) for _ in range(2)]
+    assert isinstance(counters.take(limits, 0, 0), Denied)
+    assert isinstance(running[0], Taken)
+    counters.settle(running[0], 0, 0)
+    assert isinstance(counters.take(limits, 0, 0), Taken)
+
+
+def test_a_budget(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", budget=1000, period="day", start=86400)
+    assert counters.needs_spent(limits)
+    counters.begin(limits, 400)
+    counters.begin(limits, 999)  # another worker was later
+    assert not counters.needs_spent(limits)
+    taken = counters.take(limits, 0, 500)
+    assert isinstance(taken, Taken)
+    denied = counters.take(limits, 0, 200)
+    assert isinstance(denied, Denied)
+    assert denied.limit == "budget"
+    counters.settle(taken, 0, 100)
+    assert isinstance(counters.take(limits, 0, 500), Taken)
+    tomorrow = Limits(key_id="k", budget=1000, period="day", start=2 * 86400)
+    assert isinstance(counters.take(tomorrow, 0, 500), Taken)
+    assert counters.needs_spent(Limits(key_id="k", budget=1000, period="month", start=0))
+
+
+def test_a_spent_budget_refuses_what_has_no_price(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", budget=1000)
+    counters.begin(limits, 1000)
+    assert isinstance(counters.take(limits, 0, 0), Denied)
+
+
+def test_a_slot_that_went_to_another_key_is_not_settled(counters: SharedCounters, clock: Clock) -> None:
+    taken = counters.take(Limits(key_id="first", concurrency=1), 0, 0)
+    assert isinstance(taken, Taken)
+    for number in range(shared.SLOTS * 2):
+        clock.now = 1000.0 + number / 1000
+        counters.take(Limits(key_id=f"k{number}", requests=1), 0, 0)
+    counters.settle(taken, 0, 0)
+    assert isinstance(counters.take(Limits(key_id="k1", requests=5), 0, 0), Taken)
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from svc.stores.shared import Limits, SharedCounters, Taken
+counters = SharedCounters(Path(sys.argv[1]), worker=int(sys.argv[2]), workers=4)
+limits = Limits(key_id="k", requests=600, concurrency=1000)
+print("ready", flush=True)
+sys.stdin.readline()
+through = 0
+for _ in range(2000):
+    got = counters.take(limits, 0, 0)
+    if isinstance(got, Taken):
+        through += 1
+        counters.settle(got, 0, 0)
+print(through, flush=True)
+if sys.argv[3] == "stay":
+    held = [counters.take(Limits(key_id="other", concurrency=5), 0, 0) for _ in range(5)]
+    print(sum(isinstance(each, Taken) for each in held), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_processes_share_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "counters"
+    command = [sys.executable, "-c", WORKER, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen([*command, str(number), "go"], text=True, **pipes) for number in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    through = [int(process.communicate(timeout=30)[0]) for process in processes]
+    assert sum(through) == 600
+
+
+def test_what_a_killed_worker_had_running_is_freed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "counters"
+    command = [sys.executable, "-c", WORKER, str(path), "1", "stay"]
+    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert [process.stdout.readline() for _ in range(3)] == ["ready\n", "600\n", "5\n"]
+    here = SharedCounters(path, worker=0, workers=4)
+    limits = Limits(key_id="other", concurrency=5)
+    assert isinstance(here.take(limits, 0, 0), Denied)
+    process.kill()
+    process.wait(5)
+    assert isinstance(here.take(limits, 0, 0), Denied)
+    again = SharedCounters(path, worker=1, workers=4)
+    assert isinstance(here.take(limits, 0, 0), Taken)
+    assert isinstance(here.take(Limits(key_id="k", requests=600), 0, 0), Denied)
+    again.close()
+    here.close()
+
+
+def test_a_reservation_is_cheap(tmp_path: Path) -> None:
+    counters = SharedCounters(tmp_path / "counters", workers=4)
+    limits = Limits(key_id="k", requests=10**6, tokens=10**9, concurrency=100)
+    began = time.process_time()
+    for _ in range(2000):
+        taken = counters.take(limits, 50, 0)
+        assert isinstance(taken, Taken)
+        counters.settle(taken, 10, 0)
+    assert (time.process_time() - began) / 2000 < 200e-6
+    counters.close()
