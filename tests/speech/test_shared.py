@@ -1,0 +1,30 @@
+"""More clips than the packages have, where they lie beside the repository."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.speech import material
+from tests.speech.gateway import Gateway, check_promises, session
+
+
+@pytest.mark.shared
+async def test_the_clips_beside_the_repository(gateway: Gateway):
+    folder = material.SHARED / "audio"
+    wrong = count = 0
+    for entry in json.loads((folder / "manifest.json").read_text()):
+        if entry["lang"] != "en":
+            continue
+        audio = material.pcm(folder / entry["wav"])
+        async with session(gateway) as client:
+            await client.say(type="config")
+            for place in range(0, len(audio), 16000):
+                await client.socket.send(audio[place : place + 16000])
+                await asyncio.sleep(0.06)
+            await client.say(type="flush")
+            final = await client.get("final")
+        check_promises(client.heard)
+        wrong += material.errors(entry["text"], final["text"])
+        count += len(material.words(entry["text"]))
+    assert wrong <= 0.1 * count
