@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from svc import plugins
 from svc.settings import FileSettings
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +27,20 @@ def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
     path = tmp_path / "svc.toml"
     path.write_text(example)
     assert settings.load({}, config=str(path)).providers[0].name == "vllm"
+
+
+def test_every_command_is_documented() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for verb in plugins.names("cli"):
+        assert f"`svc {verb}" in page, verb
+
+
+def test_every_package_that_is_depended_on_is_explained() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text[text.index("dependencies = [") : text.index("[project.scripts]")]
+    for name in re.findall(r'"([A-Za-z0-9_.-]+)', section):
+        assert name.lower() in page, name
 
 
 def test_files_have_one_subject() -> None:
