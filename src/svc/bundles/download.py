@@ -179,7 +179,7 @@ class HttpSource:
             tag = answer.headers.get("etag")
             side.etag = tag if tag and tag.startswith('"') else None
             sink.note()
-            _receive(answer, entry.size_bytes, sink)
+            receive(answer, entry.size_bytes, sink)
 
 
 def _check_range(answer: http.client.HTTPResponse, start: int, size: int) -> None:
@@ -188,7 +188,8 @@ def _check_range(answer: http.client.HTTPResponse, start: int, size: int) -> Non
         raise RegistryFailed("The registry sent another part than was asked for.")
 
 
-def _receive(answer: http.client.HTTPResponse, size: int, sink: Sink) -> None:
+def receive(answer: http.client.HTTPResponse, size: int, sink: Sink) -> None:
+    """The rest of the file, from an answer that begins where the sink ends. Raises OSError when it breaks off."""
     # One call of the system per read where the length is known: a read that fails half-way would lose what has come.
     read = answer.readinto if answer.length is None or answer.chunked else answer.fp.readinto1
     while sink.size < size:

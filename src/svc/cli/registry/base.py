@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from svc import plugins
+from svc.bundles import oci
 from svc.bundles.digest import sha256_of
 from svc.bundles.download import Report
 from svc.bundles.platform import fallbacks
@@ -92,6 +93,11 @@ def options(args: argparse.Namespace, report: Report | None) -> Options:
 def warn(message: str) -> None:
     """One line on standard error."""
     print(f"svc: {message}", file=sys.stderr)
+
+
+def oci_registry(place: oci.Place) -> oci.Oci:
+    """An OCI registry, with the credentials of `SVC_OCI_USER` and `SVC_OCI_PASSWORD`."""
+    return oci.Oci(place, os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD"))
 
 
 def signing() -> Any:

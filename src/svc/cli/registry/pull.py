@@ -7,14 +7,17 @@ import sys
 
 import msgspec
 
+from svc.bundles import oci
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.client.bundles import resolve
+from svc.client.bundles import Bundle, Options, check_trust, resolve
+from svc.errors import AlreadyExists
+from svc.stores.bundles.fetching import fetch_into
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """pull REFERENCE"""
-    parser.add_argument("reference", metavar="ID[@VERSION]")
+    parser.add_argument("reference", metavar="ID[@VERSION]", help="or oci://HOST/REPOSITORY:TAG, …@sha256:…")
     parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
     base.add_registry(parser, required=True)
     base.add_root(parser)
@@ -24,13 +27,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints where the model lies."""
     with shared.Progress() as progress:
-        bundle = resolve(
-            args.reference,
-            base.options(args, lambda done, total: progress(f"pulling {args.reference}", done, total)),
-        )
+        options = base.options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
+        bundle = _pull_oci(args, options) if args.reference.startswith("oci://") else resolve(args.reference, options)
     if args.json:
         about = msgspec.to_builtins(bundle.metadata)
         shared.print_json({"reference": bundle.reference, "path": str(bundle.path), "metadata": about})
     else:
         print(f"{bundle.reference} {bundle.path}", file=sys.stdout)
     return 0
+
+
+def _pull_oci(args: argparse.Namespace, options: Options) -> Bundle:
+    registry = base.oci_registry(oci.parse(args.reference))
+    entry = oci.entry_of(registry.manifest()[0])
+    check_trust(entry, options.trusted_keys)
+    with base.open_store(args) as store:
+        known = store.find(entry.key)
+        if known is not None and known.sha256 != entry.sha256:
+            raise AlreadyExists(f"{entry.key} is here already, with other bytes than {args.reference} has.")
+        fetch_into(store, entry, oci.OciSource(registry), report=options.report)
+    return resolve(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))

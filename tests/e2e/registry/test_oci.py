@@ -1,0 +1,48 @@
+"""Bundles in an OCI registry."""
+
+import json
+import os
+
+import pytest
+
+from tests.fakes.oci import OciServer
+
+from .conftest import make_bundle
+
+
+@pytest.fixture
+def oci():
+    server = OciServer()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_push_and_pull_pinned_by_digest(oci, machine, tmp_path):
+    one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
+    path = make_bundle(tmp_path / "m.xyb", data=os.urandom(2 << 20))
+    said = one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1.0", "--json").stdout
+    pinned = json.loads(said)["reference"]
+    oci.cut = 1 << 20
+    for name, reference in (("two", pinned), ("three", f"{oci.host}/team/m:1.0")):
+        two = machine(name, SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
+        pulled = json.loads(two.run("registry", "pull", f"oci://{reference}", "--json").stdout)
+        assert os.path.getsize(f"{pulled['path']}/w.bin") == 2 << 20
+        assert (two.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes()
+    assert any(asked and asked != "bytes=0-" for asked in oci.ranges), "it did not go on where it was cut"
+
+
+def test_what_is_not_what_was_pinned_is_refused(oci, machine, tmp_path):
+    one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
+    path = make_bundle(tmp_path / "m.xyb", data=os.urandom(100_000))
+    pinned = json.loads(one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1", "--json").stdout)
+    layer = f"sha256:{pinned['sha256']}"
+    oci.contents[layer] = bytes(len(oci.contents[layer]))
+    said = one.run("registry", "pull", f"oci://{pinned['reference']}", check=1).stderr
+    assert "not what" in said
+    oci.contents[pinned["digest"]] = oci.contents[pinned["digest"]].replace(b'"m"', b'"n"')
+    assert "another manifest" in one.run("registry", "pull", f"oci://{pinned['reference']}", check=1).stderr
+    assert not (one.root / "m").exists()
+    wrong = machine("wrong", SVC_OCI_USER="u", SVC_OCI_PASSWORD="bad")
+    wrong.run("registry", "pull", f"oci://{pinned['reference']}", check=1)
+    wrong.run("registry", "pull", "oci://no reference", check=2)
