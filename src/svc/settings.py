@@ -63,6 +63,10 @@ class RoutingSettings(_Strict, frozen=True):
     breaker: bool = True
     slow_after: Seconds = 0
     """Seconds to the first byte that count against a target like a failure; 0 goes by its own usual time."""
+    min_pace: Seconds = 0
+    """Tokens per second over 5 s, below which a stream is broken off; 0 is no floor."""
+    resume: bool = False
+    """A stream that breaks in its text goes on at the next target."""
     fallbacks: dict[str, tuple[str, ...]] = {}
 
 

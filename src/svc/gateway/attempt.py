@@ -16,7 +16,9 @@ from svc.dialects.base import Dialect, Passed, Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.connection import Call
+from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
+from svc.gateway.healing.pace import Pace
 from svc.gateway.providers import Offer
 from svc.gateway.upstream import Upstream
 from svc.wire.chat import Usage
@@ -69,6 +71,7 @@ class Attempt:
         "_flowing",
         "_headers",
         "_owner",
+        "_pace",
         "_paused",
         "_pipe",
         "_size",
@@ -86,7 +89,15 @@ class Attempt:
     )
 
     def __init__(
-        self, owner: Owner, offer: Offer, client: Dialect, timeouts: Timeouts, *, stream: bool, include_usage: bool
+        self,
+        owner: Owner,
+        offer: Offer,
+        client: Dialect,
+        timeouts: Timeouts,
+        *,
+        stream: bool,
+        include_usage: bool,
+        pipe: Pipe | None = None,
     ) -> None:
         self.offer = offer
         self.deadline = math.inf
@@ -98,7 +109,7 @@ class Attempt:
         self._client = client
         self._timeouts = timeouts
         self._stream = stream
-        self._pipe: Pipe | None = (
+        self._pipe: Pipe | None = pipe or (
             open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
         )
         self._flowing: Pipe | None = None
@@ -110,6 +121,7 @@ class Attempt:
         """Of a stream: its bytes, its first and its last piece. What is owed is guessed from them when it is cut."""
         """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self._call: Call | None = None
+        self._pace: Pace | None = None
         self._paused = False
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
@@ -117,6 +129,10 @@ class Attempt:
         self._size = 0
         self._active = False
         """Pieces have come since the last tick."""
+
+    def watch(self, floor: float) -> None:
+        """A stream that is slower than `floor` tokens per second is late."""
+        self._pace = Pace(floor)
 
     def send(self, upstream: Upstream, body: bytes, now: float) -> None:
         """Begins. `now` is loop time."""
@@ -150,6 +166,11 @@ class Attempt:
 
     def tick(self, now: float) -> None:
         """Called a few times a second: the pieces since the last call move the deadline, not each of them alone."""
+        if self._pace is not None and self.first and self._owner is not None:
+            tokens = completion_tokens(self.received, self.first, self.last)
+            if self._pace.too_slow(now, tokens, paused=self._paused):
+                self._break(late("for its answer: it is slower than the pace that is asked for"))
+                return
         if self._active:
             self._active = False
             self.deadline = now + self._timeouts.idle_timeout

@@ -21,7 +21,7 @@ from svc.dialects.base import Dialect, Head, Passed, Pipe
 from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.estimate import owed
-from svc.gateway.failures import Failure, late
+from svc.gateway.failures import Failure, Then, late
 from svc.gateway.limits import Lease
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
@@ -174,6 +174,18 @@ class Exchange:
     def failed(self, error: SvcError) -> None:
         self._refuse(error)
 
+    def said(self, data: bytes) -> None:
+        self._begin()
+        if data:
+            self._client.write(data, False)
+
+    def _begin(self) -> None:
+        """The head of a stream, once."""
+        if not self._streaming:
+            self._streaming = True
+            self._first_byte = time.monotonic()
+            self._client.begin(self._headers())
+
     def answered(self, passed: Passed) -> None:
         self._first_byte = time.monotonic()
         if self._attempt is not None:
@@ -183,11 +195,8 @@ class Exchange:
         self._end()
 
     def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
-        if not self._streaming:
-            self._streaming = True
-            self._first_byte = time.monotonic()
-            self._client.begin(self._headers())
-            attempt.sink = self._client
+        self._begin()
+        attempt.sink = self._client
         if pipe.ended:
             self._record("cut" if pipe.error else "ok", 200, pipe.usage)
             self._client.write(data, True)
@@ -199,6 +208,9 @@ class Exchange:
 
     def _refuse(self, error: SvcError) -> None:
         if self.over:
+            return
+        if self._streaming and self._tries is not None:  # the head is out: the error comes as the stream's last event
+            self._tries.stop(Failure(error, Then.NOWHERE))
             return
         self._record("error", error.status, None)
         headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
+from svc.dialects.resuming import Resumable, resumable
 from svc.errors import SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
@@ -39,6 +40,9 @@ class Owner(Protocol):
     def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         """A piece of a stream: the first one, and the last one, when `pipe.ended`."""
 
+    def said(self, data: bytes) -> None:
+        """The last piece of an attempt at a stream that goes on elsewhere; perhaps nothing."""
+
     def failed(self, error: SvcError) -> None:
         """Nothing is left to try."""
 
@@ -50,8 +54,10 @@ class Tries:
     """Implements `attempt.Owner`. `count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
 
     __slots__ = (
+        "_broken",
         "_chain",
         "_dialect",
+        "_floor",
         "_head",
         "_hedge",
         "_hub",
@@ -59,9 +65,11 @@ class Tries:
         "_owner",
         "_plane",
         "_raw",
+        "_resumes",
         "_rival",
         "_rival_index",
         "_round",
+        "_stopping",
         "_timer",
         "_wait",
         "_won",
@@ -85,6 +93,11 @@ class Tries:
         self._round = 0
         self._wait = 0.0
         self._won = False
+        self._stopping = False
+        self._floor = plane.settings.routing.min_pace
+        self._resumes = plane.settings.routing.resume and head.stream
+        self._broken: Resumable | None = None
+        """What the client has of a stream that broke and is to go on."""
         self._timer: asyncio.TimerHandle | None = None
         self._hedge: asyncio.TimerHandle | None = None
         self._rival: Attempt | None = None
@@ -115,8 +128,11 @@ class Tries:
 
     def stop(self, failure: Failure) -> None:
         """Breaks off a stream that has begun, in an honest error."""
-        if self.attempt is not None:
+        self._stopping = True
+        if self.attempt is not None and not self.attempt.over:
             self.attempt.stop(failure)
+        elif self._broken is not None:
+            self._give_up(failure.error)
 
     def end(self) -> None:
         """Lets go of everything that still runs."""
@@ -149,7 +165,10 @@ class Tries:
             plane.settings.gateway,
             stream=head.stream,
             include_usage=head.include_usage,
+            pipe=self._resumable(offer) if self._resumes else None,
         )
+        if self._floor and head.stream:
+            attempt.watch(self._floor)
         self.offer = offer
         self.count += 1
         self._round += 1
@@ -163,14 +182,19 @@ class Tries:
     def _build(self, offer: Offer) -> Built:
         dialect = offer.provider.dialect
         try:
+            if self._broken is not None:
+                return dialect.write_request(self._broken.request(self._read()), offer.target)
             if dialect.name == self._dialect.name:
                 return dialect.pass_request(self._raw, self._head, offer.target)
-            if self._hub is None:
-                self._hub = self._dialect.read_request(self._raw)
-            return dialect.write_request(self._hub, offer.target)
+            return dialect.write_request(self._read(), offer.target)
         except SvcError:
             self._plane.steering.forgotten(offer)  # it may have been meant as a probe
             raise
+
+    def _read(self) -> ChatRequest:
+        if self._hub is None:
+            self._hub = self._dialect.read_request(self._raw)
+        return self._hub
 
     def _again(self) -> None:
         self._owner.guarded(self._try)
@@ -250,14 +274,23 @@ class Tries:
             except SvcError:
                 continue
             return
-        self._owner.failed(failure.error)
+        self._give_up(failure.error)
+
+    def _give_up(self, error: SvcError) -> None:
+        broken, attempt = self._broken, self.attempt
+        if broken is None or attempt is None:
+            self._owner.failed(error)
+        else:
+            self._owner.streamed(attempt, broken.give_up(error), broken)
 
     def _repeatable(self, failure: Failure) -> bool:
         within = self._round <= self._plane.settings.routing.retries
-        return failure.then is Then.AGAIN and within and (failure.retry_after or 0.0) <= WAITABLE
+        return failure.then is Then.AGAIN and within and not self._stopping and (failure.retry_after or 0.0) <= WAITABLE
 
     def _after(self, index: int) -> int:
         plane = self._plane
+        if self._stopping:
+            return -1
         return plane.steering.next(self._chain, index + 1, self._raw, self._head.max_tokens, plane.now())
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
@@ -268,6 +301,40 @@ class Tries:
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._won:
             self._settle(attempt)
+        elif self._broken is not None and attempt.sink is None:
+            self._taken_up(attempt)
         if pipe.error is not None:
-            self._plane.steering.failed(attempt.offer, Failure(pipe.error, Then.NEXT), self._plane.now(), counted=True)
+            failure = Failure(pipe.error, Then.NEXT)
+            self._plane.steering.failed(attempt.offer, failure, self._plane.now(), counted=True)
+            if isinstance(pipe, Resumable):
+                self._broke(attempt, data, pipe, failure)
+                return
         self._owner.streamed(attempt, data, pipe)
+
+    # a stream that goes on elsewhere
+
+    def _resumable(self, offer: Offer) -> Pipe | None:
+        """The pipe of a stream that may go on elsewhere, or goes on here; None for the ordinary one."""
+        if self._broken is not None:
+            return self._broken.go_on(offer.provider.dialect)
+        try:
+            if len(self._chain) == 1 or not resumable(self._read()):
+                return None
+        except SvcError:  # not said in a way that another dialect could take up
+            return None
+        writer = self._dialect.writer(include_usage=self._head.include_usage)
+        return Resumable(offer.provider.dialect.reader(), writer)
+
+    def _taken_up(self, attempt: Attempt) -> None:
+        plane, now = self._plane, self._plane.now()
+        plane.steering.answered(attempt.offer, now - attempt.sent, now, stream=True)
+        log.info("request %s: resumed by %s", self._owner.request_id, attempt.offer.provider.name)
+
+    def _broke(self, attempt: Attempt, data: bytes, pipe: Resumable, failure: Failure) -> None:
+        """The text so far goes to the next target, if there is one; nothing of it is said twice."""
+        self._broken = pipe
+        if pipe.resumable and not self._stopping:
+            self._owner.said(data)
+            self._owner.guarded(lambda: self._advance(failure))
+        else:
+            self._owner.streamed(attempt, data + pipe.give_up(failure.error), pipe)

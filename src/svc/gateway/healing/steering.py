@@ -41,12 +41,13 @@ class Steering:
 
     def __init__(self, routing: RoutingSettings) -> None:
         self._routing = routing
+        self._known: dict[Offer, Health] = {}
         self._targets: dict[tuple[str, str], Health] = {}
         self._budgets: dict[str, Budget] = {}
 
     def of(self, offer: Offer) -> Health:
         """The health of a target; it outlives the offer, which a provider that moves replaces."""
-        found = self._targets.get((offer.provider.name, offer.model.id))
+        found = self._known.get(offer)
         return found if found is not None else self._add(offer)
 
     def states(self) -> dict[str, State]:
@@ -117,9 +118,11 @@ class Steering:
         log.warning("breaker of %s: %s -> %s", health.name, before, health.breaker.state)
 
     def _add(self, offer: Offer) -> Health:
-        provider = offer.provider.name
-        budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
-        breaker = Breaker(slow_after=self._routing.slow_after)
-        health = Health(f"{provider}/{offer.model.id}", breaker, budget)
-        self._targets[provider, offer.model.id] = health
+        provider, place = offer.provider.name, (offer.provider.name, offer.model.id)
+        health = self._targets.get(place)
+        if health is None:
+            budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
+            breaker = Breaker(slow_after=self._routing.slow_after)
+            health = self._targets[place] = Health(f"{provider}/{offer.model.id}", breaker, budget)
+        self._known[offer] = health
         return health
