@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -75,12 +76,26 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve_gateway(settings: Settings, listener: socket.socket, ready: Callable[[str], None]) -> None:
+@dataclass(frozen=True)
+class Shared:
+    """Counters that this process shares with other workers, and its own place in them."""
+
+    path: Path
+    column: int
+    columns: int
+
+    def open(self) -> SharedCounters:
+        return SharedCounters(self.path, worker=self.column, workers=self.columns)
+
+
+def serve_gateway(
+    settings: Settings, listener: socket.socket, ready: Callable[[str], None], shared: Shared | None = None
+) -> None:
     """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
     writer = telemetry.configure()
     try:
         with _exit_quietly(), asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, ready, writer))
+            runner.run(_serve(settings, listener, ready, writer, shared))
     finally:
         writer.close()
 
@@ -203,10 +218,16 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise _Leave
 
 
-async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[str], None], writer: LineWriter) -> None:
+async def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    writer: LineWriter,
+    shared: Shared | None,
+) -> None:
     async with (
         _books(settings) as books,
-        _plane(settings, writer, books) as plane,
+        _plane(settings, writer, books, shared) as plane,
         _speech(settings, plane.keyring) as speech,
     ):
         app = application(plane, [*speech_routes(speech), *usage_routes(plane, books)])
@@ -216,7 +237,7 @@ async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[s
 
 
 @contextlib.asynccontextmanager
-async def _plane(settings: Settings, writer: LineWriter, books: Aside) -> AsyncIterator[Plane]:
+async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None) -> AsyncIterator[Plane]:
     url = database_url(settings.environ, settings.home)
     offers: list[Offer] = []
     for provider in providers_of(settings):
@@ -228,7 +249,7 @@ async def _plane(settings: Settings, writer: LineWriter, books: Aside) -> AsyncI
     router = Router(offers, settings.routing.fallbacks)
     issued = IssuedKeys(open_database(url))
     ledger = Ledger(settings.home, settings.ledger, open_database(url), offers)
-    gate = Gate(settings.limits, SharedCounters(), ledger.prices, books)
+    gate = Gate(settings.limits, shared.open() if shared else SharedCounters(), ledger.prices, books)
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
         await issued.start()

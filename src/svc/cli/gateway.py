@@ -13,8 +13,11 @@ import argparse
 import os
 import sys
 
-from svc import app, settings
-from svc.errors import UsageError
+from svc import app, settings, telemetry, workers
+from svc.gateway.intake import take_left_behind
+from svc.settings import Settings
+from svc.stores.base import StoreDown
+from svc.stores.opening import database_url, open_database
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default $PORT or 3000; 0 takes a free one)")
     parser.add_argument("--workers", type=int, help="processes that share the port (default 1)")
+    parser.add_argument("--seat", help=argparse.SUPPRESS)  # a supervisor's word to its worker
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
 
 
@@ -29,10 +33,41 @@ def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
     found = settings.load(os.environ, config=args.config, overrides=overrides)
-    if found.gateway.workers != 1:
-        raise UsageError("More than one worker is not supported yet: leave out --workers.")
+    if args.seat is not None:
+        seat = workers.Seat(args.seat)
+        app.serve_gateway(
+            found, seat.listener, lambda _: seat.ready(), app.Shared(seat.counters, seat.column, seat.columns)
+        )
+        return 0
     if not found.api_keys:
-        print("svc: no client key is configured, so every request will be refused; set SVC_API_KEYS.", file=sys.stderr)
+        print("svc: SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.", file=sys.stderr)
+    _take_left_behind(found)
+    if found.gateway.workers > 1:
+        return _supervise(found, args)
     listener = app.listen(found.gateway.host, found.gateway.port)
     app.serve_gateway(found, listener, lambda address: print(f"gateway  {address}/v1", flush=True))
     return 0
+
+
+def _take_left_behind(found: Settings) -> None:
+    """What a gateway that was killed had noted: budgets are counted from it."""
+    database = open_database(database_url(found.environ, found.home))
+    try:
+        take_left_behind(found.home / "journal", database)
+    except StoreDown as error:
+        print(f"svc: {error.message} The ledger goes on in its journal.", file=sys.stderr)
+    finally:
+        database.close()
+
+
+def _supervise(found: Settings, args: argparse.Namespace) -> int:
+    listeners = workers.listen_together(found.gateway.host, found.gateway.port, found.gateway.workers)
+    options = [f"--config={args.config}"] if args.config is not None else []
+    counters = found.home / "run" / f"counters-{os.getpid()}"
+    writer = telemetry.configure()
+    try:
+        supervisor = workers.Supervisor(workers.command_of(options), listeners, counters, found.gateway.drain_timeout)
+        address = app.address_of(listeners[0])
+        return supervisor.run(lambda: print(f"gateway  {address}/v1", flush=True))
+    finally:
+        writer.close()

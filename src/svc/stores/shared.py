@@ -81,7 +81,7 @@ class SharedCounters:
             self._map = mmap.mmap(-1, length)
         else:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._file, length)
+            os.posix_fallocate(self._file, 0, length)  # a disk that fills up later must not take a page away
             self._map = mmap.mmap(self._file, length)
         self._words = memoryview(self._map).cast("q")
         if path is not None:
