@@ -180,11 +180,10 @@ class Supervisor:
         for old in [worker for worker in self._workers if not worker.leaving]:
             new = self._start(old.place)
             if not new.wait_ready(READY_SECONDS):
-                log.error("the new worker did not start: the old ones go on as they are")
-                new.leaving = True
                 new.process.kill()
                 new.process.wait()
                 self._forget(new)
+                log.error("the new worker did not start: the old ones go on as they are")
                 return
             old.end()
             if self._told & {signal.SIGTERM, signal.SIGINT}:
