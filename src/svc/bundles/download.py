@@ -145,10 +145,8 @@ class Sink:
         if self._report is not None:
             self._report(self.size, self.side.size)
 
-    def close(self, *, sync: bool = False) -> str:
+    def close(self) -> str:
         """The hash of everything."""
-        if sync:
-            os.fsync(self._fd)
         os.close(self._fd)
         return self.hasher.finish()
 
@@ -214,7 +212,7 @@ def download(entry: Entry, source: Source, folder: Path, name: str, report: Repo
         sink.close()
         raise
     size = sink.size
-    digest = sink.close(sync=True)
+    digest = sink.close()
     if size != entry.size_bytes or (entry.sha256 is not None and digest != entry.sha256):
         forget(folder, name)
         raise RegistryFailed(

@@ -197,7 +197,9 @@ def fetch(store: FolderStore, entry: Entry, options: Options, *, unpack: bool = 
     if shutil.disk_usage(store.state).free < entry.size_bytes:
         options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
     source = _source(options)
-    return fetch_into(store, entry, source, unpack=unpack, limits=options.limits, report=options.report)
+    return fetch_into(
+        store, entry, source, unpack=unpack, durable=not unpack, limits=options.limits, report=options.report
+    )
 
 
 def _source(options: Options) -> Source:

@@ -62,4 +62,4 @@ class PullThrough:
         entry = next((entry for entry in self.entries(key.partition("/")[0]) if entry.key == key), None)
         if entry is None:
             raise BundleNotFound(f"There is no bundle {key} here, nor upstream.")
-        fetch_into(self._store, entry, HttpSource(self._remote), unpack=False)
+        fetch_into(self._store, entry, HttpSource(self._remote), unpack=False, durable=True)

@@ -21,10 +21,13 @@ def fetch_into(
     source: Source,
     *,
     unpack: bool = True,
+    durable: bool = False,
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> Entry:
     """The bundle is here afterwards, unpacked if asked. Leaves nothing of a hostile one.
+
+    What is only used here can be had again after a power failure; `durable` is for what may be all that there is.
 
     Raises RegistryFailed, BundleNotFound, InvalidBundle, InsufficientStorage.
     """
@@ -40,7 +43,7 @@ def fetch_into(
                 about = metadata_of(archive)
             if (about.model_id, about.version) != (entry.model_id, entry.version):
                 raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")
-            kept = store.adopt(part, entry, digest)
+            kept = store.adopt(part, entry, digest, durable=durable)
         finally:
             forget(folder, name)
         if unpack:

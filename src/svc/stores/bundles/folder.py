@@ -94,9 +94,9 @@ class FolderStore:
         finally:
             spool.close()
 
-    def adopt(self, path: Path, entry: Entry, sha256: str) -> Entry:
+    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
         """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
-        finished = Finished(path, sha256)
+        finished = Finished(path, sha256, durable=durable)
         try:
             draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
             draft.check()

@@ -91,17 +91,19 @@ def is_abandoned(path: Path) -> bool:
 class Finished:
     """A whole file that is about to be moved into a store: locked like an upload, and of known hash."""
 
-    def __init__(self, path: Path, sha256: str) -> None:
+    def __init__(self, path: Path, sha256: str, *, durable: bool = True) -> None:
         self.name = uuid.uuid4().hex
         self.path = path
         self.sha256 = sha256
+        self._durable = durable
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self._fd).st_size
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync(self) -> None:
-        """Everything is on the disk after this."""
-        os.fsync(self._fd)
+        """Everything is on the disk after this, unless it need not be."""
+        if self._durable:
+            os.fsync(self._fd)
 
     def close(self) -> None:
         """Lets go of the lock."""

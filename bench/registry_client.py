@@ -1,0 +1,96 @@
+"""How fast a client downloads, hashes and writes a bundle, beside this machine's raw sha256 speed.
+
+    python bench/registry_client.py [--size MiB] [--rounds N]
+
+Every round measures raw sha256 over the same number of bytes first. Memory is the client process's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PULL = """
+import resource, sys, time
+from pathlib import Path
+from svc.bundles.remote import Remote
+from svc.bundles.download import HttpSource
+from svc.stores.bundles.fetching import fetch_into
+from svc.stores.bundles.folder import FolderStore
+url, root, unpack = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "unpack"
+remote = Remote(url)
+entry = remote.index("big")[0]
+with FolderStore(root) as store:
+    began = time.perf_counter()
+    fetch_into(store, entry, HttpSource(remote), unpack=unpack)
+    print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def raw(size: int) -> float:
+    """Bytes per second of sha256 alone."""
+    block = os.urandom(1 << 20)
+    digest, began = hashlib.sha256(), time.perf_counter()
+    for _ in range(size >> 20):
+        digest.update(block)
+    return size / (time.perf_counter() - began)
+
+
+def pull(url: str, folder: Path, how: str) -> tuple[float, float]:
+    root = folder / "client"
+    done = subprocess.run([sys.executable, "-c", PULL, url, str(root), how], capture_output=True, text=True, check=True)
+    shutil.rmtree(root)
+    seconds, memory = done.stdout.split()
+    return float(seconds), float(memory)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    size, folder = args.size << 20, Path(tempfile.mkdtemp(prefix="svc-bench-"))
+    source, root = folder / "big", folder / "root"
+    source.mkdir()
+    about = '{"model_id": "big", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}'
+    (source / "model_metadata.json").write_text(about)
+    with (source / "w.bin").open("wb") as file:
+        for _ in range(args.size):
+            file.write(os.urandom(1 << 20))
+    environ = {**os.environ, "SVC_HOME": str(folder)}
+    svc = [sys.executable, "-m", "svc"]
+    subprocess.run([*svc, "bundle", "pack", str(source), "-o", str(folder / "b.xyb")], check=True, env=environ)
+    subprocess.run([*svc, "registry", "add", str(folder / "b.xyb"), "--root", str(root)], check=True, env=environ)
+    (folder / "b.xyb").unlink()
+    server = subprocess.Popen(
+        [*svc, "registry", "serve", "--port", "0", "--root", str(root)], env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        rows = [(raw(size), pull(url, folder, "keep"), pull(url, folder, "unpack")) for _ in range(args.rounds)]
+        speeds = [size / plain[0] / speed for speed, plain, _ in rows]
+        extraction = [unpacked[0] / plain[0] for _, plain, unpacked in rows]
+        memory = max(plain[1] for _, plain, _ in rows)
+        print(f"raw sha256 {statistics.median(row[0] for row in rows) / 1e6:.0f} MB/s")
+        print(
+            f"download, hash, write: {statistics.median(speeds):.2f} of it (>= 0.55; {min(speeds):.2f}-{max(speeds):.2f})"
+        )
+        print(f"with extraction: {statistics.median(extraction):.2f} times as long (<= 2)")
+        print(f"memory: {memory:.0f} MiB (<= 64)")
+    finally:
+        server.terminate()
+        server.wait(20)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
