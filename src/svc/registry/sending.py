@@ -12,6 +12,7 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 THREADS = 64
@@ -19,6 +20,9 @@ QUANTUM = 16 << 20
 """Bytes until another transfer may have the thread."""
 PATIENCE_MS = 200
 """A reader that takes nothing for so long is slow."""
+SAMPLE = 4 << 20
+SAMPLE_SECONDS = 0.2
+"""A slow reader that takes a sample in less time is not slow any more."""
 STALLED_SECONDS = 60.0
 """A reader that takes nothing for so long is gone."""
 
@@ -35,6 +39,8 @@ class Transfer:
         self._end = end
         self._head = head
         self._slow = False
+        self._slow_at = 0
+        self._slow_since = 0.0
 
     def stop(self) -> None:
         """Ends the connection, and with it whatever a thread is doing with it."""
@@ -93,7 +99,19 @@ class Transfer:
                     raise ConnectionAbortedError("the file ended too early")
                 self._at += sent
                 if sent < wanted and not self._slow:
-                    self._slow = True
+                    self._is_slow()
                     return
         except BlockingIOError:
-            self._slow = True
+            if not self._slow:
+                self._is_slow()
+            elif self._at - self._slow_at >= SAMPLE:
+                self._look_again()
+
+    def _is_slow(self) -> None:
+        self._slow, self._slow_at, self._slow_since = True, self._at, time.monotonic()
+
+    def _look_again(self) -> None:
+        """A reader that was only held up for a moment gets a thread again."""
+        took = time.monotonic() - self._slow_since
+        self._is_slow()
+        self._slow = took > SAMPLE_SECONDS
