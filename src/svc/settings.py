@@ -83,6 +83,14 @@ class ModelSettings(_Strict, frozen=True):
     output_price: Price | None = None
 
 
+class AccountSettings(_Strict, frozen=True):
+    """One entry of `providers.accounts`: another key, or another address, of the same provider."""
+
+    api_key_env: str | None = None
+    base_url: str | None = None
+    weight: Positive = 1
+
+
 class ProviderSettings(_Strict, frozen=True):
     """One entry of `[[providers]]`; what is None keeps the built-in entry's value."""
 
@@ -91,6 +99,8 @@ class ProviderSettings(_Strict, frozen=True):
     base_url: str | None = None
     api_key_env: str | None = None
     models: tuple[ModelSettings, ...] | None = None
+    accounts: tuple[AccountSettings, ...] | None = None
+    """Beside the provider's own key and address."""
     quirks: Quirks | None = None
 
 

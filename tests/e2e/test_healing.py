@@ -13,7 +13,7 @@ from tests.e2e.reading import text_of, whole_chunks
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, head, pause, reset, sse, stall
+from tests.fakes.script import Script, answer, head, pause, reset, sse, stall
 
 CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
 DOWN = answer(500, openai_wire.error("down"))
@@ -217,3 +217,37 @@ def test_a_fallback_that_cannot_say_the_request_is_passed_over(
     got = started.chat(logprobs=True)
     assert (got.status, got.code) == (502, "provider_error")
     assert not provider_b.requests
+
+
+ACCOUNTS = """
+[routing]
+retries = 0
+[[providers]]
+name = "vendor"
+base_url = "{a}/v1"
+api_key_env = "PROVIDER_A_API_KEY"
+models = [{{ id = "shared" }}]
+accounts = [{{ api_key_env = "PROVIDER_C_API_KEY", base_url = "{c}/v1" }}]
+"""
+
+
+@pytest.mark.parametrize("fault", [answer(429, headers={"retry-after": "30"}), answer(401), reset(), DOWN])
+def test_another_account_of_the_provider_answers(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider, fault: Script
+) -> None:
+    started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
+    provider_a.always_plays(fault)
+    answers = [started.chat("shared") for _ in range(12)]
+    assert {got.status for got in answers} == {200}
+    assert {got.headers["x-svc-attempts"] for got in answers} <= {"1", "2"}
+    assert len(provider_c.requests) == 12
+
+
+def test_requests_are_spread_over_accounts(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
+    left = {"x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "1"}
+    provider_a.always_plays(answer(200, openai_wire.chat("A"), headers=left))
+    assert {got.status for got in many(started, 60, "shared")} == {200}
+    assert 1 <= len(provider_a.requests) < len(provider_c.requests)

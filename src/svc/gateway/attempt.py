@@ -141,6 +141,11 @@ class Attempt:
         self._call = upstream.send(self.offer, body, self)
 
     @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """Of the answer, once its head has come."""
+        return self._headers
+
+    @property
     def draining(self) -> bool:
         """All is said; what runs on is the end of the upstream's HTTP answer."""
         return self._owner is None and not self.over

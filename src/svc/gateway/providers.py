@@ -26,6 +26,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     key: str = msgspec.field(default="", name="key")
     models: tuple[ModelSettings, ...] = ()
     quirks: Quirks = Quirks()
+    weight: float = 1.0
+    accounts: tuple[Provider, ...] = ()
+    """This one and its other accounts, if there are several."""
 
     def __repr__(self) -> str:
         return f"Provider({self.name})"  # never the key
@@ -40,6 +43,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     origin: Origin
     head: bytes
     """Request line and headers up to the value of Content-Length."""
+    account: int = 0
+    """From 1, where the provider has several."""
+    accounts: tuple[Offer, ...] = ()
+    """The same model by each account, if there are several; a request goes to one of these."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -68,13 +75,27 @@ def providers_of(settings: Settings) -> list[Provider]:
         entry = _merge(builtin, configured.pop(builtin.name, None))
         key = settings.environ.get(f"PROVIDER_{builtin.letter}_API_KEY") or _key(entry, settings.environ)
         url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
-        if key:
-            found.append(provider_of(entry, url or entry.base_url, key))
+        found += _accounts(entry, url or entry.base_url, [key] if key else [], settings.environ)
     for entry in configured.values():
         key = _key(entry, settings.environ)
-        if key or entry.api_key_env is None:
-            found.append(provider_of(entry, entry.base_url, key))
+        found += _accounts(entry, entry.base_url, [key] if key or entry.api_key_env is None else [], settings.environ)
     return found
+
+
+def _accounts(
+    entry: ProviderSettings, base_url: str | None, keys: list[str], environ: Mapping[str, str]
+) -> list[Provider]:
+    """The provider with its accounts, if it has a key at all."""
+    found = [provider_of(entry, base_url, key) for key in keys]
+    for account in entry.accounts or ():
+        name = account.api_key_env or entry.api_key_env
+        key = environ.get(name, "") if account.api_key_env and name else (keys or [""])[0]
+        if key or not name:
+            other = provider_of(entry, account.base_url or base_url, key)
+            found.append(msgspec.structs.replace(other, weight=account.weight))
+    if len(found) < 2:
+        return found
+    return [msgspec.structs.replace(found[0], accounts=tuple(found))]
 
 
 def key_variables() -> dict[str, tuple[str, ...]]:
@@ -87,7 +108,11 @@ def key_variables() -> dict[str, tuple[str, ...]]:
 
 def offers_of(provider: Provider) -> list[Offer]:
     """Every model of a provider, ready to be called."""
-    return [_offer(provider, model) for model in provider.models]
+    if not provider.accounts:
+        return [_offer(provider, model) for model in provider.models]
+    each = [[_offer(account, model) for account in provider.accounts] for model in provider.models]
+    numbered = [[msgspec.structs.replace(one, account=at) for at, one in enumerate(row, 1)] for row in each]
+    return [msgspec.structs.replace(row[0], account=0, accounts=tuple(row)) for row in numbered]
 
 
 def with_address(provider: Provider, base_url: str, key: str) -> Provider:

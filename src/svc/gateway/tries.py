@@ -71,6 +71,7 @@ class Tries:
         "_round",
         "_stopping",
         "_timer",
+        "_used",
         "_wait",
         "_won",
         "attempt",
@@ -96,6 +97,8 @@ class Tries:
         self._stopping = False
         self._floor = plane.settings.routing.min_pace
         self._resumes = plane.settings.routing.resume and head.stream
+        self._used: list[Offer] = []
+        """Accounts that were tried, where a target has several."""
         self._broken: Resumable | None = None
         """What the client has of a stream that broke and is to go on."""
         self._timer: asyncio.TimerHandle | None = None
@@ -158,6 +161,10 @@ class Tries:
 
     def _launch(self, offer: Offer, built: Built) -> Attempt:
         plane, head = self._plane, self._head
+        now = plane.now()
+        if offer.accounts:
+            offer = plane.steering.account(offer, self._used, now)
+            self._used.append(offer)
         attempt = Attempt(
             self,
             offer,
@@ -172,7 +179,6 @@ class Tries:
         self.offer = offer
         self.count += 1
         self._round += 1
-        now = plane.now()
         if self._round == 1:
             plane.steering.asked(offer, now)
         plane.attempts.add(attempt)
@@ -227,6 +233,8 @@ class Tries:
             self._hedge = None
         plane, now = self._plane, self._plane.now()
         plane.steering.answered(winner.offer, now - winner.sent, now, stream=self._head.stream)
+        if winner.offer.account:
+            plane.steering.told(winner.offer, winner.headers, now)
         rival, self._rival = self._rival, None
         if rival is None:
             return
@@ -253,9 +261,14 @@ class Tries:
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
         plane, now = self._plane, self._plane.now()
         log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider.name, failure.error.message)
+        if attempt.offer.account:
+            plane.steering.told(attempt.offer, attempt.headers, now)
         if self._rival is not None and failure.then is not Then.NOWHERE:
             plane.steering.failed(attempt.offer, failure, now)
             self._outlive(attempt)
+        elif self._has_other_account(failure) and plane.steering.may_retry(attempt.offer, now):
+            plane.steering.failed(attempt.offer, failure, now)
+            self._again()
         elif self._repeatable(failure) and plane.steering.may_retry(attempt.offer, now):
             self._wait = max(backoff(self._wait), failure.retry_after or 0.0)
             self._timer = plane.loop.call_later(self._wait, self._again)
@@ -286,6 +299,11 @@ class Tries:
     def _repeatable(self, failure: Failure) -> bool:
         within = self._round <= self._plane.settings.routing.retries
         return failure.then is Then.AGAIN and within and not self._stopping and (failure.retry_after or 0.0) <= WAITABLE
+
+    def _has_other_account(self, failure: Failure) -> bool:
+        accounts = self._chain[self._index].accounts
+        unused = any(one not in self._used for one in accounts)
+        return unused and failure.then is not Then.NOWHERE and not self._stopping
 
     def _after(self, index: int) -> int:
         plane = self._plane

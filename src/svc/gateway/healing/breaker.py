@@ -64,6 +64,12 @@ class Breaker:
         self._probe_until = now + PATIENCE
         return True
 
+    def might(self, now: float) -> bool:
+        """What `admits` would say; changes nothing."""
+        if self.state == "open":
+            return now >= self._retry_at
+        return self.state == "closed" or now >= self._probe_until
+
     def answered(self, now: float, seconds: float, *, stream: bool) -> None:
         """A first byte (of a whole answer: the last one) after so many seconds."""
         slow = self._is_slow(seconds, stream)

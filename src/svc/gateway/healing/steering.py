@@ -8,10 +8,11 @@ last word about its limits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.failures import WAITABLE, Failure, Then
+from svc.gateway.healing.accounts import FRESH, choose, share_left
 from svc.gateway.healing.breaker import Breaker, State
 from svc.gateway.healing.budget import Budget
 from svc.gateway.healing.fits import fits
@@ -27,13 +28,16 @@ LONGEST_REST = 120.0
 class Health:
     """Of one target. `budget` is its provider's."""
 
-    __slots__ = ("breaker", "budget", "name", "rest_until")
+    __slots__ = ("breaker", "budget", "left", "left_at", "name", "rest_until")
 
     def __init__(self, name: str, breaker: Breaker, budget: Budget) -> None:
         self.name = name
         self.breaker = breaker
         self.budget = budget
         self.rest_until = 0.0
+        self.left = 1.0
+        """The share of its rate limits that it had at `left_at`."""
+        self.left_at = 0.0
 
 
 class Steering:
@@ -42,7 +46,7 @@ class Steering:
     def __init__(self, routing: RoutingSettings) -> None:
         self._routing = routing
         self._known: dict[Offer, Health] = {}
-        self._targets: dict[tuple[str, str], Health] = {}
+        self._targets: dict[tuple[str, str, int], Health] = {}
         self._budgets: dict[str, Budget] = {}
 
     def of(self, offer: Offer) -> Health:
@@ -60,8 +64,8 @@ class Steering:
         if found >= 0:
             return found
         for index, offer in enumerate(chain):
-            breaker = self.of(offer).breaker
-            if breaker.state == "closed" or breaker.soft:
+            breakers = [self.of(one).breaker for one in offer.accounts or (offer,)]
+            if any(breaker.state == "closed" or breaker.soft for breaker in breakers):
                 return index
         raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
 
@@ -69,10 +73,35 @@ class Steering:
         """The first target from `start` on that may be tried, or -1."""
         for index in range(start, len(chain)):
             offer = chain[index]
+            if offer.accounts:
+                if fits(offer, raw, max_tokens) and any(self._might(one, now) for one in offer.accounts):
+                    return index
+                continue
             health = self.of(offer)
             if health.rest_until <= now and fits(offer, raw, max_tokens) and self._admits(health, now):
                 return index
         return -1
+
+    def account(self, offer: Offer, used: Container[Offer], now: float) -> Offer:
+        """Of a target with several accounts, the one to ask; not one of `used`, if there is a choice."""
+        fresh = [one for one in offer.accounts if one not in used] or list(offer.accounts)
+        well = [one for one in fresh if self._might(one, now)] or fresh
+        states = [self.of(one) for one in well]
+        left = [state.left if now - state.left_at < FRESH else 1.0 for state in states]
+        chosen = choose([one.provider.weight for one in well], left)
+        self._admits(states[chosen], now)
+        return well[chosen]
+
+    def told(self, offer: Offer, headers: Mapping[bytes, bytes], now: float) -> None:
+        """An account's answer says what is left of its limits."""
+        share = share_left(headers)
+        if share is not None:
+            health = self.of(offer)
+            health.left, health.left_at = share, now
+
+    def _might(self, offer: Offer, now: float) -> bool:
+        health = self.of(offer)
+        return health.rest_until <= now and health.breaker.might(now)
 
     def asked(self, offer: Offer, now: float) -> None:
         """A request goes to a target for the first time."""
@@ -118,11 +147,12 @@ class Steering:
         log.warning("breaker of %s: %s -> %s", health.name, before, health.breaker.state)
 
     def _add(self, offer: Offer) -> Health:
-        provider, place = offer.provider.name, (offer.provider.name, offer.model.id)
+        provider, place = offer.provider.name, (offer.provider.name, offer.model.id, offer.account)
         health = self._targets.get(place)
         if health is None:
             budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
             breaker = Breaker(slow_after=self._routing.slow_after)
-            health = self._targets[place] = Health(f"{provider}/{offer.model.id}", breaker, budget)
+            name = f"{provider}/{offer.model.id}" + (f"#{offer.account}" if offer.account else "")
+            health = self._targets[place] = Health(name, breaker, budget)
         self._known[offer] = health
         return health

@@ -1,0 +1,39 @@
+"""Which of several accounts (keys, addresses) of a provider a request uses: by weight, and by what each has left. Pure.
+
+What is left is what the provider said last (`x-ratelimit-…`, `anthropic-ratelimit-…`): a share from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+FRESH = 60.0
+"""Seconds after which what an account had left says nothing any more: these limits are per minute."""
+LEAST = 0.01
+"""The share that an account with nothing left still gets: its limit may be back before it says so."""
+
+_NAMES = [
+    (f"{left}".encode(), f"{limit}".encode())
+    for what in ("requests", "tokens")
+    for left, limit in (
+        (f"x-ratelimit-remaining-{what}", f"x-ratelimit-limit-{what}"),
+        (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-limit"),
+    )
+]
+
+
+def share_left(headers: Mapping[bytes, bytes]) -> float | None:
+    """The smallest share of its limits that an answer says is left; None when it says nothing usable."""
+    shares = [
+        min(1.0, max(0.0, int(left) / int(limit)))
+        for left, limit in ((headers.get(left, b""), headers.get(limit, b"")) for left, limit in _NAMES)
+        if left.isdigit() and limit.isdigit() and int(limit)
+    ]
+    return min(shares, default=None)
+
+
+def choose(weights: Sequence[float], left: Sequence[float]) -> int:
+    """An index, at random, in proportion to weight times what is left."""
+    parts = [weight * max(LEAST, share) for weight, share in zip(weights, left, strict=True)]
+    return random.choices(range(len(parts)), parts)[0]  # noqa: S311

@@ -1,0 +1,85 @@
+from collections import Counter
+
+import pytest
+
+from svc.gateway.healing.accounts import choose, share_left
+from svc.gateway.healing.steering import Steering
+from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.settings import AccountSettings, ModelSettings, ProviderSettings, RoutingSettings, Settings
+
+ENTRY = ProviderSettings(
+    name="vendor",
+    base_url="http://127.0.0.1:1/v1",
+    api_key_env="KEY_1",
+    models=(ModelSettings(id="m"),),
+    accounts=(AccountSettings(api_key_env="KEY_2", weight=3), AccountSettings(base_url="http://127.0.0.1:2/v1")),
+)
+
+
+def offer(**environ: str) -> Offer:
+    (provider,) = providers_of(Settings(providers=(ENTRY,), environ=environ))
+    (found,) = offers_of(provider)
+    return found
+
+
+def test_each_account_has_its_key_and_address() -> None:
+    accounts = offer(KEY_1="one", KEY_2="two").accounts
+    assert [(one.provider.key, one.origin.port, one.provider.weight, one.account) for one in accounts] == [
+        ("one", 1, 1, 1),
+        ("two", 1, 3, 2),
+        ("one", 2, 1, 3),
+    ]
+
+
+def test_an_account_without_its_key_is_left_out() -> None:
+    assert [one.provider.key for one in offer(KEY_1="one").accounts] == ["one", "one"]
+    assert providers_of(Settings(providers=(ENTRY,), environ={})) == []
+    assert offer(KEY_2="two").provider.key == "two"
+    assert offer(KEY_2="two").accounts == ()
+
+
+def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
+    counted = Counter(choose([1, 3], [1.0, 1.0]) for _ in range(4000))
+    assert 2700 < counted[1] < 3300
+    counted = Counter(choose([1, 1], [1.0, 0.0]) for _ in range(4000))
+    assert counted[1] < 120
+
+
+@pytest.mark.parametrize(
+    ("headers", "share"),
+    [
+        ({}, None),
+        ({b"x-ratelimit-limit-requests": b"100", b"x-ratelimit-remaining-requests": b"40"}, 0.4),
+        (
+            {
+                b"x-ratelimit-limit-requests": b"100",
+                b"x-ratelimit-remaining-requests": b"40",
+                b"x-ratelimit-limit-tokens": b"1000",
+                b"x-ratelimit-remaining-tokens": b"10",
+            },
+            0.01,
+        ),
+        ({b"anthropic-ratelimit-requests-limit": b"10", b"anthropic-ratelimit-requests-remaining": b"5"}, 0.5),
+        ({b"x-ratelimit-limit-requests": b"0", b"x-ratelimit-remaining-requests": b"0"}, None),
+        ({b"x-ratelimit-limit-requests": b"many", b"x-ratelimit-remaining-requests": b"-3"}, None),
+    ],
+)
+def test_what_is_left(headers: dict[bytes, bytes], share: float | None) -> None:
+    assert share_left(headers) == share
+
+
+def test_used_up_accounts_get_little_until_it_is_old() -> None:
+    steering, target = Steering(RoutingSettings()), offer(KEY_1="one", KEY_2="two")
+    gone = {b"x-ratelimit-limit-requests": b"100", b"x-ratelimit-remaining-requests": b"0"}
+    for account in target.accounts[:2]:
+        steering.told(account, gone, 100.0)
+    now = Counter(steering.account(target, (), 101.0).account for _ in range(1000))
+    later = Counter(steering.account(target, (), 200.0).account for _ in range(1000))
+    assert now[3] > 900
+    assert later[2] > 500
+
+
+def test_a_used_account_is_not_taken_again_while_there_is_another() -> None:
+    steering, target = Steering(RoutingSettings()), offer(KEY_1="one", KEY_2="two")
+    used = list(target.accounts[:2])
+    assert {steering.account(target, used, 100.0).account for _ in range(50)} == {3}
