@@ -69,7 +69,7 @@ class Session:
         try:
             return answer, await self._body(answer, deadline, MAX_ANSWER)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(error, "broke off") from error
         finally:
             self.release(answer)
 
@@ -148,7 +148,7 @@ class Session:
         try:
             return await answer.read(self._left(deadline))
         except OSError as error:
-            raise self._broken(error) from error
+            raise self._broken(error, "broke off") from error
 
     async def _body(self, answer: Answer, deadline: float, limit: int) -> bytes:
         pieces, size = [], 0
@@ -195,11 +195,11 @@ class Session:
         for _, wire in kept:
             wire.close()
 
-    def _broken(self, error: OSError) -> GatewayFailed:
+    def _broken(self, error: OSError, how: str = "cannot be reached") -> GatewayFailed:
         if isinstance(error, TimeoutError):
             return GatewayFailed(f"The gateway at {self.base} took too long.")
         why = error.strerror or str(error) or type(error).__name__
-        message = f"The gateway at {self.base} cannot be reached: {why}."
+        message = f"The gateway at {self.base} {how}: {why}."
         if self.base == PRODUCTION_GATEWAY:
             message += " Name yours with SVC_GATEWAY_URL or svc.set_gateway_url(…), or start one here: svc up"
         return GatewayFailed(message)

@@ -94,7 +94,7 @@ class Recipe(_Strict, frozen=True):
     """A whole recipe."""
 
     licence: str
-    wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1)]
+    wheels: tuple[Wheel, ...]
     metadata: Metadata
     derived: tuple[Derived, ...] = ()
     texts: tuple[Text, ...] = ()

@@ -1,0 +1,1 @@
+"""Pipelines: one definition of stages, run on this machine, through a gateway, or straight at a provider."""

@@ -1,0 +1,193 @@
+"""Who does what: a definition becomes stages that are ready, or a clear refusal. Nothing runs here.
+
+look      reads the index and what is here already; downloads nothing, needs no key (`--check`)
+prepare   resolves every bundle and makes every stage; what does not fit is refused before anything runs
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from svc import plugins
+from svc.bundles.metadata import Metadata
+from svc.bundles.platform import fallbacks
+from svc.bundles.reference import choose
+from svc.bundles.reference import parse as parse_reference
+from svc.bundles.remote import Unreachable
+from svc.client import bundles
+from svc.client.config import current
+from svc.errors import BundleNotFound, PipelineFailed, SvcError
+from svc.pipeline.definition import Kind, Pipeline, Registry, Stage
+from svc.pipeline.stages.base import Runner
+
+RETRY_SECONDS = 0.5
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A stage that can run."""
+
+    id: str
+    runner: Runner
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What `--check` says of a stage. `where` is an address, a folder, or what would be downloaded."""
+
+    id: str
+    route: str
+    model: str
+    provider: str | None
+    where: str
+
+
+class StageError(PipelineFailed):
+    """An error of one stage."""
+
+    def __init__(self, stage: str, cause: SvcError) -> None:
+        super().__init__(f"Stage {stage!r}: {cause.message}")
+        self.stage = stage
+        self.cause = cause
+
+
+def options_of(registry: Registry, environ: Mapping[str, str], report: Any = None) -> bundles.Options:
+    """How this pipeline's bundles are resolved."""
+    home = Path(environ.get("SVC_HOME") or "~/.svc")
+    root = registry.local_path or environ.get("SVC_REGISTRY_ROOT") or home / "registry"
+    told = current()
+    trusted = environ.get("SVC_TRUSTED_KEYS", "").split(",")
+    named = registry.remote.base_url if registry.remote else None
+    return bundles.Options(
+        root=Path(root).expanduser(),
+        registry=named or told.registry or environ.get("SVC_REGISTRY_URL") or None,
+        key=environ.get("SVC_REGISTRY_KEY") or told.api_key or environ.get("SVC_API_KEY") or None,
+        trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
+        report=report,
+    )
+
+
+def prepare(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> tuple[Ready, ...]:
+    """Every stage, ready. Raises StageError that says which cannot be, and why."""
+    options = options_of(pipeline.registry, environ, report)
+    ready: list[Ready] = []
+    try:
+        for stage in pipeline.stages:
+            runner: Runner = _of(stage.id, partial(_make, stage, pipeline.registry, options, environ))
+            ready.append(Ready(stage.id, runner))
+        check_kinds(pipeline, [(one.id, one.runner.takes, one.runner.gives) for one in ready])
+    except BaseException:
+        close(ready)
+        raise
+    return tuple(ready)
+
+
+def close(ready: list[Ready] | tuple[Ready, ...]) -> None:
+    """Lets go of what the stages hold."""
+    for one in ready:
+        one.runner.close()
+
+
+def _of(stage: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except SvcError as error:
+        raise StageError(stage, error) from error
+
+
+def _make(stage: Stage, registry: Registry, options: bundles.Options, environ: Mapping[str, str]) -> Runner:
+    if stage.target == "integration":
+        made: Runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
+        return made
+    return runner_of(stage, _resolve(stage.reference or "", registry, options))
+
+
+def runner_of(stage: Stage, bundle: bundles.Bundle) -> Runner:
+    """The runner of a bundle's kind. Raises PipelineFailed when there is none."""
+    kind = kind_of(bundle.metadata)
+    runner: Runner = plugins.load("pipeline.stages", kind).make(stage, bundle)
+    return runner
+
+
+def kind_of(about: Metadata) -> str:
+    """Raises PipelineFailed for a bundle that no kind of stage runs."""
+    for name in plugins.names("pipeline.stages"):
+        if plugins.load("pipeline.stages", name).fits(about):
+            return name
+    raise PipelineFailed(
+        f"The bundle {about.model_id}@{about.version} is of type {about.type[:40]!r}, which cannot be run here."
+    )
+
+
+def _resolve(reference: str, registry: Registry, options: bundles.Options) -> bundles.Bundle:
+    attempts = registry.remote.retry_attempts if registry.remote else 0
+    for _ in range(attempts):
+        try:
+            return bundles.resolve(reference, options)
+        except Unreachable:
+            time.sleep(RETRY_SECONDS)
+    return bundles.resolve(reference, options)
+
+
+def check_kinds(pipeline: Pipeline, stages: list[tuple[str, Kind, Kind]]) -> None:
+    """Each stage must take what the one before it gives. Raises StageError with the stage's id."""
+    flowing = pipeline.input or stages[0][1]
+    for identifier, takes, gives in stages:
+        if takes != flowing:
+            raise StageError(identifier, PipelineFailed(f"it takes {takes} and would get {flowing}."))
+        flowing = gives
+
+
+# --check
+
+
+def look(pipeline: Pipeline, environ: Mapping[str, str]) -> list[Seen]:
+    """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading."""
+    options = options_of(pipeline.registry, environ)
+    seen: list[Seen] = []
+    kinds: list[tuple[str, Kind, Kind]] = []
+    for stage in pipeline.stages:
+        one, known = _of(stage.id, partial(_look, stage, options, environ))
+        seen.append(one)
+        if known is None:
+            kinds.clear()  # what flows after a bundle that is not here cannot be told
+        else:
+            kinds.append((stage.id, *known))
+            _check_last(kinds)
+    return seen
+
+
+def _check_last(kinds: list[tuple[str, Kind, Kind]]) -> None:
+    if len(kinds) > 1 and kinds[-2][2] != kinds[-1][1]:
+        raise StageError(kinds[-1][0], PipelineFailed(f"it takes {kinds[-1][1]} and would get {kinds[-2][2]}."))
+
+
+def _look(stage: Stage, options: bundles.Options, environ: Mapping[str, str]) -> tuple[Seen, tuple[Kind, Kind] | None]:
+    if stage.target == "integration":
+        runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
+        where = runner.address
+        runner.close()
+        return Seen(stage.id, runner.route, runner.model, runner.provider, where), ("text", "text")
+    reference = stage.reference or ""
+    local = msgspec.structs.replace(options, registry=None)
+    try:
+        bundle = bundles.resolve(reference, local)
+    except BundleNotFound:
+        return Seen(stage.id, "device", reference, None, _offered(reference, options)), None
+    runner = runner_of(stage, bundle)
+    return Seen(stage.id, "device", bundle.reference, None, str(bundle.path)), (runner.takes, runner.gives)
+
+
+def _offered(reference: str, options: bundles.Options) -> str:
+    """Raises BundleNotFound when the registry does not have it either, RegistryFailed when it cannot be asked."""
+    wanted = parse_reference(reference)
+    there = bundles.entries_at(options, wanted.model_id) if options.registry else []
+    entry = choose(wanted, there, fallbacks(options.platform))
+    if entry is None:
+        where = f"here or at {options.registry}" if options.registry else "here, and no registry is named"
+        raise BundleNotFound(f"There is no bundle {reference} {where}.")
+    return f"{options.registry}: {entry.key}, {entry.size_bytes / 1e6:.1f} MB to download"

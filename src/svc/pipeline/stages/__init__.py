@@ -1,0 +1,1 @@
+"""Kinds of stages, one file each; `base` says what they are."""

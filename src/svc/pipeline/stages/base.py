@@ -1,0 +1,64 @@
+"""What every kind of stage is. A kind is a module of this package with these functions; `provider` alone has no bundle.
+
+def fits(about: Metadata) -> bool                                     # whether this kind runs such a bundle
+def make(stage: Stage, bundle: Bundle) -> Runner                      # raises PipelineFailed: what cannot be run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+import msgspec
+
+from svc.pipeline.definition import Kind
+from svc.speech.audio import Format
+
+Route = Literal["device", "gateway", "direct"]
+
+
+class Sound(msgspec.Struct, frozen=True):
+    """Samples, and how they are written."""
+
+    format: Format
+    data: bytes
+
+
+Item = str | Sound
+"""A piece of what flows between stages: text, or audio."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens that a stage cost."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Runner(Protocol):
+    """A stage that is ready. `run` may be called from several threads at once; each call is one run."""
+
+    takes: Kind
+    gives: Kind
+    route: Route
+    model: str
+    provider: str | None
+
+    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
+        """Pieces of the output as they are made; asks for input as it needs it. Raises SvcError."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class Told:
+    """What a run learned beside its output."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+
+
+def text_of(given: Iterator[Item]) -> str:
+    """All of a text."""
+    return "".join(piece for piece in given if isinstance(piece, str))

@@ -1,0 +1,81 @@
+"""espeak-ng: small, quick, offline, a hundred languages, and audibly a machine. The library comes in a wheel."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from pathlib import Path
+from typing import Any
+
+import espeakng_loader
+
+from svc.errors import PipelineFailed
+
+SYNCHRONOUS = 2
+NO_EXIT = 0x8000
+UTF8 = 1
+RATE = 1
+LEAST, MOST = 80, 450
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+def load(folder: Path, about: Any) -> Espeak:
+    """Raises PipelineFailed for a voice that the library does not have."""
+    return Espeak(_library(), about.voice, about.rate)
+
+
+class Espeak:
+    """One voice."""
+
+    def __init__(self, library: Library, voice: str, rate: int) -> None:
+        self._library, self._voice, self._rate = library, voice, min(max(rate, LEAST), MOST)
+        library.choose(voice, self._rate)
+
+    def say(self, text: str) -> tuple[int, bytes]:
+        """Samples per second, and 16-bit samples, mono."""
+        return self._library.rate, self._library.say(text, self._voice, self._rate)
+
+
+class Library:
+    """The library keeps one state for the whole process, so all voices take turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lib = ctypes.CDLL(espeakng_loader.get_library_path())
+        data = espeakng_loader.get_data_path().encode()
+        self.rate = int(self._lib.espeak_Initialize(SYNCHRONOUS, 0, data, NO_EXIT))
+        if self.rate <= 0:
+            raise PipelineFailed("espeak-ng could not be started: its data is missing.")
+        self._pieces: list[bytes] = []
+        self._callback = _Callback(self._take)  # kept, since the library calls it
+        self._lib.espeak_SetSynthCallback(self._callback)
+
+    def choose(self, voice: str, rate: int) -> None:
+        """Raises PipelineFailed for a voice that there is not."""
+        if self._lib.espeak_SetVoiceByName(voice.encode()) != 0:
+            raise PipelineFailed(f"espeak-ng has no voice {voice[:40]!r}.")
+        self._lib.espeak_SetParameter(RATE, rate, 0)
+
+    def say(self, text: str, voice: str, rate: int) -> bytes:
+        """16-bit samples, mono."""
+        raw = text.replace("\0", " ").encode() + b"\0"
+        with self._lock:
+            self.choose(voice, rate)
+            self._pieces.clear()
+            status = self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, UTF8, None, None)
+            self._lib.espeak_Synchronize()
+            if status != 0:
+                raise PipelineFailed(f"espeak-ng could not say it (status {status}).")
+            return b"".join(self._pieces)
+
+    def _take(self, samples: Any, count: int, _events: Any) -> int:
+        if samples and count > 0:
+            self._pieces.append(ctypes.string_at(samples, 2 * count))
+        return 0
+
+
+@functools.cache
+def _library() -> Library:
+    return Library()

@@ -1,0 +1,103 @@
+"""The pipelines of `examples/` as a person runs them, with real models; bundles come over HTTP to an empty home."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.pipeline.conftest import Machine
+from tests.speech.material import TEXTS, errors, words
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_ask(machine: Machine) -> None:
+    given = ("--input", "What is the capital of France?")
+    got = json.loads(machine.run("ask", "run", str(EXAMPLES / "ask.yaml"), *given, "--json"))
+    assert "Paris" in got["output"]["text"]
+    (stage,) = got["stages"]
+    assert (stage["route"], stage["model"]) == ("gateway", "smollm2-135m")
+    assert stage["usage"]["completion_tokens"] > 0
+    assert stage["ms"] > 0
+
+
+def test_transcribe(machine: Machine, clips: dict[str, Path]) -> None:
+    pipeline = str(EXAMPLES / "transcribe.yaml")
+    checked = machine.run("transcribe", "run", pipeline, "--check")
+    assert "MB to download" in checked
+    assert not list((machine.home / "transcribe").rglob("*.ort"))
+    said = machine.run("transcribe", "run", pipeline, "--input", str(clips["beckett"]))
+    assert errors(TEXTS["beckett"], said) <= 1
+    assert "content" in machine.run("transcribe", "run", pipeline, "--check")
+
+
+def test_many_transcripts(machine: Machine, clips: dict[str, Path]) -> None:
+    names = ["en-counting", "en-hello-world", "en-quick-brown-fox"]
+    inputs = [part for name in names for part in ("--input", str(clips[name]))]
+    out = machine.run("transcribe", "run", str(EXAMPLES / "transcribe.yaml"), *inputs, "--input", "no.wav", status=1)
+    lines = [json.loads(line) for line in out.splitlines()]
+    for name, line in zip(names, lines, strict=False):
+        assert errors(TEXTS[name], line["output"]["text"]) <= 1
+    assert lines[3]["error"]["code"] == "invalid_request"
+
+
+def test_a_spoken_answer_says_what_its_text_says(machine: Machine) -> None:
+    question = "What is the capital of France?"
+    (machine.home / "ask.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
+    machine.run("assistant", "run", "ask.yaml", "--input", question, "-o", "question.wav")
+    out = machine.home / "answer.wav"
+    arguments = ("--input", "question.wav", "-o", str(out), "--json", "--keep", "kept")
+    got = json.loads(machine.run("assistant", "run", str(EXAMPLES / "voice-assistant.yaml"), *arguments))
+    hear, answer, speak = got["stages"]
+    assert errors(question, hear["output"]["text"]) <= 1
+    assert "Paris" in answer["output"]["text"]
+    assert [stage["route"] for stage in got["stages"]] == ["device", "gateway", "device"]
+    assert got["output"]["path"] == str(out)
+    assert speak["output"]["kind"] == "audio"
+    with wave.open(str(out)) as file:
+        assert file.getnchannels() == 1
+        assert file.getnframes() / file.getframerate() == pytest.approx(got["output"]["seconds"], abs=0.01)
+    text = answer["output"]["text"]
+    heard = machine.run("assistant", "run", str(EXAMPLES / "transcribe.yaml"), "--input", str(out))
+    # The voice is a machine's and the model small: most of the words come back.
+    assert errors(text, heard) <= 0.25 * len(words(text)), (text, heard)
+    assert len(list((machine.home / "kept").iterdir())) == 3
+
+
+def test_a_voice_alone_comes_back_as_it_was_said(machine: Machine) -> None:
+    text = "The quick brown fox jumps over the lazy dog. It was the best of times."
+    (machine.home / "say.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
+    machine.run("say", "run", "say.yaml", "--input", text, "-o", "said.wav")
+    heard = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
+    assert errors(text, heard) <= 2, heard
+    assert "name a file" in _failing(machine, "say", "run", "say.yaml", "--input", text)
+
+
+def test_text_from_a_gguf_bundle_on_the_device(machine: Machine, model_home: Path) -> None:
+    (machine.home / "device.yaml").write_text(
+        f"name: device\nregistry: {{local_path: '{model_home / 'registry'}'}}\n"
+        "stages:\n  - name: smollm2-135m@1.0.0\n"
+        "    options: {max_tokens: 24, temperature: 0, system_prompt: Answer in one short sentence.}\n"
+    )
+    given = ("--input", "What is the capital of France?", "--json")
+    got = json.loads(machine.run("device", "run", "device.yaml", *given))
+    assert "Paris" in got["output"]["text"]
+    (stage,) = got["stages"]
+    assert (stage["route"], stage["provider"]) == ("device", None)
+    assert stage["usage"]["completion_tokens"] <= 24
+
+
+def _failing(machine: Machine, *arguments: str) -> str:
+    import subprocess
+
+    from tests.e2e.harness import SVC
+
+    name, *rest = arguments
+    done = subprocess.run(
+        [SVC, *rest], env=machine.environ(name), cwd=machine.home, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    return done.stderr

@@ -1,0 +1,116 @@
+"""svc.pipeline.definition: what is taken, and where every error is."""
+
+from __future__ import annotations
+
+import pytest
+
+from svc.errors import UsageError
+from svc.pipeline.definition import Options, Registry, Remote, Stage, parse
+
+WHOLE = """\
+name: assistant
+registry:
+  local_path: ~/models
+  remote: {base_url: "http://127.0.0.1:8080", timeout_ms: 500, retry_attempts: 3}
+input: {kind: AudioRaw}
+stages:
+  - moonshine-tiny-en@1.0.0
+  - id: answer
+    name: a label
+    target: integration
+    provider: openai
+    model: gpt-4o-mini
+    options: {system_prompt: "Be brief.", max_tokens: 50, temperature: 0, top_p: 1.0, timeout_s: 3, gateway_url: "http://h/v1"}
+  - {id: speak, target: device, name: voice@2}
+  - voice@2
+"""
+
+
+def test_everything_that_may_be_said() -> None:
+    pipeline = parse(WHOLE)
+    assert (pipeline.name, pipeline.input) == ("assistant", "audio")
+    assert pipeline.registry == Registry("~/models", Remote("http://127.0.0.1:8080", 500, 3))
+    options = Options("Be brief.", 50, 0.0, 1.0, 3.0, "http://h/v1")
+    assert pipeline.stages == (
+        Stage("moonshine-tiny-en", "device", "moonshine-tiny-en@1.0.0"),
+        Stage("answer", "integration", provider="openai", model="gpt-4o-mini", options=options),
+        Stage("speak", "device", "voice@2"),
+        Stage("voice", "device", "voice@2"),
+    )
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://r.example/x", "file:///srv/registry", "file://~/r"])
+def test_a_registry_is_an_address(url: str) -> None:
+    assert parse(f"name: x\nregistry: {url}\nstages: [a@1]").registry == Registry(remote=Remote(url))
+
+
+@pytest.mark.parametrize(
+    ("stage", "reference"),
+    [
+        ("a@1.0", "a@1.0"),
+        ("a", "a"),
+        ("{name: a@1}", "a@1"),
+        ("{id: b, model: a@1}", "a@1"),
+        ("{id: a@1}", "a@1"),
+        ("{id: b, target: device, name: a@latest}", "a"),
+    ],
+)
+def test_device_stages(stage: str, reference: str) -> None:
+    (made,) = parse(f"name: x\nstages: [{stage}]").stages
+    assert (made.target, made.reference) == ("device", reference)
+
+
+def test_the_same_bundle_twice_gets_ids_of_its_own() -> None:
+    assert [stage.id for stage in parse("name: x\nstages: [a@1, a@1, a@1]").stages] == ["a", "a-2", "a-3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("", "", "empty"),
+        ("[1]", ":1:1", "not an object"),
+        ("name: x", ":1:1", "'stages'"),
+        ("stages: [a@1]", ":1:1", "'name'"),
+        ("name: x\nstagez: []", ":2:1", "unknown key 'stagez'"),
+        ("name: x\nname: y\nstages: [a@1]", ":2:1", "twice"),
+        ("name: 5\nstages: [a@1]", ":1:7", "not a text"),
+        ("name: ''\nstages: [a@1]", ":1:7", "empty"),
+        ("name: x\nstages: []", ":2:9", "at least one"),
+        ("name: x\nstages: a@1", ":2:9", "not a list"),
+        ("name: x\nstages: [5]", ":2:10", "not a text"),
+        ("name: x\nstages: ['../etc@1']", ":2:10", "no reference"),
+        ("name: x\nstages:\n  - {id: a, name: m@1}\n  - {id: a, name: n@1}", ":4:5", "two stages 'a'"),
+        ("name: x\nstages:\n  - {target: cloud, name: a@1}", ":3:5", "no target 'cloud'"),
+        ("name: x\nstages:\n  - {target: integration}", ":3:5", "needs a 'model'"),
+        ("name: x\nstages:\n  - {target: device}", ":3:5", "names its bundle"),
+        ("name: x\nstages:\n  - {name: a@1, provider: openai}", ":3:5", "'provider'"),
+        ("name: x\nstages:\n  - {name: a@1, options: {gateway_url: 'http://x'}}", ":3:5", "'gateway_url'"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {max_tokens: 0}", ":4:27", "whole number from 1"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {max_tokens: true}", ":4:27", "whole number"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {max_tokens: '5'}", ":4:27", "whole number"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {temperature: 3}", ":4:28", "from 0 to 2"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {temperature: .nan}", ":4:28", "from 0 to 2"),
+        ("name: x\nstages:\n  - name: a@1\n    options: {voice: x}", ":4:15", "unknown key 'voice'"),
+        ("name: x\nregistry: ftp://x\nstages: [a@1]", ":2:11", "http address"),
+        ("name: x\nregistry: {remote: {}}\nstages: [a@1]", ":2:20", "'base_url'"),
+        ("name: x\ninput: {kind: Video}\nstages: [a@1]", ":2:15", "no input kind"),
+        ("name: x\nstages: [a@1", ":2:13", ""),
+        ("name: x\n\tstages: [a@1]", ":2:1", ""),
+        ("name: &a x\nstages: [*a]", ":2:10", "aliases"),
+        ("name: x\n---\nname: y", "", ""),
+        ("name: !!python/object:os.system x\nstages: [a@1]", ":1:7", "not a text"),
+        ("[" * 5000, ":1:17", "too deep"),
+    ],
+)
+def test_errors_say_where(text: str, place: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "p.yaml")
+    assert caught.value.message.startswith(f"p.yaml{place}")
+    assert words in caught.value.message
+
+
+def test_a_huge_definition_is_refused() -> None:
+    with pytest.raises(UsageError, match="larger than"):
+        parse("#" * (2 << 20))
+    with pytest.raises(UsageError, match="more than 100"):
+        parse("name: x\nstages: [" + ", ".join(f"a{number}@1" for number in range(101)) + "]")

@@ -1,0 +1,265 @@
+"""svc run over a provider that is real on its socket: routes, results, failures, many inputs; and how speech is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes import openai_wire
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, fin, sse
+
+from svc.cli import main
+from svc.pipeline.stages.voice import sentences
+
+ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
+TWO = ONE + "  - {id: again, target: integration, provider: openai, model: gpt-4o, options: {system_prompt: S}}\n"
+
+
+@pytest.fixture
+def provider() -> Iterator[FakeProvider]:
+    with FakeProvider(OpenAIWire(), key="sk-a") as fake:
+        yield fake
+        assert fake.complaints == []
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for letter, vendor in zip("ABC", ("OPENAI", "ANTHROPIC", "GROQ"), strict=True):
+        for name in (f"PROVIDER_{letter}_API_KEY", f"PROVIDER_{letter}_BASE_URL", f"{vendor}_API_KEY"):
+            monkeypatch.delenv(name, raising=False)
+    for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY", "SVC_REGISTRY_URL", "SVC_REGISTRY_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SVC_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def gateway(provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    """The fake stands for a gateway: it speaks the same."""
+    monkeypatch.setenv("SVC_GATEWAY_URL", f"{provider.address}/v1")
+    monkeypatch.setenv("SVC_API_KEY", "sk-a")
+    return provider
+
+
+def run(text: str, *arguments: str) -> int:
+    Path("p.yaml").write_text(text)
+    return main(["run", "p.yaml", *arguments])
+
+
+def result(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_through_the_gateway(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(TWO, "--input", "Hi", "--json") == 0
+    got = result(capsys)
+    assert {name: got[name] for name in ("pipeline", "input", "output", "error")} == {
+        "pipeline": "one",
+        "input": "Hi",
+        "output": {"kind": "text", "text": openai_wire.TEXT},
+        "error": None,
+    }
+    first, second = got["stages"]
+    assert (first["id"], first["route"], first["model"], first["provider"]) == (
+        "ask",
+        "gateway",
+        "gpt-4o-mini",
+        "openai",
+    )
+    assert first["usage"] == openai_wire.USAGE
+    assert second["output"]["text"] == openai_wire.TEXT
+    assert all(stage["ms"] >= 0 for stage in got["stages"])
+    asked = gateway.wait(2).json["messages"]
+    assert asked == [{"role": "system", "content": "S"}, {"role": "user", "content": openai_wire.TEXT}]
+
+
+@pytest.mark.parametrize("name", ["PROVIDER_A_API_KEY", "OPENAI_API_KEY"])
+def test_directly_when_there_is_a_key(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "sk-a")
+    monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{provider.address}/v1")
+    assert run(ONE, "--input", "Hi", "--json") == 0
+    assert result(capsys)["stages"][0]["route"] == "direct"
+
+
+def test_directly_in_another_dialect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "name: b\nstages: [{target: integration, provider: anthropic, model: claude-3-haiku-20240307}]"
+    with FakeProvider(AnthropicWire(), key="sk-b") as fake:
+        monkeypatch.setenv("PROVIDER_B_API_KEY", "sk-b")
+        monkeypatch.setenv("PROVIDER_B_BASE_URL", fake.address)
+        assert run(text, "--input", "Hi", "--json") == 0
+        assert fake.wait().json["max_tokens"] == 4096
+        assert fake.complaints == []
+    (stage,) = result(capsys)["stages"]
+    assert (stage["route"], stage["provider"]) == ("direct", "anthropic")
+    assert stage["output"]["text"]
+
+
+def test_an_address_in_the_options_beats_the_key(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-never")
+    monkeypatch.setenv("SVC_API_KEY", "sk-a")
+    monkeypatch.setenv("SVC_GATEWAY_URL", "http://127.0.0.1:1/v1")
+    text = f"{ONE.rstrip()[:-1]}, options: {{gateway_url: '{provider.address}'}}}}\n"
+    assert run(text, "--input", "Hi", "--json") == 0
+    assert result(capsys)["stages"][0]["route"] == "gateway"
+
+
+def test_plain_output(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ONE, "--input", "Hi") == 0
+    assert capsys.readouterr().out == f"{openai_wire.TEXT}\n"
+    Path("question.txt").write_text("From a file?")
+    assert run(ONE, "--input", "question.txt", "-o", "out/answer.txt", "--watch") == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.split() == ["ask:", "started", "ask:", "done"]
+    assert Path("out/answer.txt").read_text() == f"{openai_wire.TEXT}\n"
+    assert gateway.wait(2).json["messages"][0]["content"] == "From a file?"
+
+
+def test_a_failing_stage_says_which_and_why_and_keeps(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusal = answer(400, openai_wire.error("too long", "invalid_request_error"))
+    usual = sse(openai_wire.stream())
+    gateway.plays(usual, refusal, usual, sse(openai_wire.stream()[:4], end=fin()))
+    assert run(TWO, "--input", "Hi", "--json", "--keep", "kept") == 1
+    got = result(capsys)
+    assert got["error"] == {"stage": "again", "code": "invalid_request", "message": "too long"}
+    assert got["output"] is None
+    assert [stage["output"] is None for stage in got["stages"]] == [False, True]
+    assert [path.name for path in Path("kept").iterdir()] == ["01-ask.txt"]
+    assert run(TWO, "--input", "Hi", "--keep", "cut") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("svc: Stage 'again' failed (gateway_error): The gateway")
+    assert sorted(path.name for path in Path("cut").iterdir()) == ["01-ask.txt", "02-again.txt"]
+
+
+def test_wrong_use(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("name: x\nstages: [", "--check") == 2
+    assert main(["run", "nowhere.yaml", "--check"]) == 2
+    assert run(ONE) == 2
+    assert run(ONE, "--input", " ") == 2
+    assert run(ONE, "--input", "a", "--jobs", "0") == 2
+    assert run(ONE, "--input", "a", "--input", "b", "--resume") == 2
+    assert run(ONE, "--input-list", "nowhere.txt") == 2
+    assert run(ONE.replace("name: one", "name: one\ninput: {kind: AudioRaw}"), "--input", "a") == 1
+    assert "Stage 'ask': it takes text and would get audio" in capsys.readouterr().err
+    assert gateway.requests == []
+
+
+def test_check_runs_nothing_and_needs_no_key(provider: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ONE, "--check", "--json") == 0
+    assert result(capsys)["stages"] == [
+        {
+            "id": "ask",
+            "route": "gateway",
+            "model": "gpt-4o-mini",
+            "provider": "openai",
+            "where": "https://api.svc.example/v1",
+        }
+    ]
+    assert run(ONE + "  - missing@1\n", "--check") == 1
+    assert "Stage 'missing': There is no bundle missing@1 here" in capsys.readouterr().err
+
+
+def bundle(template: str, *, task: str = "", **files: str) -> None:
+    """A bundle that lies unpacked in the local registry."""
+    folder = Path("home/registry/thing/1.0.0/any/content")
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [name.replace("_", ".") for name in files]
+    about = {"model_id": "thing", "version": "1.0.0", "execution_template": {"type": template}, "files": names}
+    (folder / "model_metadata.json").write_text(json.dumps({**about, "metadata": {"task": task}}))
+    for name, content in zip(names, files.values(), strict=True):
+        (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("template", "files", "words"),
+    [
+        ("CoreMl", {}, "type 'CoreMl', which cannot be run here"),
+        ("Gguf", {}, "no file that its `model_file` names"),
+        ("Speech", {}, "no speech model that is known"),
+        ("Speech", {"tts_json": '{"engine": "robot"}'}, "unknown engine 'robot'"),
+        ("Speech", {"tts_json": '{"engine": "espeak", "pitch": 1}'}, "pitch"),
+        ("Speech", {"tts_json": '{"engine": "sherpa", "files": {"model": "../../x"}}'}, "lacks its file"),
+    ],
+)
+def test_what_cannot_run_is_refused_when_it_is_checked(
+    capsys: pytest.CaptureFixture[str], template: str, files: dict[str, str], words: str
+) -> None:
+    bundle(template, **files)
+    for arguments in (["--check"], ["--input", "x"]):
+        assert run("name: x\nstages: [thing@1.0.0]", *arguments) == 1
+        shown = capsys.readouterr().err
+        assert shown.startswith("svc: Stage 'thing': ")
+        assert words in shown
+
+
+def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    bundle("Speech", tts_json='{"engine": "espeak"}')
+    text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: m}]"
+    assert run(text, "--check") == 1
+    assert "Stage 'ask': it takes text and would get audio" in capsys.readouterr().err
+
+
+# many inputs
+
+
+def test_many_inputs_in_order_and_one_failure_stops_none(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("list.txt").write_text("a\n\nb\n  c  \nd\n")
+    gateway.plays(answer(400, openai_wire.error("no", "invalid_request_error")))
+    assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--jobs", "1") == 1
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [line["input"] for line in lines] == ["a", "b", "c", "d"]
+    assert [line["error"] is not None for line in lines] == [True, False, False, False]
+    assert "1 of 4 inputs failed" in capsys.readouterr().err
+    before = len(gateway.requests)
+    assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--resume") == 0
+    assert len(gateway.requests) == before + 1
+    assert all(json.loads(line)["error"] is None for line in Path("out.jsonl").read_text().splitlines())
+
+
+def test_resume_after_a_cut_and_with_other_inputs(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ONE, "--input", "a", "--input", "b", "--jobs", "4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    Path("out.jsonl").write_text(f"{lines[0]}\n{lines[1][:30]}")
+    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl", "--resume") == 0
+    assert len(gateway.requests) == 3
+    assert run(ONE, "--input", "x", "--input", "b", "-o", "out.jsonl", "--resume") == 2
+    assert len(Path("out.jsonl").read_text().splitlines()) == 2
+
+
+# speech
+
+
+def test_sentences_are_spoken_as_soon_as_they_are_whole() -> None:
+    taken: list[str] = []
+
+    def pieces() -> Iterator[str]:
+        for piece in ("Hel", "lo there. How", " are you? 3.5 is", " a number", ".\n\n- \n\nBye"):
+            taken.append(piece)
+            yield piece
+
+    found = sentences(pieces())
+    assert next(found) == "Hello there."
+    assert len(taken) == 2
+    assert list(found) == ["How are you?", "3.5 is a number.", "Bye"]
+
+
+def test_endless_text_is_cut_at_a_space() -> None:
+    parts = list(sentences(iter(["word " * 500])))
+    assert max(map(len, parts)) <= 600
+    assert " ".join(parts).split() == ["word"] * 500
+    assert "".join(sentences(iter(["x" * 2000]))) == "x" * 2000
+    assert list(sentences(iter(["", " … ", "\n"]))) == []
