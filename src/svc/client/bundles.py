@@ -23,7 +23,7 @@ from svc.bundles.archive import Limits
 from svc.bundles.download import HttpSource, Report, Side, Sink, Source
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import Reference, choose, parse
-from svc.bundles.remote import Remote, Unreachable
+from svc.bundles.remote import TIMEOUT, Remote, Unreachable
 from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles.fetching import fetch_into
 from svc.stores.bundles.folder import FolderStore
@@ -50,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     platform: str | None = None
     trusted_keys: tuple[str, ...] = ()
     limits: Limits | None = None
+    timeout: float = TIMEOUT
+    """Seconds without a byte from the registry."""
     report: Report | None = None
     warn: Callable[[str], None] = warnings.warn
 
@@ -138,7 +140,7 @@ def entries_at(options: Options, model_id: str | None = None) -> list[Entry]:
     """What the registry has. Raises RegistryFailed, UsageError."""
     if (folder := _folder_of(options.registry or "")) is not None:
         return _entries_of_folder(folder, model_id)
-    return Remote(options.registry or "", key=options.key).index(model_id)
+    return Remote(options.registry or "", key=options.key, timeout=options.timeout).index(model_id)
 
 
 def _folder_of(registry: str) -> Path | None:
@@ -206,7 +208,7 @@ def _source(options: Options) -> Source:
     folder = _folder_of(options.registry or "")
     if folder is not None:
         return FolderSource(folder)
-    return HttpSource(Remote(options.registry or "", key=options.key))
+    return HttpSource(Remote(options.registry or "", key=options.key, timeout=options.timeout))
 
 
 def check_trust(entry: Entry, trusted_keys: tuple[str, ...]) -> None:

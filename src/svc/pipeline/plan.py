@@ -19,7 +19,7 @@ from svc.bundles.metadata import Metadata
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import choose
 from svc.bundles.reference import parse as parse_reference
-from svc.bundles.remote import Unreachable
+from svc.bundles.remote import TIMEOUT, Unreachable
 from svc.client import bundles
 from svc.client.config import current
 from svc.errors import BundleNotFound, PipelineFailed, SvcError
@@ -62,12 +62,14 @@ def options_of(registry: Registry, environ: Mapping[str, str], report: Any = Non
     told = current()
     trusted = environ.get("SVC_TRUSTED_KEYS", "").split(",")
     named = registry.remote.base_url if registry.remote else None
+    timeout_ms = registry.remote.timeout_ms if registry.remote else None
     return bundles.Options(
         root=Path(root).expanduser(),
         registry=named or told.registry or environ.get("SVC_REGISTRY_URL") or None,
         key=environ.get("SVC_REGISTRY_KEY") or told.api_key or environ.get("SVC_API_KEY") or None,
         trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
         report=report,
+        timeout=timeout_ms / 1000 if timeout_ms else TIMEOUT,
     )
 
 

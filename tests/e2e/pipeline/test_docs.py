@@ -1,0 +1,38 @@
+"""docs/sdk.md: its Python examples run as they stand, one after the other; its pipeline is a valid one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from svc.pipeline.definition import parse
+from tests.e2e.pipeline.conftest import Machine
+
+PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+
+
+def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    assert len(blocks) >= 7
+    shutil.copy(clips["en-hello-world"], tmp_path / "talk.wav")
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        env=machine.environ("docs"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    assert "model_not_found" in done.stdout
+    assert "Hello world" in done.stdout
+
+
+def test_the_pipeline_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.S)
+    assert [stage.id for stage in parse(text).stages] == ["hear", "answer", "speak"]
