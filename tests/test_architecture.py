@@ -50,3 +50,10 @@ def test_files_have_one_subject() -> None:
         if (lines := path.read_text().count("\n")) > 400
     }
     assert not long
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    from svc.gateway.metrics import HELP
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"^\| `(svc_\w+)`", page, flags=re.M)) == set(HELP)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import os
 import signal
 import socket
 import threading
@@ -25,12 +26,14 @@ from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
+from svc.gateway.metrics import Board
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
+from svc.gateway.watch import Watch
 from svc.keys import IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
@@ -83,6 +86,11 @@ class Shared:
     path: Path
     column: int
     columns: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the workers lay down their numbers."""
+        return self.path.with_suffix(".metrics")
 
     def open(self) -> SharedCounters:
         return SharedCounters(self.path, worker=self.column, workers=self.columns)
@@ -230,7 +238,7 @@ async def _serve(
         _plane(settings, writer, books, shared) as plane,
         _speech(settings, plane.keyring) as speech,
     ):
-        app = application(plane, [*speech_routes(speech), *usage_routes(plane, books)])
+        app = application(plane, [*speech_routes(speech), *usage_routes(plane, books), *plane.extra])
         server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
@@ -255,9 +263,13 @@ async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: S
         await issued.start()
         ledger.start()
         plane.start()
+        watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())))
+        watch.start()
+        plane.extra += watch.routes()
         try:
             yield plane
         finally:
+            await watch.close()
             await plane.close()
             await gate.close()
             await ledger.close()

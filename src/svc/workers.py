@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -110,6 +111,7 @@ class Supervisor:
         finally:
             self._stop()
             self._counters.unlink(missing_ok=True)
+            shutil.rmtree(self._counters.with_suffix(".metrics"), ignore_errors=True)
         return 0
 
     @contextlib.contextmanager

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from starlette.routing import BaseRoute
 
 from svc.errors import ProviderFailed
 from svc.gateway.attempt import Attempt
@@ -16,6 +18,7 @@ from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
+from svc.gateway.metrics import Metrics
 from svc.gateway.record import Record
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
@@ -57,6 +60,10 @@ class Plane:
         self.ledger = ledger
         self.steering = Steering(settings.routing)
         self.gate = gate
+        self.metrics = Metrics()
+        self.extra: list[BaseRoute] = []
+        """Routes of what watches this plane."""
+        self.degraded: Callable[[], list[str]] = list
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.doors: set[Ticking] = set()
@@ -76,6 +83,10 @@ class Plane:
         """Starts the clock."""
         self._tick()
 
+    @property
+    def log_dropped(self) -> int:
+        return self._log.dropped
+
     def new_request_id(self) -> str:
         """Unique over processes and restarts; the prefix is random."""
         return f"{self._prefix}{next(self._numbers):08x}"
@@ -85,6 +96,7 @@ class Plane:
         line = self._encode(record) + b"\n"
         if record.attempts:
             self.ledger.journal.append(line)
+        self.metrics.note(record)
         if self._logs:
             self._lines.append(line)
 

@@ -38,6 +38,12 @@ class Health(msgspec.Struct):
     service: str
 
 
+class VerboseHealth(Health):
+    """What is degraded: `keys`, `ledger`, `journal`; the gateway answers all the same."""
+
+    degraded: list[str]
+
+
 class Model(msgspec.Struct, kw_only=True):
     """Interface, "Model object", and what else is known."""
 
@@ -87,6 +93,8 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
     created = int(time.time())
 
     async def health(request: Request) -> Response:
+        if request.query_params.get("verbose") not in (None, "0"):
+            return _json(VerboseHealth("ok", __version__, "svc-gateway", plane.degraded()))
         return _json(Health("ok", __version__, "svc-gateway"))
 
     async def models(request: Request) -> Response:

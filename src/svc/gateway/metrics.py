@@ -1,0 +1,231 @@
+"""What an operator watches: counters and histograms in Prometheus' text form. Names: docs/operations.md.
+
+    note ── one look-up and a few additions for an ended answer
+    Board ── each worker lays its numbers down once a second; whoever is asked adds them all up
+
+Labels are bounded: providers and models come from the catalog, codes and statuses from our own lists; a series beyond
+MAX_SERIES is counted under "other".
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from svc.stores.base import Entry
+
+MAX_SERIES = 2000
+STALE_SECONDS = 5.0
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+HELP = {
+    "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
+    "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte."),
+    "svc_first_byte_seconds": ("histogram", "From the request's arrival to the answer's first byte."),
+    "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
+    "svc_completion_tokens_total": ("counter", "Tokens of completions."),
+    "svc_cost_usd_total": ("counter", "USD, where the price is known."),
+    "svc_attempts_total": ("counter", "Tries at providers, retries and fallbacks included."),
+    "svc_retries_total": ("counter", "Tries after a request's first, of whatever kind."),
+    "svc_fallbacks_total": ("counter", "Requests that another model answered than the one asked for."),
+    "svc_limits_reached_total": ("counter", "Requests refused by a limit of ours, by limit."),
+    "svc_breaker_open": ("gauge", "1 while a target is left alone because it fails."),
+    "svc_open_requests": ("gauge", "Requests that are being answered."),
+    "svc_open_connections": ("gauge", "Connections of clients."),
+    "svc_upstream_connections": ("gauge", "Connections to providers."),
+    "svc_journal_lag_seconds": ("gauge", "Since everything was last taken from the journal into the database."),
+    "svc_journal_lost_total": ("counter", "Entries for which there was no room anywhere."),
+    "svc_log_lines_dropped_total": ("counter", "Access-log lines for which the reader was too slow."),
+    "svc_degraded": ("gauge", "1 while something is not as it should be, by what."),
+}
+
+
+class Series(msgspec.Struct):
+    """What is counted for one provider, model, status and HTTP status."""
+
+    labels: tuple[str, str, str, str]
+    requests: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    attempts: int = 0
+    retries: int = 0
+    fallbacks: int = 0
+    latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    first: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+
+    def add(self, other: Series) -> None:
+        """Adds another worker's."""
+        for name in ("requests", "seconds", "first_seconds", "prompt_tokens", "completion_tokens", "cost_usd"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("attempts", "retries", "fallbacks"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
+        self.first = [a + b for a, b in zip(self.first, other.first, strict=True)]
+
+
+class Page(msgspec.Struct):
+    """All numbers of one worker. `values`: name and labels as they are written, and the number."""
+
+    series: list[Series] = []
+    values: dict[str, float] = {}
+
+
+class Metrics:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str, str, int], Series] = {}
+
+    def note(self, entry: Entry) -> None:
+        """Counts an ended answer."""
+        at = (entry.provider or "", entry.model or "", entry.status, entry.http_status)
+        series = self._series.get(at)
+        if series is None:
+            series = self._begin(at)
+        series.requests += 1
+        seconds = entry.latency_ms / 1000
+        series.seconds += seconds
+        series.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
+        if entry.ttfb_ms is not None:
+            first = entry.ttfb_ms / 1000
+            series.first_seconds += first
+            series.first[bisect.bisect_left(BUCKETS, first)] += 1
+        if entry.attempts:
+            series.prompt_tokens += entry.prompt_tokens or 0
+            series.completion_tokens += entry.completion_tokens or 0
+            series.cost_usd += entry.cost_usd or 0.0
+            series.attempts += entry.attempts
+            series.retries += entry.attempts - 1
+            series.fallbacks += entry.model != entry.model_asked
+
+    def _begin(self, at: tuple[str, str, str, int]) -> Series:
+        _, _, status, http = at
+        if len(self._series) >= MAX_SERIES:
+            at = ("other", "other", status, http)
+            if at in self._series:
+                return self._series[at]
+        made = self._series[at] = Series((at[0], at[1], status, str(http)))
+        return made
+
+    def page(self, values: dict[str, float]) -> Page:
+        """What is counted, with the numbers that others keep."""
+        return Page(list(self._series.values()), values)
+
+
+class Board:
+    """A folder in which each worker lays down its page; None: there is one process alone."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"metrics-{name}.json" if folder else None
+
+    def put(self, page: Page) -> None:
+        """Blocking, but short: some kilobytes, once a second."""
+        if self._path is not None:
+            part = self._path.with_suffix(".part")
+            with contextlib.suppress(OSError):
+                part.write_bytes(msgspec.json.encode(page))
+                part.replace(self._path)
+
+    def total(self, own: Page) -> Page:
+        """The sum over all workers."""
+        pages = [own, *self._others()]
+        series: dict[tuple[str, str, str, str], Series] = {}
+        values: dict[str, float] = {}
+        for page in pages:
+            for each in page.series:
+                if each.labels in series:
+                    series[each.labels].add(each)
+                else:
+                    series[each.labels] = msgspec.convert(msgspec.to_builtins(each), Series)
+            for name, value in page.values.items():
+                most = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
+                values[name] = max(values.get(name, 0.0), value) if most else values.get(name, 0.0) + value
+        return Page(list(series.values()), values)
+
+    def _others(self) -> Iterable[Page]:
+        if self._folder is None:
+            return
+        for path in self._folder.glob("metrics-*.json"):
+            if path != self._path:
+                with contextlib.suppress(OSError, msgspec.MsgspecError):
+                    page = msgspec.json.decode(path.read_bytes(), type=Page)
+                    if time.time() - path.stat().st_mtime > STALE_SECONDS:  # it has left: its counters stay
+                        page.values = {name: value for name, value in page.values.items() if "_total" in name}
+                    yield page
+
+
+def text(page: Page) -> str:
+    """Prometheus' text form, version 0.0.4."""
+    lines: list[str] = []
+    for name, (kind, what) in HELP.items():
+        rows = list(_rows(name, page))
+        if rows:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *rows]
+    return "\n".join(lines) + "\n"
+
+
+_FIELDS = {
+    "svc_prompt_tokens_total": "prompt_tokens",
+    "svc_completion_tokens_total": "completion_tokens",
+    "svc_cost_usd_total": "cost_usd",
+    "svc_attempts_total": "attempts",
+    "svc_retries_total": "retries",
+    "svc_fallbacks_total": "fallbacks",
+}
+
+
+def _rows(name: str, page: Page) -> Iterable[str]:
+    if name == "svc_requests_total":
+        for each in page.series:
+            provider, model, status, http = each.labels
+            labels = f'{_names(provider, model)},status="{status}",http_status="{http}"'
+            yield f"{name}{{{labels}}} {each.requests}"
+    elif name in ("svc_request_seconds", "svc_first_byte_seconds"):
+        for (provider, model), each in _by_target(page).items():
+            first = name == "svc_first_byte_seconds"
+            counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
+            yield from _histogram(name, _names(provider, model), counts, total)
+    elif name in _FIELDS:
+        for (provider, model), each in _by_target(page).items():
+            if provider:
+                yield f"{name}{{{_names(provider, model)}}} {getattr(each, _FIELDS[name]):.10g}"
+    else:
+        for full, value in page.values.items():
+            if full.partition("{")[0] == name:
+                yield f"{full} {value:.10g}"
+
+
+def _by_target(page: Page) -> dict[tuple[str, str], Series]:
+    found: dict[tuple[str, str], Series] = {}
+    for each in page.series:
+        at = each.labels[:2]
+        found.setdefault(at, Series((*at, "", ""))).add(each)
+    return found
+
+
+def _histogram(name: str, labels: str, counts: list[int], total: float) -> Iterable[str]:
+    running = 0
+    for limit, count in zip((*BUCKETS, None), counts, strict=True):
+        running += count
+        mark = "+Inf" if limit is None else f"{limit:g}"
+        yield f'{name}_bucket{{{labels},le="{mark}"}} {running}'
+    yield f"{name}_sum{{{labels}}} {total:.10g}"
+    yield f"{name}_count{{{labels}}} {running}"
+
+
+def _names(provider: str, model: str) -> str:
+    return f'provider="{_escaped(provider)}",model="{_escaped(model)}"'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,86 @@
+"""What an operator asks a running gateway: `/metrics`, and what is degraded. Counting itself is in `metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from svc.gateway.metrics import Board, text
+from svc.gateway.plane import Plane
+from svc.gateway.routes import authenticated
+from svc.keys import IssuedKeys
+
+PUT_SECONDS = 1.0
+
+
+class Watch:
+    """Belongs to one event loop, from `start` to `close`."""
+
+    def __init__(self, plane: Plane, issued: IssuedKeys, board: Board) -> None:
+        self._plane = plane
+        self._issued = issued
+        self._board = board
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._plane.degraded = self.degraded
+        self._task = asyncio.get_running_loop().create_task(self._put(), name="metrics")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _put(self) -> None:
+        while True:
+            self._board.put(self._plane.metrics.page(self._values()))
+            await asyncio.sleep(PUT_SECONDS)
+
+    def degraded(self) -> list[str]:
+        """What is not as it should be; empty when all is well."""
+        ledger = self._plane.ledger
+        found = {"keys": self._issued.down, "ledger": ledger.intake.down, "journal": ledger.journal.full}
+        return [name for name, is_so in found.items() if is_so]
+
+    def _values(self) -> dict[str, float]:
+        plane = self._plane
+        degraded = self.degraded()
+        values = {
+            "svc_open_requests": len(plane.exchanges),
+            "svc_open_connections": len(plane.doors),
+            "svc_upstream_connections": plane.upstream.open_connections,
+            "svc_journal_lag_seconds": plane.ledger.intake.lag,
+            "svc_journal_lost_total": plane.ledger.journal.lost,
+            "svc_log_lines_dropped_total": plane.log_dropped,
+            **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.gate.reached.items()},
+            **{f'svc_degraded{{what="{name}"}}': name in degraded for name in ("keys", "ledger", "journal")},
+        }
+        for name, state in plane.steering.states().items():
+            provider, _, model = name.partition("/")
+            values[f'svc_breaker_open{{provider="{provider}",model="{model}"}}'] = state != "closed"
+        return {name: float(value) for name, value in values.items()}
+
+    def routes(self) -> list[BaseRoute]:
+        """`GET /metrics`: open to this machine, else with the scope `metrics`."""
+
+        async def metrics(request: Request) -> Response:
+            if not _is_local(request):
+                (await authenticated(self._plane, request)).require("metrics")
+            page = await asyncio.to_thread(self._board.total, self._plane.metrics.page(self._values()))
+            return Response(text(page), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        return [Route("/metrics", metrics, methods=["GET"])]
+
+
+def _is_local(request: Request) -> bool:
+    """From this machine, and not through a proxy on it."""
+    if request.client is None or any(name in request.headers for name in ("x-forwarded-for", "forwarded", "via")):
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
