@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from svc.errors import MethodNotAllowed, SvcError
@@ -18,23 +22,14 @@ SUBPROTOCOL = "svc.v1"
 KEY_SUBPROTOCOL = "svc.api-key."
 """Browsers cannot set headers on a WebSocket: decisions.md, section 3."""
 
+CLOSE_PATIENCE = 2.0
+
 STREAM_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_PATH = "/v1/audio/transcriptions"
 
 
 def routes(service: Service) -> list[BaseRoute]:
     """Errors are raised as SvcErrors, which the application answers."""
-
-    async def stream(websocket: WebSocket) -> None:
-        offered = websocket.scope["subprotocols"]
-        try:
-            key = await service.key(_secret(websocket, offered))
-        except SvcError as error:
-            answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
-            await websocket.send_denial_response(answer)
-            return
-        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await Stream(service, websocket, key).run()
 
     async def upload(request: Request) -> Response:
         key = await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
@@ -45,10 +40,39 @@ def routes(service: Service) -> list[BaseRoute]:
         raise MethodNotAllowed("This path takes a WebSocket upgrade.", allow="GET")
 
     return [
-        WebSocketRoute(STREAM_PATH, stream),
+        WebSocketRoute(STREAM_PATH, _Socket(service)),
         Route(STREAM_PATH, not_upgraded, methods=["GET", "POST"]),
         Route(UPLOAD_PATH, upload, methods=["POST"]),
     ]
+
+
+class _Socket:
+    """The live socket, as an ASGI application."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        websocket = WebSocket(scope, receive, send)
+        offered = scope["subprotocols"]
+        try:
+            key = await self._service.key(_secret(websocket, offered))
+        except SvcError as error:
+            answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
+            await websocket.send_denial_response(answer)
+            await _gone(receive)
+            return
+        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        await Stream(self._service, websocket, key).run()
+
+
+async def _gone(receive: Receive) -> None:
+    """Waits until a refused client's connection is closed: uvicorn logs an error if we return before that."""
+    told = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_PATIENCE):
+            while told < 2:  # for the refusal, and for the connection
+                told += (await receive())["type"] == "websocket.disconnect"
 
 
 def _secret(websocket: WebSocket, offered: list[str]) -> str | None:

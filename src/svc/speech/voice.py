@@ -243,7 +243,8 @@ class Voice:
             self._said = join(self._said, text)
             if text:
                 start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
-                self._segments.append(Segment(start, end, text.strip()))
+                after = self._segments[-1].end if self._segments else 0  # the pre-roll may reach into the last one
+                self._segments.append(Segment(max(start, after), end, text.strip()))
         if announce and self._live and text:
             self._emit(Heard(self.number, self._epoch, self._said, True))
 
