@@ -1,8 +1,8 @@
 """Turn speech into text, live: a WAV file, or raw audio from standard input.
 
 On a terminal the text is drawn while it grows; in a pipe only the final text comes out. The gateway is the one that
-SVC_GATEWAY_URL names, the key is in SVC_API_KEY. Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV
-stream of any kind.
+SVC_GATEWAY_URL names, else the running `svc up`; the key is in SVC_API_KEY, else the one of `svc up`. Standard input is
+16-bit mono PCM at 16 kHz (or --rate), or a WAV stream of any kind.
 
 Examples:
   svc transcribe talk.wav
@@ -28,6 +28,7 @@ from typing import IO, Any
 import msgspec
 
 from svc import plugins
+from svc.cli import _running, base
 from svc.client.speech import Listening, listen
 from svc.errors import CommandFailed, InvalidRequest, UsageError
 from svc.settings import PRODUCTION_GATEWAY
@@ -66,7 +67,7 @@ async def _transcribe(args: argparse.Namespace) -> int:
     source = _open(args.file)
     config = {"model": args.model, "language": args.language, "vad": not args.no_vad}
     given = {name: value for name, value in config.items() if value is not None}
-    async with listen(_gateway(args.url), os.environ.get("SVC_API_KEY"), **given) as session:
+    async with listen(*_gateway(args.url), **given) as session:
         show = _Show(as_json=args.json, live=args.file == "-", flush=session.flush)
         sending = asyncio.create_task(_send(session, _audio(source, args.rate), realtime=args.realtime))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, sending.cancel)
@@ -114,14 +115,19 @@ def _open(name: str) -> IO[bytes]:
     return file
 
 
-def _gateway(option: str | None) -> str:
-    """interface.md, "Gateway URL resolution"; an option beats it."""
+def _gateway(option: str | None) -> tuple[str, str | None]:
+    """Address and key: interface.md, "Gateway URL resolution"; an option beats it, and `svc up` comes before the default.
+
+    The key of `svc up` goes nowhere but there.
+    """
     platform = os.environ.get("SVC_PLATFORM_URL")
-    return (
-        option
-        or os.environ.get("SVC_GATEWAY_URL")
-        or (platform.rstrip("/") + "/v1" if platform else PRODUCTION_GATEWAY)
-    )
+    given = option or os.environ.get("SVC_GATEWAY_URL") or (platform.rstrip("/") + "/v1" if platform else None)
+    here = _running.find(base.home())
+    url = given or here or PRODUCTION_GATEWAY
+    key = os.environ.get("SVC_API_KEY") or (_running.read_key(base.home()) if url == here else None)
+    if key and not (key.isascii() and key.isprintable()):
+        raise UsageError("The API key has characters that a header cannot carry.")
+    return url, key
 
 
 async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
@@ -202,7 +208,7 @@ class _Show:
                 self._partial = ""
                 self._finals.append(message["text"])
                 if self._drawn and message["text"]:
-                    print(message["text"], flush=True)
+                    print(_clean(message["text"]), flush=True)
             case "error":
                 self._error = message["message"]
             case "closed" if message["reason"] != "client_close":
@@ -217,6 +223,7 @@ class _Show:
 
     def _line(self, text: str) -> None:
         if self._drawn:
+            text = _clean(text)
             width = shutil.get_terminal_size().columns - 1
             shown = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
             sys.stdout.write(f"\r\x1b[K{shown}")
@@ -231,3 +238,8 @@ class _Show:
         if self._error is not None:
             raise CommandFailed(self._error)
         return 0
+
+
+def _clean(text: str) -> str:
+    """On a terminal no control characters: a gateway must not move the cursor or set the title."""
+    return "".join(letter for letter in text if letter.isprintable())
