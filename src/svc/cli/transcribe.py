@@ -116,7 +116,7 @@ def _open(name: str) -> IO[bytes]:
 
 
 def _gateway(option: str | None) -> tuple[str, str | None]:
-    """Address and key: interface.md, "Gateway URL resolution"; an option beats it, and `svc up` comes before the default.
+    """Address and key: interface.md, "Gateway URL resolution"; an option beats it, `svc up` the default.
 
     The key of `svc up` goes nowhere but there.
     """
