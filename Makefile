@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint bench bench-steps faults lock clean
+.PHONY: setup run test lint bench bench-steps faults soak lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -50,3 +50,6 @@ bench-steps: setup ## what each step of the hot path costs
 
 faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page
+
+soak: $(VENV)/.dev ## ten minutes at 300 requests a second, one in twenty to a provider that fails
+	$(BIN)/python -m tests.soak

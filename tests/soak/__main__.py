@@ -1,0 +1,14 @@
+"""The long form: `python -m tests.soak`."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.soak.running import soaking
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seconds", type=float, default=600)
+parser.add_argument("--rate", type=float, default=300)
+given = parser.parse_args()
+with tempfile.TemporaryDirectory() as folder, soaking(Path(folder)) as soak:
+    print(soak.run(given.seconds, given.rate))  # noqa: T201

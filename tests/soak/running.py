@@ -1,0 +1,35 @@
+"""A gateway in front of faulty providers, for a soak."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2e.harness import Gateway
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.ports import closed_port
+from tests.fakes.provider import FakeProvider
+from tests.faults.catalogue import Letter
+from tests.faults.test_matrix import Faulty, configuration
+from tests.soak.soak import Soak
+
+
+@contextlib.contextmanager
+def soaking(home: Path) -> Iterator[Soak]:
+    """Ready to `run`; the gateway has to stop well in the end."""
+    with (
+        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty") as a,
+        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty") as b,
+    ):
+        fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
+        config = configuration(fakes, {"closed": closed_port(), "silent": closed_port()})
+        config = config.replace("retries = 1", "retries = 1\nretry_share = 1\nbreaker = false")
+        gateway = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
+        try:
+            yield Soak(gateway, fakes)
+        finally:
+            assert gateway.stop() == 0, gateway.log[-5000:]
+        assert "Traceback" not in gateway.log
+        assert "Task was destroyed" not in gateway.log
