@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from svc.errors import BundleNotFound, SvcError
 from svc.registry import ranges
 from svc.registry.desk import Desk
-from svc.registry.sending import STALLED_SECONDS, Transfer
+from svc.registry.sending import STALLED_SECONDS, Lanes, Transfer
 from svc.registry.shelf import Item
 from svc.wire.problem import encode_problem
 
@@ -52,7 +51,7 @@ class _Cycle:
 class Door(HttpToolsProtocol):
     """One connection. `options` are uvicorn's."""
 
-    def __init__(self, desk: Desk, pool: ThreadPoolExecutor, **options: Any) -> None:
+    def __init__(self, desk: Desk, pool: Lanes, **options: Any) -> None:
         super().__init__(**options)
         self._desk = desk
         self._pool = pool

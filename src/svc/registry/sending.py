@@ -29,6 +29,19 @@ STALLED_SECONDS = 60.0
 _PATIENCE = struct.pack("@ll", PATIENCE_MS // 1000, PATIENCE_MS % 1000 * 1000)
 
 
+class Lanes(ThreadPoolExecutor):
+    """The threads, and how many transfers want one."""
+
+    def __init__(self) -> None:
+        super().__init__(THREADS, thread_name_prefix="send")
+        self.transfers = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether somebody may be waiting for a thread."""
+        return self.transfers > THREADS
+
+
 class Transfer:
     """One part of a file on its way. `sock` and `fd` are duplicated here and closed by `run`."""
 
@@ -49,16 +62,18 @@ class Transfer:
         except OSError:  # it has ended already
             return
 
-    async def run(self, pool: ThreadPoolExecutor) -> None:
+    async def run(self, lanes: Lanes) -> None:
         """Sends everything. Raises OSError or TimeoutError when the reader is gone."""
         loop = asyncio.get_running_loop()
+        lanes.transfers += 1
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
             while self._head or self._at < self._end:
-                await self._finished(loop.run_in_executor(pool, self._send))
+                await self._finished(loop.run_in_executor(lanes, self._send, lanes))
                 if self._slow and self._at < self._end:
                     await self._writable(loop)
         finally:
+            lanes.transfers -= 1
             try:
                 os.set_blocking(self._sock.fileno(), False)
             finally:
@@ -83,17 +98,17 @@ class Transfer:
         finally:
             loop.remove_writer(self._sock.fileno())
 
-    def _send(self) -> None:
-        """In a thread: up to a quantum, or until the reader is slow."""
+    def _send(self, lanes: Lanes) -> None:
+        """In a thread: to the end, or until the reader is slow, or others wait for the thread."""
         out = self._sock.fileno()
         os.set_blocking(out, not self._slow)
         try:
             if self._head:
                 # MSG_MORE: the head leaves in one packet with the first bytes of the file.
                 self._head = self._head[self._sock.send(self._head, socket.MSG_MORE) :]
-            most = min(self._end, self._at + QUANTUM)
-            while self._at < most:
-                wanted = most - self._at
+            until = self._at + QUANTUM
+            while self._at < self._end and (self._at < until or not lanes.crowded):
+                wanted = min(self._end - self._at, QUANTUM)
                 sent = os.sendfile(out, self._fd, self._at, wanted)
                 if sent == 0:
                     raise ConnectionAbortedError("the file ended too early")

@@ -8,7 +8,6 @@ import functools
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import uvicorn
 
@@ -16,7 +15,7 @@ from svc.errors import SvcError
 from svc.registry.desk import Desk
 from svc.registry.door import Door
 from svc.registry.routes import application
-from svc.registry.sending import THREADS
+from svc.registry.sending import Lanes
 
 log = logging.getLogger("svc.registry")
 
@@ -38,7 +37,7 @@ class Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int = 30) -> AsyncIterator[Server]:
     """A server to run; what it needs is there while the context is."""
-    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="send")
+    pool = Lanes()
     config = uvicorn.Config(
         application(desk),
         http=functools.partial(Door, desk, pool),  # type: ignore[arg-type]
