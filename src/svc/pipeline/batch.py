@@ -39,7 +39,7 @@ def run_many(
             return _run(orchestrator, inputs[number], keep / f"{number + 1:05}" if keep else None)
 
         lines = _in_order(pool, work, len(inputs), kept, jobs * AHEAD)
-        partial = out.with_name(f"{out.name}.part") if out is not None else None
+        partial = _partial(out) if out is not None else None
         sink = partial.open("wb") if partial is not None else sys.stdout.buffer
         try:
             for number, line in enumerate(lines, 1):
@@ -49,9 +49,10 @@ def run_many(
                 sink.flush()
                 watch(number, result)
         finally:
-            if partial is not None and out is not None:
+            if partial is not None:
                 sink.close()
-                partial.replace(out)
+        if partial is not None and out is not None:  # all are done; a run that was cut leaves both files to `resume`
+            partial.replace(out)
     return failed
 
 
@@ -85,18 +86,21 @@ def _run(orchestrator: Orchestrator, given: str, keep: Path | None) -> Result:
 
 def _kept(out: Path, inputs: Sequence[str]) -> dict[int, bytes]:
     """Lines of the run before that need not be made again. Raises UsageError when they are of other inputs."""
-    try:
-        lines = out.read_bytes().splitlines()
-    except FileNotFoundError:
-        return {}
     found: dict[int, bytes] = {}
-    for number, line in enumerate(lines[: len(inputs)]):
-        try:
-            result = msgspec.json.decode(line, type=Result)
-        except msgspec.DecodeError:
-            continue  # the last line of a run that was cut
-        if result.input != inputs[number]:
-            raise UsageError(f"{out} is of other inputs: its line {number + 1} is not of {inputs[number][:60]!r}.")
-        if result.error is None:
-            found[number] = line
+    for path in (out, _partial(out)):  # the second is what a run that was killed has left
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        for number, line in enumerate(lines[: len(inputs)]):
+            try:
+                result = msgspec.json.decode(line, type=Result)
+            except msgspec.DecodeError:
+                continue  # the last line of a run that was cut
+            if result.input != inputs[number]:
+                said = inputs[number][:60]
+                raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {said!r}.")
+            if result.error is None:
+                found[number] = line
     return found
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(f"{out.name}.part")

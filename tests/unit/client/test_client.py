@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import subprocess
 import sys
@@ -296,13 +295,12 @@ def test_cancelling_an_asynchronous_call_closes_the_connection(server: FakeProvi
     server.wait().wait_left(2.0)
 
 
-@pytest.mark.filterwarnings("error::ResourceWarning")
 def test_nothing_is_left_open(server: FakeProvider) -> None:
     with svc.Client(gateway_url=server.address, api_key="key-1") as client:
         client.chat("Hi")
         list(client.chat("Hi", stream=True))
-    del client
-    gc.collect()
+        assert len(server.connections) == 1
+    server.until(lambda: not server.connections, 2.0)
 
 
 def test_both_faces_are_the_same() -> None:

@@ -240,6 +240,17 @@ def test_resume_after_a_cut_and_with_other_inputs(gateway: FakeProvider, capsys:
     assert len(Path("out.jsonl").read_text().splitlines()) == 2
 
 
+def test_resume_after_a_kill(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
+    lines = Path("out.jsonl").read_text().splitlines()
+    Path("out.jsonl").unlink()
+    Path("out.jsonl.part").write_text(f"{lines[0]}\n")
+    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl", "--resume") == 0
+    assert len(gateway.requests) == 3
+    assert Path("out.jsonl").read_text().splitlines()[0] == lines[0]
+    assert not Path("out.jsonl.part").exists()
+
+
 # speech
 
 
