@@ -159,6 +159,8 @@ class Attempt:
 
     def pause(self) -> None:
         """The client does not read: neither do we, and the upstream's idle time does not count."""
+        if self._owner is None:  # draining: nothing goes to the client any more
+            return
         self._paused = True
         if self._call is not None:
             self._call.pause()

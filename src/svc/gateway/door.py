@@ -18,7 +18,7 @@ from typing import Any
 import httptools
 
 from svc.dialects.base import Dialect
-from svc.errors import AuthenticationFailed, InvalidRequest, SvcError, TooLarge
+from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError, TooLarge
 from svc.gateway import reply
 from svc.gateway.cold import Cold
 from svc.gateway.credentials import identify
@@ -100,8 +100,10 @@ class FrontDoor(asyncio.Protocol):
             return
         if self._state == "idle" and self._busy is None:
             self._wait("head", self._plane.settings.gateway.header_timeout)
-        if self._request is None or not self._request.headed:
+        request = self._request
+        if request is None or not request.headed:
             self._head_size += len(data)
+        size = request.size if request is not None else 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -111,6 +113,8 @@ class FrontDoor(asyncio.Protocol):
             refusal = error.__context__ if isinstance(error.__context__, SvcError) else None
             self._reject(refusal or InvalidRequest("The request is not valid HTTP."))
             return
+        if request is not None and request is self._request and request.headed:  # trailers and extensions are no body
+            self._head_size = self._head_size + len(data) if request.size == size else 0
         self._check_unfinished()
 
     def eof_received(self) -> None:
@@ -135,10 +139,14 @@ class FrontDoor(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._deadline = math.inf if self._busy is not None else self._deadline
+        if self._state == "unread":
+            self.transport.resume_reading()
+            self._next()
+        elif self._busy is not None:
+            self._deadline = math.inf
         if self._exchange is not None:
             self._exchange.resume()
-        elif self._cold is not None:
+        if self._cold is not None:
             self._cold.resume_writing()
 
     # uvicorn
@@ -186,7 +194,7 @@ class FrontDoor(asyncio.Protocol):
             self._request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._request is not None:
+        if self._request is not None and not self._request.headed:  # else a trailer: never a header
             self._request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -242,10 +250,9 @@ class FrontDoor(asyncio.Protocol):
         if self._busy is not None and not self._throttled and self._waiting() > MAX_AHEAD:
             self._throttled = True
             self.transport.pause_reading()
-        if request is not None and request.headed:
-            if self._state != "body" and self._busy is None:
-                self._wait("body", limits.body_timeout)
-        elif self._head_size > limits.max_header * 1024 and self._state == "head":
+        if request is not None and request.headed and self._state != "body" and self._busy is None:
+            self._wait("body", limits.body_timeout)
+        if self._head_size > limits.max_header * 1024:
             self._reject(InvalidRequest("The request's head is too large."), status=431)
 
     def _waiting(self) -> int:
@@ -257,6 +264,11 @@ class FrontDoor(asyncio.Protocol):
     def _next(self) -> None:
         """Takes the next request that has come whole."""
         if self.transport.is_closing():
+            return
+        if self._paused:  # what it has been sent is to be read first; `_deadline` is that of `pause_writing`
+            if self._state != "unread":
+                self._state = "unread"
+                self.transport.pause_reading()
             return
         if not self._queue:
             if self._shutting:
@@ -304,6 +316,8 @@ class FrontDoor(asyncio.Protocol):
         request, self._request = self._request, None
         if request is None or self._busy is not None:
             self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
+        elif request.method == b"CONNECT":  # an upgrade whatever its headers say
+            self._reject(MethodNotAllowed("This server is no proxy."))
         elif request.websocket:
             self._leave()
             cold = Cold(self._answered, **self._options)
