@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import gc
+import logging
+import math
 import os
 import signal
 import socket
@@ -21,7 +23,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from svc import plugins, telemetry
 from svc.bundles.remote import Remote
-from svc.errors import UsageError
+from svc.errors import CommandFailed, UsageError
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
 from svc.gateway.ledger import Ledger
@@ -49,6 +51,8 @@ from svc.stores.bundles.folder import FolderStore
 from svc.stores.opening import database_url, open_database
 from svc.stores.shared import SharedCounters
 from svc.telemetry import LineWriter
+
+log = logging.getLogger("svc")
 
 BACKLOG = 2048
 START_TIMEOUT = 20.0
@@ -148,20 +152,34 @@ class _Beside:
         self._listener = listener
         self._server: Server | None = None
         self._answers = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="registry")
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+        self._fault: Exception | None = None
 
     def __enter__(self) -> None:
         self._thread.start()
-        self._answers.wait(START_TIMEOUT)
+        try:
+            in_time = self._answers.wait(START_TIMEOUT)
+        except BaseException:
+            self.__exit__()
+            raise
+        if self._fault is not None or not in_time:
+            self.__exit__()
+            raise CommandFailed(f"The registry did not start: {self._fault or 'it took too long'}.")
 
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.should_exit = True
-        self._thread.join()
+        self._thread.join(START_TIMEOUT)
 
     def _run(self) -> None:
-        with open_store(self._settings.registry_root, self._settings.environ) as store:
-            asyncio.run(self._serve(Desk(store, _registry_keys(self._settings))))
+        try:
+            with open_store(self._settings.registry_root, self._settings.environ) as store:
+                asyncio.run(self._serve(Desk(store, _registry_keys(self._settings))))
+        except Exception as error:  # the edge of a thread: whoever waits for it is told
+            self._fault = error
+            log.exception("the registry ended")
+        finally:
+            self._answers.set()
 
     async def _serve(self, desk: Desk) -> None:
         async with prepared(desk, self._answers.set) as self._server:
@@ -309,6 +327,6 @@ def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(plane.settings.gateway.drain_timeout),
+        timeout_graceful_shutdown=math.ceil(plane.settings.gateway.drain_timeout),
         timeout_keep_alive=int(plane.settings.gateway.keep_alive),
     )

@@ -141,6 +141,11 @@ class ProviderFailed(SvcError):
     code = "provider_error"
     status = 502
 
+    def __init__(self, message: str, *, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told
+        """The provider said so itself, where an answer should have been."""
+
 
 class SpeechFailed(SvcError):
     """A speech model or its engine failed, or is missing here."""

@@ -211,6 +211,8 @@ class IssuedKeys:
                     found = await self._loop.run_in_executor(self._thread, self._read, digests)
                 except StoreDown as error:
                     self._failed(error)
+                except Exception:  # the edge: those who wait are told in any case
+                    log.exception("keys could not be looked up")
                 else:
                     self._answered()
                     self._keep(digests, found)

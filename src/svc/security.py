@@ -6,6 +6,7 @@ A secret is looked up by its SHA-256, so neither the look-up nor the comparison 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import math
 import secrets
@@ -17,6 +18,8 @@ import msgspec
 
 from svc.errors import AuthenticationFailed, PermissionDenied, RateLimited
 
+ASK_SECONDS = 5.0
+"""For the database to say whether it knows a key."""
 MAX_SECRET = 512
 """Characters of a key; a longer one is not even hashed."""
 ISSUED_PREFIX = "svc_sk_"
@@ -113,7 +116,8 @@ class Keyring:
         if found is None and secret is not None:
             loaded = asyncio.Event()
             self.load(secret, loaded.set)
-            await loaded.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(loaded.wait(), ASK_SECONDS)
             found = self.look(secret)
         if found is None:
             raise unsure()

@@ -163,6 +163,9 @@ class Settings(FileSettings, frozen=True):
     api_keys: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"Settings(home={self.home})"  # never the keys, nor the environment
+
     @property
     def registry_root(self) -> Path:
         """Where bundles lie."""

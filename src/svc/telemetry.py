@@ -8,8 +8,8 @@ import sys
 import threading
 from typing import BinaryIO
 
-BUFFERED_LINES = 100_000
-"""Lines that wait for a slow reader; further ones are dropped, and counted."""
+BUFFERED_BYTES = 16 * 1024 * 1024
+"""What waits for a slow reader; what comes on top is dropped, and counted."""
 
 
 class LineWriter:
@@ -19,15 +19,19 @@ class LineWriter:
         self._out = out
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
-        self._thread.start()
         self.dropped = 0
+        self._put = 0
+        """Bytes so far, counted by those who write; `_written` by the thread, so neither needs a lock."""
+        self._written = 0
+        self._thread.start()
 
     def write(self, batch: bytes) -> None:
         """Whole lines, newlines included."""
-        if self._lines.qsize() < BUFFERED_LINES:
+        if self._put + len(batch) - self._written <= BUFFERED_BYTES:
+            self._put += len(batch)
             self._lines.put(batch)
         else:
-            self.dropped += 1
+            self.dropped += batch.count(b"\n")
 
     def close(self) -> None:
         """Waits at most two seconds for what is left."""
@@ -40,7 +44,8 @@ class LineWriter:
                 self._out.write(batch)
                 self._out.flush()
             except OSError:  # nobody reads any more: there is no better place to say so
-                self.dropped += 1
+                self.dropped += batch.count(b"\n")
+            self._written += len(batch)
 
 
 class _Handler(logging.Handler):

@@ -19,6 +19,8 @@ _SECRET = re.compile(
     | \b localhost (?: : \d+ )?
     | \[ [0-9a-f:]* :: [0-9a-f:]* \] (?: : \d+ )?
     | \b (?: sk | pk | gsk | key | xai | svc ) [-_] [\w*.-]{6,} # keys, also masked ones
+    | \b [\w-]+ (?: \.[\w-]+ )* : \d{2,5} \b                   # host and port
+    | \b [\w-]+ (?: \.[\w-]+ )* \. (?: internal | local | svc | lan ) \b
     | \b bearer \s+ \S+ )"""
 )
 _LIMITED = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
@@ -71,7 +73,7 @@ def failure_of(error: Any) -> SvcError:
         return RateLimited(message or "The provider's rate limit is reached.")
     if words & set(_REFUSED):
         return InvalidRequest(message or "The provider refused the request.")
-    return ProviderFailed(f"The provider failed: {message}" if message else "The provider failed.")
+    return ProviderFailed(f"The provider failed: {message}" if message else "The provider failed.", told=True)
 
 
 def stream_failed(error: SvcError) -> StreamFailed:

@@ -27,6 +27,8 @@ MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""
 MAX_ERROR = 64 * 1024
 """Bytes of an error answer that are looked at."""
+MIN_KEY = 6
+"""Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 DRAIN_SECONDS = 1.0
 """After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
 
@@ -283,11 +285,13 @@ class Attempt:
         if self._owner is None:
             return
         self._active = True
-        self._size += len(data)
-        if self._size <= (MAX_ANSWER if self._status == 200 else MAX_ERROR):
+        if self._status != 200:
+            self._body.append(data[: max(0, MAX_ERROR - self._size)])
+        elif self._size + len(data) <= MAX_ANSWER:
             self._body.append(data)
-        elif self._status == 200:
+        else:
             self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
+        self._size += len(data)
 
     def _drain(self, pipe: Pipe) -> None:
         self._owner = self._flowing = self.sink = None
@@ -312,6 +316,7 @@ class Attempt:
         upstream, client = self.offer.provider.dialect, self._client
         try:
             if self._pipe is not None:
+                upstream.read_answer(raw)  # raises what an error object in it means
                 raise ProviderFailed("The provider did not answer with a stream.")
             if upstream.name == client.name:
                 passed = client.pass_answer(raw)
@@ -342,6 +347,9 @@ class Attempt:
             self._owner.attempt_streamed(self, out, pipe)
 
     def _fail(self, failure: Failure) -> None:
+        key = self.offer.provider.key
+        if len(key) >= MIN_KEY:  # whatever the upstream's words were, its key is not among them
+            failure.error.message = failure.error.message.replace(key, "[…]")
         if self._owner is not None:
             self._owner.attempt_failed(self, failure)
 

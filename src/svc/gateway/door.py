@@ -21,7 +21,7 @@ from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError, TooLarge
 from svc.gateway import reply
 from svc.gateway.cold import Cold
-from svc.gateway.credentials import identify
+from svc.gateway.credentials import identify, trust
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reply import SIZE_LINES, SMALL
@@ -29,7 +29,9 @@ from svc.gateway.request import Request
 from svc.wire.problem import encode_problem
 
 MAX_PIPELINED = 16
-"""Requests that may wait on one connection."""
+"""Requests that wait on one connection before reading pauses."""
+MAX_STRANGERS_BODY = 64 * 1024
+"""Bytes of a body that are kept for who has shown no key."""
 LINGER_SECONDS = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
 MAX_AHEAD = 64 * 1024
@@ -59,6 +61,7 @@ class FrontDoor(asyncio.Protocol):
         "_shutting",
         "_state",
         "_throttled",
+        "_unsent",
         "transport",
     )
 
@@ -83,6 +86,8 @@ class FrontDoor(asyncio.Protocol):
         self._paused = False
         self._shutting = False
         self._throttled = False
+        self._unsent = 0
+        """Bytes that waited for a client that does not read, when they were last looked at."""
         self._state = "idle"
         self._deadline = math.inf
 
@@ -131,6 +136,7 @@ class FrontDoor(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._unsent = self.transport.get_write_buffer_size()
         self._deadline = self._plane.now() + self._plane.settings.gateway.write_timeout
         if self._exchange is not None:
             self._exchange.pause()
@@ -167,6 +173,9 @@ class FrontDoor(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """Looks whether the client is too slow."""
+        if self._paused and (unsent := self.transport.get_write_buffer_size()) < self._unsent:
+            self._unsent = unsent  # it does read, if slowly
+            self._deadline = now + self._plane.settings.gateway.write_timeout
         if now < self._deadline:
             return
         if self._state in ("head", "body") and not self._paused:
@@ -227,6 +236,8 @@ class FrontDoor(asyncio.Protocol):
         request.size += len(data)
         if request.size > self._plane.settings.gateway.max_body * 1024 * 1024:
             raise TooLarge(f"The body is larger than {self._plane.settings.gateway.max_body:g} MiB.")
+        if request.size > MAX_STRANGERS_BODY and request.dialect is None and not request.known:
+            trust(request, self._plane.keyring)
         if request.refusal is None:
             request.body.append(data)
 
@@ -238,8 +249,6 @@ class FrontDoor(asyncio.Protocol):
             return
         request.keep_alive = self._parser.should_keep_alive()
         self._queue.append(request)
-        if len(self._queue) > MAX_PIPELINED:
-            raise InvalidRequest("Too many requests were sent in advance.")
         if self._busy is None:
             self._next()
 
@@ -247,7 +256,7 @@ class FrontDoor(asyncio.Protocol):
         """After each read: how much of a head, or of a body, has come."""
         request = self._request
         limits = self._plane.settings.gateway
-        if self._busy is not None and not self._throttled and self._waiting() > MAX_AHEAD:
+        if self._busy is not None and not self._throttled and self._is_far_ahead():
             self._throttled = True
             self.transport.pause_reading()
         if request is not None and request.headed and self._state != "body" and self._busy is None:
@@ -255,9 +264,10 @@ class FrontDoor(asyncio.Protocol):
         if self._head_size > limits.max_header * 1024:
             self._reject(InvalidRequest("The request's head is too large."), status=431)
 
-    def _waiting(self) -> int:
-        """Bytes that were sent in advance."""
-        return sum(request.size for request in self._queue) + (self._request.size if self._request else 0)
+    def _is_far_ahead(self) -> bool:
+        """The client has sent much in advance: in bytes, or in requests."""
+        size = sum(request.size for request in self._queue) + (self._request.size if self._request else 0)
+        return size > MAX_AHEAD or len(self._queue) > MAX_PIPELINED
 
     # answering
 
@@ -276,7 +286,9 @@ class FrontDoor(asyncio.Protocol):
             elif self._request is None:
                 self._wait("idle", self._plane.settings.gateway.keep_alive)
             else:
-                self._wait("head", self._plane.settings.gateway.header_timeout)
+                limits = self._plane.settings.gateway
+                headed = self._request.headed
+                self._wait("body" if headed else "head", limits.body_timeout if headed else limits.header_timeout)
             return
         request = self._busy = self._queue.popleft()
         self._state, self._deadline = "answering", math.inf

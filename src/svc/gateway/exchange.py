@@ -119,6 +119,10 @@ class Exchange:
         if not self._key.may_use(head.model):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         chain = self._plane.router.route(head.model)
+        if self._key.models is not None:  # nor by way of a fallback
+            chain = tuple(offer for offer in chain if self._key.may_use(offer.model.id)) or chain[:0]
+            if not chain:
+                raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         self._plane.ledger.check()
         tries = self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
         if self._plane.gate.limited(self._key):

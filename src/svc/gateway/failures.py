@@ -44,7 +44,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
         return Failure(ModelNotFound(message or "The provider does not know the model.", param="model"), Then.NOWHERE)
     if status == 429:
         return _limited(retry_after(headers))
-    if status in (401, 402, 403):
+    if status in (401, 403):
         return Failure(ProviderFailed("The provider refused the gateway's own credentials."), Then.NEXT)
     if status == 408 or status >= 500:
         words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
@@ -65,12 +65,16 @@ def late(what: str) -> Failure:
 
 
 def not_understood(error: SvcError) -> Failure:
-    """The answer was 200 and not usable, or an error event came first."""
+    """An answer that cannot be used: it is paid for, so it is not asked for again at the same place.
+
+    Where the provider itself said that it failed, that is as good as a status 5xx.
+    """
     if isinstance(error, InvalidRequest):
         return Failure(error, Then.NOWHERE)
     if isinstance(error, RateLimited):
         return _limited(None)
-    return Failure(error, Then.AGAIN)
+    told = isinstance(error, ProviderFailed) and error.told
+    return Failure(error, Then.AGAIN if told else Then.NEXT)
 
 
 def _limited(after: float | None) -> Failure:

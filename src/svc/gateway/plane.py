@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections.abc import Callable
 from email.utils import formatdate
@@ -29,12 +30,14 @@ from svc.telemetry import LineWriter
 if TYPE_CHECKING:
     from svc.gateway.exchange import Exchange
 
+log = logging.getLogger("svc.gateway")
+
 TICK = 0.25
 """Seconds between two looks at the time-outs; they are exact to this."""
 
 
 class Ticking(Protocol):
-    """A client connection."""
+    """What has time-outs: attempts, exchanges, client connections."""
 
     def tick(self, now: float) -> None:
         """`now` is loop time."""
@@ -101,20 +104,20 @@ class Plane:
             self._lines.append(line)
 
     def _tick(self) -> None:
+        self._timer = self.loop.call_later(TICK, self._tick)  # first: the clock goes on whatever happens below
         now = self.now()
         self.date = formatdate(usegmt=True)
+        self._flush()
         for attempt in list(self.attempts):
             if attempt.over:
                 self.attempts.discard(attempt)
-            else:
-                attempt.tick(now)
-        for exchange in list(self.exchanges):
-            exchange.tick(now)
-        for door in list(self.doors):
-            door.tick(now)
+        everything: list[Ticking] = [*self.attempts, *self.exchanges, *self.doors]
+        for ticking in everything:
+            try:
+                ticking.tick(now)
+            except Exception:  # the edge: one that fails must not stop the clock of all others
+                log.exception("fault in a time-out")
         self.upstream.sweep(now)
-        self._flush()
-        self._timer = self.loop.call_later(TICK, self._tick)
 
     def _flush(self) -> None:
         if self._lines:

@@ -48,6 +48,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     accounts: tuple[Offer, ...] = ()
     """The same model by each account, if there are several; a request goes to one of these."""
 
+    def __repr__(self) -> str:
+        return f"Offer({self.model.id} at {self.provider.name})"  # never the credentials in the head
+
 
 class Origin(msgspec.Struct, frozen=True):
     """Where connections go; connections are shared per origin."""

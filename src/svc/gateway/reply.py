@@ -23,6 +23,8 @@ def headers(given: str, request: Request, origins: tuple[str, ...]) -> str:
     """The header lines of an answer to `request`, with what its connection and a browser need."""
     if not request.keep_alive:
         given += "connection: close\r\n"
+    elif not request.chunkable:  # HTTP/1.0 closes unless both sides say otherwise
+        given += "connection: keep-alive\r\n"
     if origins and request.origin and ("*" in origins or request.origin in origins):
         given += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
     return given

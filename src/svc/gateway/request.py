@@ -27,6 +27,7 @@ class Request:
         "headers",
         "keep_alive",
         "key",
+        "known",
         "method",
         "origin",
         "path",
@@ -51,6 +52,8 @@ class Request:
         self.keep_alive = True
         self.chunkable = True
         """HTTP/1.1: the answer may be sent in chunks."""
+        self.known = False
+        """Its key has been looked at, since its body is large."""
         self.expects = False
         self.websocket = False
         self.dialect: Dialect | None = None
@@ -67,7 +70,7 @@ class Request:
         """Reads what matters of the head; raises InvalidRequest for another HTTP, over `limit` bytes or MAX_HEADERS."""
         self.headed = True
         self.method = method
-        self.path = self.url.partition(b"?")[0]
+        self.path = self._target().partition(b"?")[0]
         if version not in ("1.0", "1.1"):
             raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0.")
         self.chunkable = version == "1.1"
@@ -81,13 +84,20 @@ class Request:
             elif name == b"expect":
                 self.expects = value.lower() == b"100-continue"
             elif name == b"upgrade":
-                self.websocket = value.lower() == b"websocket"
+                self.websocket = value.lower() == b"websocket" and method == b"GET"
             elif name == b"origin":
-                self.origin = _text(value) or ""
+                self.origin = text(value) or ""
             elif name == b"x-request-id":
-                self.client_request_id = _text(value)
+                self.client_request_id = text(value)
         if size > limit:
             raise InvalidRequest("The request's head is too large.")
+
+    def _target(self) -> bytes:
+        """The path and query; who believes to talk to a proxy sends a whole address (RFC 9112, 3.2.2)."""
+        if self.url.startswith((b"http://", b"https://")):
+            _, _, path = self.url.partition(b"://")[2].partition(b"/")
+            self.url = b"/" + path
+        return self.url
 
     def check_form(self, headers: Mapping[bytes, bytes]) -> None:
         """Any content type will do for JSON but multipart; raises InvalidRequest."""
@@ -111,7 +121,7 @@ class Request:
         return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(self.body)
 
 
-def _text(value: bytes) -> str | None:
+def text(value: bytes) -> str | None:
     """A header's value, if it is fit to be sent back."""
     text = value.decode("latin-1")
     return text if 0 < len(text) <= MAX_ECHOED and text.isascii() and text.isprintable() else None

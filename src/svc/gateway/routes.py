@@ -21,12 +21,14 @@ from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer
+from svc.gateway.request import text
 from svc.gateway.router import shown
 from svc.security import Key, bearer
 from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")
 
+_ALL_BUT_POST = ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -71,21 +73,28 @@ class RequestId:
         self._plane = plane
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         ours = [(b"x-request-id", self._plane.new_request_id().encode())]
-        for name, value in scope["headers"]:
-            if name == b"x-request-id" and len(value) <= 128 and value.isascii():
-                ours.append((b"x-client-request-id", value))
-        scope["svc.request_id"] = ours[0][1].decode()
+        echoed = text(dict(scope["headers"]).get(b"x-request-id", b""))
+        if echoed:
+            ours.append((b"x-client-request-id", echoed.encode("ascii")))
+        began = False
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            nonlocal began
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 message["headers"] = [*message["headers"], *ours]
+            began = True
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:  # the edge: a fault of ours
+            request_id = ours[0][1].decode()
+            log.exception("fault in request %s", request_id)
+            if scope["type"] != "http" or began:
+                raise
+            words = f"Something went wrong here. Report it with the request id {request_id}."
+            await error_response(InternalError(words))(scope, receive, send_with_id)
 
 
 def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette:
@@ -127,8 +136,8 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
         Route("/health", health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{id:path}", model, methods=["GET"]),
-        Route("/v1/chat/completions", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
-        Route("/v1/messages", post_only, methods=["GET", "PUT", "PATCH", "DELETE"]),
+        Route("/v1/chat/completions", post_only, methods=_ALL_BUT_POST),
+        Route("/v1/messages", post_only, methods=_ALL_BUT_POST),
         *(extra or []),
         WebSocketRoute("/{path:path}", no_socket),
     ]
@@ -167,12 +176,7 @@ def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Ex
             return error_response(refusal)
         return error_response(_translated(request, error))
 
-    async def fault(request: Request, error: Exception) -> Response:
-        request_id = request.scope.get("svc.request_id", "")
-        log.error("fault in request %s", request_id, exc_info=error)
-        return error_response(InternalError(f"Something went wrong here. Report it with the request id {request_id}."))
-
-    return {SvcError: ours, HTTPException: http, Exception: fault}
+    return {SvcError: ours, HTTPException: http}
 
 
 def _translated(request: Request, error: Exception) -> SvcError:

@@ -69,7 +69,7 @@ class Upstream:
                 )
         except TimeoutError:
             call.lost("timed out while connecting", late=True)
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
             call.lost(f"could not connect: {type(error).__name__}: {error}")
         else:
             call.connecting = None

@@ -77,5 +77,6 @@ def test_backoff_is_bounded_and_grows() -> None:
 
 def test_an_error_event_before_the_first_piece() -> None:
     assert not_understood(InvalidRequest("no")).then is Then.NOWHERE
-    assert not_understood(ProviderFailed("no")).then is Then.AGAIN
+    assert not_understood(ProviderFailed("not JSON")).then is Then.NEXT
+    assert not_understood(ProviderFailed("overloaded", told=True)).then is Then.AGAIN
     assert not_understood(RateLimited("no")).error.status == 429
