@@ -7,6 +7,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from svc.bundles.platform import fallbacks
+from svc.bundles.reference import newest
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings
 from svc.speech.model import Model, recognise
@@ -62,12 +64,12 @@ class Catalogue:
         if not version and (self._models / identifier).is_dir():
             return self._models / identifier
         versions = [path for path in _folders(self._registry / identifier) if _content(path)]
+        names = [path.name for path in versions]
         if version and version != "latest":
-            exact = [path for path in versions if path.name == version]
-            versions = exact or [path for path in versions if path.name.startswith(f"{version}.")]
-        if not versions:
+            names = [version] if version in names else [each for each in names if each.startswith(f"{version}.")]
+        if (chosen := newest(names)) is None:
             raise unknown
-        found = _content(max(versions, key=lambda path: _order(path.name)))
+        found = _content(self._registry / identifier / chosen)
         if found is None:
             raise unknown
         return found
@@ -130,13 +132,7 @@ def _folders(path: Path) -> list[Path]:
 
 def _content(version: Path) -> Path | None:
     """The extracted bundle for this platform, else for any."""
-    for platform in ("linux-x86_64", "any", "linux-arm64", "macos-arm64", "macos-x86_64", "windows-x86_64"):
+    for platform in fallbacks():
         if (version / platform / "content").is_dir():
             return version / platform / "content"
     return None
-
-
-def _order(version: str) -> list[tuple[int, int, str]]:
-    """Runs of digits by value, others as text; what ends sooner is newer than what goes on with letters."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
-    return [(2, int(part), "") if part.isdigit() else (0, 0, part) for part in parts] + [(1, 0, "")]

@@ -102,12 +102,14 @@ def catalogue(home: Path, *dirs: str) -> Catalogue:
 @pytest.mark.parametrize(
     ("name", "version"),
     [
-        (None, "2.0.0-rc1"),
-        ("talk", "2.0.0-rc1"),
+        (None, "1.10.0"),
+        ("talk", "1.10.0"),
         ("talk@1", "1.10.0"),
+        ("talk@2.0.0-rc1", "2.0.0-rc1"),
+        ("talk@2", "2.0.0-rc1"),
         ("talk@1.2", "1.2.0"),
         ("talk@1.2.0", "1.2.0"),
-        ("talk@latest", "2.0.0-rc1"),
+        ("talk@latest", "1.10.0"),
     ],
 )
 def test_references(home, name, version):
