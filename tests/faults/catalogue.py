@@ -187,7 +187,7 @@ FAULTS = [
     Fault("reset before the first byte", always(reset())),
     Fault("closed before the first byte", always(fin())),
     Fault("reset after the head", lambda letter, stream: head(content_type=EVENTS if stream else None) + reset()),
-    Fault("reset in the middle", breaks(pause(0.02) + reset()), **_MOVES_JSON),
+    Fault("reset in the middle", breaks(pause(0.2) + reset()), **_MOVES_JSON),
     Fault("closed in the middle", breaks(fin()), **_MOVES_JSON),
     Fault("stall before the first byte", always(stall()), **_LATE),
     Fault("stall after the head", lambda letter, stream: head(content_type=EVENTS) + stall(), **_LATE),
