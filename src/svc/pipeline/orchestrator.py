@@ -156,7 +156,8 @@ class _Measured(Iterator[Item]):
 
     @property
     def begun(self) -> bool:
-        return self._work is not None
+        """It got something to work on."""
+        return self._since is not None
 
     def __next__(self) -> Item:
         if self._work is None:

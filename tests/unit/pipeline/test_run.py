@@ -143,6 +143,16 @@ def test_a_failing_stage_says_which_and_why_and_keeps(
     assert sorted(path.name for path in Path("cut").iterdir()) == ["01-ask.txt", "02-again.txt"]
 
 
+def test_stages_after_the_one_that_failed_are_not_in_the_result(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.plays(answer(400, openai_wire.error("no", "invalid_request_error")))
+    assert run(TWO, "--input", "Hi", "--json") == 1
+    got = result(capsys)
+    assert [stage["id"] for stage in got["stages"]] == ["ask"]
+    assert got["error"]["stage"] == "ask"
+
+
 def test_wrong_use(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("name: x\nstages: [", "--check") == 2
     assert main(["run", "nowhere.yaml", "--check"]) == 2
