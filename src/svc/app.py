@@ -48,6 +48,7 @@ from svc.stores.aside import Aside
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.placing import unpacked
 from svc.stores.opening import database_url, open_database
 from svc.stores.shared import SharedCounters
 from svc.telemetry import LineWriter
@@ -305,7 +306,7 @@ async def _books(settings: Settings) -> AsyncIterator[Aside]:
 
 @contextlib.asynccontextmanager
 async def _speech(settings: Settings, keyring: Keyring) -> AsyncIterator[Speech]:
-    speech = Speech(settings, keyring)
+    speech = Speech(settings, keyring, functools.partial(unpacked, settings.registry_root))
     speech.start()
     try:
         yield speech

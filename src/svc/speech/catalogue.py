@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from svc.wire.speech import Config
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+Unpack = Callable[[str], Path | None]
+"""The folder of a bundle that the registry has and that nobody has unpacked yet, by its reference."""
+
 
 class Catalogue:
     """Looks at the disk each time, so that a model that was just added is there at once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, unpack: Unpack) -> None:
+        self._unpack = unpack
         self._default = settings.speech.default_model
         self._models = settings.home / "models"
         self._registry = settings.registry_root
@@ -67,9 +72,8 @@ class Catalogue:
         names = [path.name for path in versions]
         if version and version != "latest":
             names = [version] if version in names else [each for each in names if each.startswith(f"{version}.")]
-        if (chosen := newest(names)) is None:
-            raise unknown
-        found = _content(self._registry / identifier / chosen)
+        chosen = newest(names)
+        found = _content(self._registry / identifier / chosen) if chosen else self._unpack(wanted)
         if found is None:
             raise unknown
         return found

@@ -10,7 +10,7 @@ from svc.errors import ModelNotFound, PermissionDenied, SvcError
 from svc.security import Key, Keyring
 from svc.settings import Settings
 from svc.speech.audio import LIVE, Format
-from svc.speech.catalogue import Catalogue
+from svc.speech.catalogue import Catalogue, Unpack
 from svc.speech.pool import Pool, Seat
 from svc.speech.process import Listener
 from svc.wire.speech import Config
@@ -34,12 +34,12 @@ class Running(Protocol):
 class Service:
     """Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, keyring: Keyring) -> None:
+    def __init__(self, settings: Settings, keyring: Keyring, unpack: Unpack) -> None:
         self.settings = settings.speech
         self.keyring = keyring
         self.pool = Pool(settings.speech.workers, settings.speech.max_sessions)
         self.sessions: set[Running] = set()
-        self._catalogue = Catalogue(settings)
+        self._catalogue = Catalogue(settings, unpack)
         self._warming: asyncio.Task[None] | None = None
 
     def start(self) -> None:

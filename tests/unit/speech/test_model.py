@@ -96,7 +96,7 @@ def home(tmp_path) -> Path:
 
 def catalogue(home: Path, *dirs: str) -> Catalogue:
     speech = SpeechSettings(default_model="talk", model_dirs=dirs)
-    return Catalogue(Settings(home=home, speech=speech))
+    return Catalogue(Settings(home=home, speech=speech), lambda reference: None)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +150,9 @@ def test_only_allowed_folders(home, tmp_path):
             catalogue(home).choose(Config(model_dir=str(wanted)))
     assert catalogue(home).choose(Config(model_dir=str(home / "models" / "bare")))[0].name == "bare"
     assert catalogue(home, str(tmp_path / "elsewhere")).choose(Config(model_dir=str(outside)))[0].name == "m"
+
+
+def test_a_bundle_that_nobody_has_unpacked(home):
+    made = folder(home / "made", "model.bin", "config.json")
+    catalogue = Catalogue(Settings(home=home), {"fresh@1": made}.get)
+    assert catalogue._installed("fresh@1") == made

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from svc.bundles.digest import sha256_of
 from svc.bundles.pack import pack
-from svc.bundles.platform import ANY
+from svc.bundles.platform import ANY, fallbacks
+from svc.bundles.reference import choose, parse
+from svc.errors import SvcError
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.locks import held, stripe
 from svc.stores.bundles.unpacking import write_manifest
@@ -58,6 +60,19 @@ def ensure(content: Path, root: Path) -> None:
         if entry is not None and store.is_whole(entry):
             return
     place(content, root)
+
+
+def unpacked(root: Path, reference: str) -> Path | None:
+    """The folder of a bundle that is in the root, unpacked if need be. None when there is none, or it is not sound."""
+    if not root.is_dir():
+        return None
+    try:
+        wanted = parse(reference)
+        with FolderStore(root) as store:
+            entry = choose(wanted, store.entries(wanted.model_id), fallbacks())
+            return store.unpack(entry) if entry else None
+    except SvcError:
+        return None
 
 
 def remove(key: str, root: Path) -> bool:
