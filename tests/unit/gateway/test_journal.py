@@ -1,0 +1,102 @@
+"""The journal on a disk that fills up, and the taking in of what lies there."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from svc.gateway.intake import Intake, take_left_behind
+from svc.gateway.journal import Journal
+from svc.stores.base import Entry
+from svc.stores.sqlite import SqliteDatabase
+
+
+def line(id: str) -> bytes:
+    entry = Entry(
+        time="2026-03-04T10:20:30.456Z",
+        request_id=id,
+        key_id="k",
+        key_name="n",
+        endpoint="/v1/chat/completions",
+        attempts=1,
+        status="ok",
+        http_status=200,
+        latency_ms=1.0,
+    )
+    return msgspec.json.encode(entry) + b"\n"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    found = SqliteDatabase(tmp_path / "svc.db")
+    found.migrate()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    found = Journal(tmp_path / "journal", limit=10**9)
+    found.open()
+    yield found
+    found.close()
+
+
+def ids(database: SqliteDatabase) -> set[str]:
+    return {entry.request_id for entry in database.entries()}
+
+
+def test_a_disk_that_is_full_and_then_is_not(journal: Journal, database: SqliteDatabase, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(line("r00")) * 3 + 10, before[1]))  # the fourth is cut within
+    try:
+        for number in range(10):
+            journal.append(line(f"r{number:02d}"))
+        assert journal.full
+        assert journal.path.read_bytes() == b"".join(line(f"r{number:02d}") for number in range(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.recover()
+    assert not journal.full
+    assert journal.lost == 0
+    journal.append(line("last"))
+    journal.close()
+    take_left_behind(tmp_path / "journal", database)
+    assert ids(database) == {*(f"r{number:02d}" for number in range(10)), "last"}
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    (folder / "1-1.journal").write_bytes(line("a") + b"{nonsense\n\xff\xfe\n\n" + line("b") + line("torn")[:-20])
+    (folder / "2-1.journal").write_bytes(b"")
+    take_left_behind(folder, database)
+    assert ids(database) == {"a", "b"}
+    assert list(folder.iterdir()) == []
+
+
+def test_a_journal_that_is_being_written_is_left_alone(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path
+) -> None:
+    journal.append(line("a"))
+    take_left_behind(tmp_path / "journal", database)
+    assert journal.path.exists()
+    assert ids(database) == set()
+
+
+def test_its_own_journal_is_taken_bit_by_bit(journal: Journal, database: SqliteDatabase, tmp_path: Path) -> None:
+    intake = Intake(tmp_path / "journal", database, journal=journal)
+    journal.append(line("a"))
+    intake.take_all()
+    journal.append(line("b"))
+    journal.open()
+    journal.append(line("c"))
+    intake.take_all()
+    assert ids(database) == {"a", "b", "c"}
+    assert intake.taken == 3
+    assert list((tmp_path / "journal").iterdir()) == [journal.path]
