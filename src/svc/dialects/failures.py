@@ -87,7 +87,7 @@ def error_of(failed: StreamFailed) -> SvcError:
         return RateLimited(failed.message)
     if failed.status == InvalidRequest.status:
         return InvalidRequest(failed.message)
-    return ProviderFailed(failed.message)
+    return ProviderFailed(failed.message, told=True)
 
 
 def cut_short() -> ProviderFailed:
