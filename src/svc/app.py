@@ -60,7 +60,7 @@ START_TIMEOUT = 20.0
 """Seconds until the registry answers; what kept it is in the log."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
     """A bound socket; raises UsageError that names the port when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -70,9 +70,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(
-            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for any that is free."
+            f"Cannot listen on {host} port {port}: {reason.rstrip('.')}. Choose another with {option}, or 0 for any."
         ) from error
     listener.setblocking(False)
     return listener

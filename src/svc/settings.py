@@ -16,8 +16,8 @@ from svc.errors import UsageError
 from svc.wire.chat import Quirks
 from svc.wire.production import PRODUCTION_GATEWAY as PRODUCTION_GATEWAY
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Price = Annotated[float, msgspec.Meta(ge=0)]
@@ -30,7 +30,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class GatewaySettings(_Strict, frozen=True):
     """`[gateway]`."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
     port: Port = 3000
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     connect_timeout: Positive = 5

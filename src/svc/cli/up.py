@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key))
     with (
         app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
-        app.listen(found.gateway.host, args.registry_port) as registry,
+        app.listen(found.gateway.host, args.registry_port, option="--registry-port") as registry,
     ):
         for name in _models(found):
             models.add(name)

@@ -26,7 +26,6 @@ from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request
-from svc.wire.problem import encode_problem
 
 MAX_PIPELINED = 16
 """Requests that wait on one connection before reading pauses."""
@@ -266,7 +265,7 @@ class FrontDoor(asyncio.Protocol):
 
     def _is_far_ahead(self) -> bool:
         """The client has sent much in advance: in bytes, or in requests."""
-        size = sum(request.size for request in self._queue) + (self._request.size if self._request else 0)
+        size = sum(request.size for request in (*self._queue, self._request) if request is not None)
         return size > MAX_AHEAD or len(self._queue) > MAX_PIPELINED
 
     # answering
@@ -311,10 +310,8 @@ class FrontDoor(asyncio.Protocol):
         exchange.start(b"".join(request.body) if len(request.body) != 1 else request.body[0])
 
     def _refuse(self, error: SvcError, dialect: Dialect, request_id: str, request: Request) -> None:
-        headers = f"x-request-id: {request_id}\r\n"
-        if request.client_request_id:
-            headers += f"x-client-request-id: {request.client_request_id}\r\n"
-        self.answer(error.status, headers + reply.lines(error.headers), dialect.write_error(error, request_id))
+        headers = reply.ids(request_id, request) + reply.lines(error.headers)
+        self.answer(error.status, headers, dialect.write_error(error, request_id))
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:
@@ -360,11 +357,8 @@ class FrontDoor(asyncio.Protocol):
         if self._busy is not None:  # an answer is under way: no other may be mixed into it
             self.transport.abort()
             return
-        dialect = self._request.dialect if self._request is not None else None
-        request_id = self._plane.new_request_id()
-        body = dialect.write_error(error, request_id) if dialect is not None else encode_problem(error)
-        headers = f"x-request-id: {request_id}\r\nconnection: close\r\n{reply.lines(error.headers)}"
-        self.transport.write(reply.whole(status or error.status, self._plane.date, headers, body))
+        date, request_id = self._plane.date, self._plane.new_request_id()
+        self.transport.write(reply.last(error, status or error.status, date, request_id, self._request))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
         if self.transport.can_write_eof():

@@ -139,7 +139,7 @@ class LocalModel:
             except (OSError, TimeoutError, ValueError) as error:
                 status = f"{type(error).__name__}: {error}"
             if not first.done():
-                reason = (list(self._said) or [status])[-1]
+                reason = next((said for said in reversed(self._said) if said.strip()), status)
                 first.set_exception(CommandFailed(f"The embedded model did not start: {reason[:300]}"))
                 return
             if loop.time() - began > STEADY:

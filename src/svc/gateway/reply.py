@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from svc.errors import SvcError
 from svc.gateway.request import Request
+from svc.wire.problem import encode_problem
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
@@ -28,6 +30,19 @@ def headers(given: str, request: Request, origins: tuple[str, ...]) -> str:
     if origins and request.origin and ("*" in origins or request.origin in origins):
         given += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
     return given
+
+
+def ids(request_id: str, request: Request | None) -> str:
+    """The header lines by which a request can be found again."""
+    echo = request.client_request_id if request is not None else None
+    return f"x-request-id: {request_id}\r\n" + (f"x-client-request-id: {echo}\r\n" if echo else "")
+
+
+def last(error: SvcError, status: int, date: str, request_id: str, request: Request | None) -> bytes:
+    """The refusal of a request that is not read any further, after which the connection closes."""
+    dialect = request.dialect if request is not None else None
+    body = dialect.write_error(error, request_id) if dialect is not None else encode_problem(error)
+    return whole(status, date, f"{ids(request_id, request)}connection: close\r\n{lines(error.headers)}", body)
 
 
 def whole(status: int, date: str, headers: str, body: bytes) -> bytes:
