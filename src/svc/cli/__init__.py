@@ -85,7 +85,7 @@ def _overview() -> str:
     verbs = plugins.names("cli")
     width = max(map(len, verbs), default=0)
     lines = [f"  {verb:<{width}}  {plugins.summary('cli', verb)}" for verb in verbs]
-    head = (svc.__doc__ or "").strip()
+    head = (svc.__doc__ or "").strip().partition("\n")[0]
     return "\n".join(
         [
             head,
