@@ -49,7 +49,7 @@ from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.placing import unpacked
-from svc.stores.opening import database_url, open_database
+from svc.stores.opening import open_state
 from svc.stores.shared import SharedCounters
 from svc.telemetry import LineWriter
 
@@ -265,7 +265,6 @@ async def _serve(
 
 @contextlib.asynccontextmanager
 async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None) -> AsyncIterator[Plane]:
-    url = database_url(settings.environ, settings.home)
     offers: list[Offer] = []
     for provider in providers_of(settings):
         offers += offers_of(provider)
@@ -274,8 +273,8 @@ async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: S
         tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
     )
     router = Router(offers, settings.routing.fallbacks)
-    issued = IssuedKeys(open_database(url))
-    ledger = Ledger(settings.home, settings.ledger, open_database(url), offers)
+    issued = IssuedKeys(open_state(settings.environ, settings.home))
+    ledger = Ledger(settings.home, settings.ledger, open_state(settings.environ, settings.home), offers)
     gate = Gate(settings.limits, shared.open() if shared else SharedCounters(), ledger.prices, books)
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
@@ -297,7 +296,7 @@ async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: S
 
 @contextlib.asynccontextmanager
 async def _books(settings: Settings) -> AsyncIterator[Aside]:
-    books = Aside(open_database(database_url(settings.environ, settings.home)), "books")
+    books = Aside(open_state(settings.environ, settings.home), "books")
     try:
         yield books
     finally:

@@ -107,8 +107,8 @@ def _check(key: StoredKey) -> None:
             raise UsageError(f"{name} is a number from 1; leave it out for no limit.")
     if key.budget_usd is not None and not 0 < key.budget_usd < 1e9:
         raise UsageError("A budget is an amount of USD above 0; leave it out for none.")
-    if key.expires is not None and not 0 < key.expires < 1e11:
-        raise UsageError("The time of expiry makes no sense.")
+    if key.expires is not None and not time.time() < key.expires < 1e11:
+        raise UsageError("The time of expiry lies in the past, or too far ahead.")
     if len(key.tags) > 32 or any(len(name) > 64 or len(value) > 256 for name, value in key.tags.items()):
         raise UsageError("A key has at most 32 tags, of 64 characters each and values of 256.")
 

@@ -5,6 +5,7 @@ The keys of the file are those of decisions.md, section 7; times in seconds, siz
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -162,6 +163,8 @@ class Settings(FileSettings, frozen=True):
     home: Path = Path("~/.svc")
     api_keys: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
+    path: Path | None = None
+    """The file that was read."""
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"  # never the keys, nor the environment
@@ -171,17 +174,37 @@ class Settings(FileSettings, frozen=True):
         """Where bundles lie."""
         return Path(self.environ.get("SVC_REGISTRY_ROOT") or self.home / "registry").expanduser()
 
+    def where(self, table: str, name: str) -> str:
+        """`svc.toml, line 12`, or as much of it as is known, of a name that stands below the head of a table."""
+        if self.path is None:
+            return "settings"
+        below = False
+        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            below = below or table in line
+            if below and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line.partition("#")[0]):
+                return f"{self.path}, line {number}"
+        return str(self.path)
+
 
 def load(
-    environ: Mapping[str, str], *, config: str | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None
+    environ: Mapping[str, str],
+    *,
+    config: str | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
     """Settings of this process; `overrides` are tables of values from the command line (None is "not given").
+
+    `defaults` hold where the file says nothing.
 
     Raises UsageError that names the file and the key.
     """
     home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
     path = _find_file(config, home)
     tables = _read(path) if path else {}
+    for table, values in (defaults or {}).items():
+        said = tables.get(table, {})
+        tables = {**tables, table: {**values, **said}} if isinstance(said, dict) else tables
     if port := environ.get("PORT"):
         tables = _put(tables, "gateway", {"port": _integer("PORT", port)})
     for table, values in (overrides or {}).items():
@@ -189,7 +212,7 @@ def load(
     parsed = _convert(tables, str(path) if path else "settings")
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
     fields = {name: getattr(parsed, name) for name in FileSettings.__struct_fields__}
-    return Settings(**fields, home=home, api_keys=keys, environ=environ)
+    return Settings(**fields, home=home, api_keys=keys, environ=environ, path=path)
 
 
 def _find_file(config: str | None, home: Path) -> Path | None:

@@ -102,6 +102,10 @@ def test_cors_when_it_is_set(start_gateway: StartGateway) -> None:
         assert got.headers["access-control-allow-origin"] == "https://app.example"
     refused = started.chat(headers={"origin": "https://app.example", "authorization": "Bearer no"})
     assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, "https://app.example")
+    hot = started.chat(headers={"origin": "https://app.example"}).headers["access-control-expose-headers"]
+    cold = started.request("GET", "/v1/models", headers={"origin": "https://app.example"})
+    assert cold.headers["access-control-expose-headers"] == hot
+    assert {"x-request-id", "retry-after", "x-ratelimit-remaining-tokens"} <= set(hot.split(", "))
     other = started.chat(headers={"origin": "https://evil.example"})
     assert other.headers.get("access-control-allow-origin") is None
 

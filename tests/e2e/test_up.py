@@ -194,6 +194,13 @@ def test_a_port_in_use_is_named(up: tuple[Up, str]) -> None:
         assert port in result.stderr
 
 
+def test_a_second_one_with_the_same_state_is_refused(up: tuple[Up, str]) -> None:
+    result = run("up", "--port", "0", "--registry-port", "0", home=up[0].home, env=up[0].env)
+    assert (result.returncode, result.stdout) == (2, "")
+    (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
+    assert gateway in result.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly_and_keeps_its_key(
     model_home: Path, speech_model: None, tmp_path: Path, number: signal.Signals

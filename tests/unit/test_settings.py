@@ -70,3 +70,10 @@ def test_keys_come_from_the_environment() -> None:
 def test_a_port_that_is_no_number() -> None:
     with pytest.raises(UsageError, match="PORT"):
         settings.load({"PORT": "http"})
+
+
+@pytest.mark.parametrize(("text", "enabled"), [("", True), ("[local]\nenabled = false", False), ("[local]", True)])
+def test_a_default_of_the_command_gives_way_to_the_file(tmp_path: Path, text: str, enabled: bool) -> None:
+    (tmp_path / "svc.toml").write_text(text)
+    found = settings.load({}, config=str(tmp_path / "svc.toml"), defaults={"local": {"enabled": True}})
+    assert found.local.enabled is enabled

@@ -1,27 +1,49 @@
 """What `svc up` leaves in the state folder, so that other commands of the same person find it. No verb.
 
 $SVC_HOME/api_key        made once, for its owner's eyes alone
+$SVC_HOME/up.lock        held (flock) while it runs; the kernel lets go of it however the process ends
 $SVC_HOME/gateway.json   {"url", "pid"} while it runs; what a killed process left behind is not believed
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from svc.errors import UsageError
 from svc.security import new_secret
+from svc.stores.home import prepare
 
+REGISTRY_PORT = 8080
 _KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """While the context is, no other `svc up` uses the state folder. Raises UsageError that names the one that does."""
+    prepare(home)
+    file = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            url = find(home)
+            state = f"runs at {url} already" if url else "is starting already"
+            raise UsageError(f"svc up {state} with {home}: stop it, or set SVC_HOME to another folder.") from None
+        yield
+    finally:
+        os.close(file)
 
 
 def make_key(home: Path) -> str:
     """The API key of this machine, made when there is none yet. Raises UsageError when the file holds none."""
     path = home / "api_key"
-    home.mkdir(parents=True, exist_ok=True)
+    prepare(home)
     if not path.exists():
         draft = home / f"api_key.{os.getpid()}"
         draft.unlink(missing_ok=True)

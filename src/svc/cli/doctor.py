@@ -21,15 +21,15 @@ from typing import Literal
 import msgspec
 
 from svc import settings
+from svc.cli import _running
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
-from svc.gateway.providers import providers_of
+from svc.gateway.providers import key_variables, providers_of
 from svc.recipes import make, recipe
 from svc.settings import Settings
 
 PROBE_SECONDS = 3.0
 EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
-VENDORS = {"openai": "PROVIDER_A_API_KEY", "anthropic": "PROVIDER_B_API_KEY", "groq": "PROVIDER_C_API_KEY"}
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -76,8 +76,10 @@ def _examine(config: str | None) -> Iterator[Finding]:
         yield _model(name, loaded)
     yield from _providers(loaded)
     yield _client_keys(loaded)
-    yield _port("gateway port", loaded.gateway.host, loaded.gateway.port)
-    yield _port("registry port", loaded.gateway.host, 8080)
+    running = _running.find(loaded.home)
+    yield _up(running)
+    yield _port("gateway port", loaded.gateway.host, loaded.gateway.port, running)
+    yield _port("registry port", loaded.gateway.host, _running.REGISTRY_PORT, running)
 
 
 def _home(home: Path) -> Finding:
@@ -109,7 +111,7 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("providers", "bad", error.message, "mend the entry in svc.toml, or the variable")
         return
-    for name, variable in VENDORS.items():
+    for name, (variable, *_) in key_variables().items():
         if name not in providers:
             yield Finding(f"provider {name}", "off", "has no key, so it is not offered", f"set {variable}")
     for name, provider in providers.items():
@@ -142,13 +144,21 @@ def _client_keys(loaded: Settings) -> Finding:
     )
 
 
-def _port(what: str, host: str, port: int) -> Finding:
+def _up(running: str | None) -> Finding:
+    if running is None:
+        return Finding("svc up", "off", "does not run", "svc up starts it")
+    return Finding("svc up", "ok", f"runs at {running}")
+
+
+def _port(what: str, host: str, port: int, running: str | None) -> Finding:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
+            if running:
+                return Finding(what, "ok", f"{port} is taken, and svc up runs")
             mend = "svc may be running already; else choose another with --port or --registry-port"
             return Finding(what, "off", f"{port}: {error.strerror}", mend)
     return Finding(what, "ok", f"{port} is free")

@@ -15,9 +15,10 @@ import sys
 
 from svc import app, settings, telemetry, workers
 from svc.gateway.intake import take_left_behind
+from svc.gateway.providers import providers_of
 from svc.settings import Settings
 from svc.stores.base import StoreDown
-from svc.stores.opening import database_url, open_database
+from svc.stores.opening import open_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _take_left_behind(found: Settings) -> None:
     """What a gateway that was killed had noted: budgets are counted from it."""
-    database = open_database(database_url(found.environ, found.home))
+    database = open_state(found.environ, found.home)
     try:
         take_left_behind(found.home / "journal", database)
     except StoreDown as error:
@@ -61,6 +62,7 @@ def _take_left_behind(found: Settings) -> None:
 
 
 def _supervise(found: Settings, args: argparse.Namespace) -> int:
+    providers_of(found)  # what is wrong with the configuration is said once, before any worker starts
     listeners = workers.listen_together(found.gateway.host, found.gateway.port, found.gateway.workers)
     options = [f"--config={args.config}"] if args.config is not None else []
     counters = found.home / "run" / f"counters-{os.getpid()}"

@@ -22,7 +22,7 @@ from svc.cli import base
 from svc.errors import UsageError
 from svc.security import SCOPES
 from svc.stores.base import Database, StoredKey, midnight
-from svc.stores.opening import database_url, open_database
+from svc.stores.opening import open_state
 
 GRACE_SECONDS = 86400.0
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the action."""
-    database = open_database(database_url(os.environ, base.home()))
+    database = open_state(os.environ, base.home())
     try:
         database.migrate()
         return {"create": _create, "ls": _ls, "rotate": _rotate, "revoke": _revoke}[args.action](database, args)

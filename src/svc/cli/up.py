@@ -24,26 +24,33 @@ from svc.cli import _running, models
 from svc.gateway import local
 from svc.settings import Settings
 
-REGISTRY_PORT = 8080
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options override the environment and the configuration file."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port of the gateway (default $PORT or 3000; 0 takes a free one)")
-    parser.add_argument("--registry-port", type=int, default=REGISTRY_PORT, help="port of the registry (default 8080)")
+    parser.add_argument(
+        "--registry-port", type=int, default=_running.REGISTRY_PORT, help="port of the registry (default 8080)"
+    )
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serves until Ctrl-C or SIGTERM."""
-    overrides = {"gateway": {"host": args.host, "port": args.port}, "local": {"enabled": local.installed()}}
-    found = settings.load(os.environ, config=args.config, overrides=overrides)
+    given = {"gateway": {"host": args.host, "port": args.port}}
+    usual = {"local": {"enabled": local.installed()}}
+    found = settings.load(os.environ, config=args.config, overrides=given, defaults=usual)
+    with _running.alone(found.home):
+        _serve(found, args.registry_port)
+    return 0
+
+
+def _serve(found: Settings, registry_port: int) -> None:
     key = _running.make_key(found.home)
     found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key))
     with (
         app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
-        app.listen(found.gateway.host, args.registry_port, option="--registry-port") as registry,
+        app.listen(found.gateway.host, registry_port, option="--registry-port") as registry,
     ):
         for name in _models(found):
             models.add(name)
@@ -51,11 +58,10 @@ def run(args: argparse.Namespace) -> int:
             app.serve_both(found, gateway, registry, lambda *addresses: _announce(found, key, *addresses))
         finally:
             _running.forget(found.home)
-    return 0
 
 
 def _models(found: Settings) -> list[str]:
-    if not found.local.enabled:
+    if not local.installed():
         print("svc: there is no embedded model here: pip install 'svc[local]'", file=sys.stderr)
     speech = find_spec("sherpa_onnx") is not None
     return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech

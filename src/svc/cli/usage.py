@@ -18,7 +18,7 @@ from svc.cli import base
 from svc.errors import InvalidRequest, UsageError
 from svc.gateway.intake import take_left_behind
 from svc.gateway.usage import MAX_ENTRIES, query
-from svc.stores.opening import database_url, open_database
+from svc.stores.opening import open_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         asked = query(given)
     except InvalidRequest as error:
         raise UsageError(f"--{error.message}") from error
-    database = open_database(database_url(os.environ, base.home()))
+    database = open_state(os.environ, base.home())
     try:
         database.migrate()
         take_left_behind(base.home() / "journal", database)

@@ -25,8 +25,8 @@ log = logging.getLogger("svc.ledger")
 
 PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
-PATIENCE = 5.0
-"""After the start: so long the price list is waited for, which is fetched once a day."""
+PATIENCE = 1.0
+"""After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
 BATCH_BYTES = 2 * 1024 * 1024
 """Read at once: some 5,000 entries, one transaction."""

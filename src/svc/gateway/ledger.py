@@ -79,7 +79,7 @@ class Ledger:
 
     async def _run(self) -> None:
         if self.prices.wanted:
-            self.prices.learn(await pricelist.fetch(self.prices.wanted, self._home / "cache"))
+            await pricelist.fetch(self.prices.wanted, self._home / "cache", self.prices.learn)
         while True:
             await asyncio.sleep(RECOVER_SECONDS)
             if self.journal.full:

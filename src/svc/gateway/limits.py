@@ -9,7 +9,6 @@ A request that no limit can ever let through is the client's fault (400); any ot
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
@@ -29,8 +28,6 @@ log = logging.getLogger("svc.limits")
 
 NANO = 1e9
 MAX_RETRY = 120.0
-PRICE_SECONDS = 5.0
-"""After the start: so long a request under a budget waits for the price list."""
 _WORDS = {
     "requests": "The limit of {} requests a minute is reached.",
     "tokens": "The limit of {} tokens a minute is reached.",
@@ -110,7 +107,7 @@ class Gate:
             most = Usage(prompt_tokens=prompt, completion_tokens=longest)
             nanos = self._dearest(chain, most) if budget else 0
         _check_alone(limits, tokens, nanos)
-        if budget and (not self._prices.complete or self._counters.needs_spent(limits)):
+        if budget and self._counters.needs_spent(limits):
             self._spawn(self._ask(key, limits, tokens, lambda: self._dearest(chain, most), then))
         else:
             then(self._take(key, limits, tokens, nanos))
@@ -134,9 +131,7 @@ class Gate:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, key: Key, limits: Limits, tokens: int, price: Callable[[], int], then: Then) -> None:
-        """The key's first request here: what has it spent already? And what does a token cost?"""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._prices.told.wait(), PRICE_SECONDS)
+        """The key's first request here: what has it spent already?"""
         try:
             spent = await self._books.ask(lambda database: database.spent({key.id: float(limits.start)}))
             self._counters.begin(limits, round(spent[key.id] * NANO))

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -25,15 +26,23 @@ Found = dict[tuple[str, str], Price]
 _rows = msgspec.json.Decoder(list[tuple[str, str, Price]])
 
 
-async def fetch(wanted: list[Wanted], folder: Path) -> Found:
-    """The prices that are known; none when the package is missing or fails, which is logged."""
+async def fetch(wanted: list[Wanted], folder: Path, learn: Callable[[Found], None]) -> None:
+    """Tells the prices that are known: kept ones at once, and new ones when those are old.
+
+    None are told when the package is missing or fails, which is logged.
+    """
     path = await asyncio.to_thread(_path, wanted, folder)
-    text = await asyncio.to_thread(_kept, path)
-    if text is None:
+    text, age = await asyncio.to_thread(_kept, path)
+    if text is not None:
+        learn(_found(text))
+    if text is None or age > DAY:
         text = await _asked(wanted)
-        if text is None:
-            return {}
-        await asyncio.to_thread(_keep, path, text)
+        learn(_found(text or b"[]"))
+        if text is not None:
+            await asyncio.to_thread(_keep, path, text)
+
+
+def _found(text: bytes) -> Found:
     return {(provider, model): price for provider, model, price in _rows.decode(text)}
 
 
@@ -69,15 +78,14 @@ def _path(wanted: list[Wanted], folder: Path) -> Path:
     return folder / f"prices-{asked}.json"
 
 
-def _kept(path: Path) -> bytes | None:
+def _kept(path: Path) -> tuple[bytes | None, float]:
+    """What was kept, if it can be read, and its age in seconds."""
     try:
-        if time.time() - path.stat().st_mtime > DAY:
-            return None
-        text = path.read_bytes()
+        text, age = path.read_bytes(), time.time() - path.stat().st_mtime
         _rows.decode(text)
     except (OSError, msgspec.MsgspecError):
-        return None
-    return text
+        return None, 0.0
+    return text, age
 
 
 def _keep(path: Path, text: bytes) -> None:

@@ -1,13 +1,14 @@
 """What tokens cost. Prices come from configuration, else from the package genai-prices. No look at any clock.
 
 That package takes 28 MB and a quarter of a second to load, so it is asked once, by `pricelist` in a process of its
-own, for the models that are offered; a request costs a few multiplications.
+own, for the models that are offered; a request costs a few multiplications. Until it has answered, the built-in models
+have the prices of `prices.json`, so nothing waits for it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
+from importlib import resources
 
 import msgspec
 
@@ -47,6 +48,7 @@ class Prices:
     """The price of each model that is offered, by provider and the model's name here."""
 
     def __init__(self, offers: Iterable[Offer]) -> None:
+        self._given: dict[tuple[str, str], Price] = {}
         self._prices: dict[tuple[str, str], Price] = {}
         self.wanted: list[tuple[str, str, str, str]] = []
         """Provider, model here, model there, base address: of what configuration gives no price for."""
@@ -54,23 +56,27 @@ class Prices:
             model, provider = offer.model, offer.provider
             if model.input_price is not None or model.output_price is not None:
                 price = Price(model.input_price or 0.0, model.output_price or 0.0)
-                self._prices[provider.name, model.id] = price
+                self._given[provider.name, model.id] = price
             else:
                 self.wanted.append((provider.name, model.id, offer.target.model, provider.address.geturl()))
-        self.told = asyncio.Event()
-        """The price list has answered, or nobody needs to ask it."""
-        if not self.wanted:
-            self.told.set()
-
-    @property
-    def complete(self) -> bool:
-        return self.told.is_set()
+        shipped = _shipped() if self.wanted else {}
+        known = {(name, here): shipped.get((name, there)) for name, here, there, _ in self.wanted}
+        self._prices = {at: price for at, price in known.items() if price is not None} | self._given
+        self.complete = len(self._prices) == len(self._given) + len(self.wanted)
+        """Every price that can be known is."""
 
     def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
         """What the price list had; other models stay without a price."""
-        self._prices = {**found, **self._prices}
-        self.told.set()
+        self._prices |= {**found, **self._given}
+        self.complete = True
 
     def of(self, provider: str | None, model: str | None) -> Price | None:
         """None where it is not known, or not yet."""
         return self._prices.get((provider or "", model or ""))
+
+
+def _shipped() -> dict[tuple[str, str], Price]:
+    """Of the built-in models, by provider and the model's name there."""
+    text = resources.files("svc.gateway").joinpath("prices.json").read_bytes()
+    rows = msgspec.json.decode(text, type=list[tuple[str, str, Price]])
+    return {(provider, model): price for provider, model, price in rows}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -73,9 +74,10 @@ def providers_of(settings: Settings) -> list[Provider]:
     configured = {entry.name: entry for entry in settings.providers}
     if len(configured) != len(settings.providers):
         raise UsageError("Two [[providers]] entries have the same name.")
+    builtins = [(builtin, _merge(builtin, configured.pop(builtin.name, None))) for builtin in _builtin()]
+    _check_fallbacks(settings, [*(entry for _, entry in builtins), *configured.values()])
     found = []
-    for builtin in _builtin():
-        entry = _merge(builtin, configured.pop(builtin.name, None))
+    for builtin, entry in builtins:
         key = settings.environ.get(f"PROVIDER_{builtin.letter}_API_KEY") or _key(entry, settings.environ)
         url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
         found += _accounts(entry, url or entry.base_url, [key] if key else [], settings.environ)
@@ -83,6 +85,18 @@ def providers_of(settings: Settings) -> list[Provider]:
         key = _key(entry, settings.environ)
         found += _accounts(entry, entry.base_url, [key] if key or entry.api_key_env is None else [], settings.environ)
     return found
+
+
+def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
+    """Raises UsageError for a name that no provider has, with a key or without: a typing error would pass unseen."""
+    known = {model.id for entry in entries for model in entry.models or ()} | {settings.local.model}
+    for name, others in settings.routing.fallbacks.items():
+        for each in (name, *others):
+            if each not in known:
+                near = difflib.get_close_matches(each, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                place = settings.where("fallbacks", each)
+                raise UsageError(f"{place}: [routing.fallbacks] names a model that no provider has: {each!r}{hint}")
 
 
 def _accounts(

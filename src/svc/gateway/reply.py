@@ -10,7 +10,13 @@ from svc.gateway.request import Request
 from svc.wire.problem import encode_problem
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-_EXPOSED = "access-control-expose-headers: x-request-id, x-svc-provider, x-svc-attempts, x-svc-dropped, retry-after\r\n"
+EXPOSED = (
+    *("x-request-id", "x-client-request-id", "x-svc-provider", "x-svc-attempts", "x-svc-dropped", "x-should-retry"),
+    *(f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
+    "retry-after",
+)
+"""Headers that a page in a browser may read."""
+_EXPOSED = f"access-control-expose-headers: {', '.join(EXPOSED)}\r\n"
 SMALL = 2048
 SIZE_LINES = tuple(b"%x\r\n" % size for size in range(SMALL))
 """What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer
+from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
 from svc.security import Key, bearer
@@ -160,7 +162,8 @@ def error_response(error: SvcError) -> Response:
 def _middleware(plane: Plane) -> list[Middleware]:
     found = [Middleware(RequestId, plane=plane)]
     if origins := plane.settings.gateway.cors_origins:
-        found.append(Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]))
+        cors = functools.partial(CORSMiddleware, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
+        found.append(Middleware(cors, allow_origins=list(origins)))
     return found
 
 

@@ -7,12 +7,19 @@ from pathlib import Path
 
 from svc import plugins
 from svc.errors import UsageError
+from svc.stores import home as state
 from svc.stores.base import Database
 
 
 def database_url(environ: Mapping[str, str], home: Path) -> str:
     """`SVC_DATABASE_URL`, else a file in the state folder."""
     return environ.get("SVC_DATABASE_URL") or f"sqlite:///{home.absolute() / 'svc.db'}"
+
+
+def open_state(environ: Mapping[str, str], home: Path) -> Database:
+    """This process's database, not yet connected; its state folder is made, or closed to others. Raises OSError."""
+    state.prepare(home)
+    return open_database(database_url(environ, home))
 
 
 def open_database(url: str) -> Database:

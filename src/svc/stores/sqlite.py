@@ -30,8 +30,11 @@ class SqliteDatabase(Sql):
 
     def _connect(self) -> sqlite3.Connection:
         if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = not self._path.exists()
             db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            if new:  # by its path: closing any descriptor of ours would drop SQLite's locks; its side files follow suit
+                self._path.chmod(0o600)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             self._db = db

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,10 @@ def test_both_secrets_are_valid_after_a_rotation(gateway: Gateway) -> None:
 
 
 def test_an_expired_key(gateway: Gateway) -> None:
-    made = create(gateway, "--name", "old", "--expires", "2020-01-01T00:00:00Z")
-    assert chat(gateway, made["key"]) == 401
+    soon = datetime.fromtimestamp(time.time() + 1.5, UTC).isoformat()
+    made = create(gateway, "--name", "old", "--expires", soon)
+    assert chat(gateway, made["key"]) == 200
+    until(lambda: chat(gateway, made["key"]) == 401, 3.0)
 
 
 def test_a_key_for_some_models_only(gateway: Gateway) -> None:
@@ -125,6 +128,7 @@ def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
         (["--name", "a", "--budget-usd", "nan"], "budget"),
         (["--name", "a", "--budget-period", "day"], "--budget-usd"),
         (["--name", "a", "--expires", "soon"], "soon"),
+        (["--name", "a", "--expires", "2020-01-01T00:00:00Z"], "past"),
         (["--name", "a", "--tag", "x"], "NAME=VALUE"),
         ([], "--name"),
     ],
@@ -134,6 +138,16 @@ def test_wrong_use(tmp_path: Path, options: list[str], named: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_state_folder_is_closed_to_others(tmp_path: Path) -> None:
+    home = tmp_path / "svc"
+    assert run("keys", "create", "--name", "a", home=tmp_path).returncode == 0
+    assert (home.stat().st_mode & 0o777, (home / "svc.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    home.chmod(0o755)
+    (home / "svc.db").chmod(0o644)
+    assert run("keys", "ls", home=tmp_path).returncode == 0
+    assert (home.stat().st_mode & 0o777, (home / "svc.db").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
 def test_an_unknown_id(tmp_path: Path) -> None:

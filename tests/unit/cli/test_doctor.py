@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli import main
+from svc.cli import _running, main
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +52,13 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         monkeypatch.setenv("PORT", str(server.getsockname()[1]))
         assert main(["doctor", "--json"]) == 0
     assert findings(capsys)["gateway port"]["state"] == "off"
+
+
+def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main(["doctor", "--json"]) == 0
+    assert findings(capsys)["svc up"]["state"] == "off"
+    with _running.alone(home / "home"):
+        _running.remember(home / "home", "http://127.0.0.1:5/v1")
+        assert main(["doctor", "--json"]) == 0
+    found = findings(capsys)["svc up"]
+    assert (found["state"], found["says"]) == ("ok", "runs at http://127.0.0.1:5/v1")

@@ -21,6 +21,7 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert _running.make_key(home) == key == _running.read_key(home)
     assert (home / "api_key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in home.iterdir()] == ["api_key"]
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_key_that_others_could_read_is_closed_again(tmp_path: Path) -> None:
@@ -75,3 +76,29 @@ def test_the_note_of_a_dead_process_is_not_believed(tmp_path: Path) -> None:
     dead.wait()
     (tmp_path / "gateway.json").write_text(json.dumps({"url": "http://127.0.0.1:2/v1", "pid": dead.pid}))
     assert _running.find(tmp_path) is None
+
+
+def hold(home: Path) -> subprocess.Popen[str]:
+    code = (
+        "import sys, time; from pathlib import Path; from svc.cli import _running\n"
+        f"home = Path({str(home)!r})\n"
+        "with _running.alone(home):\n"
+        "    _running.remember(home, 'http://127.0.0.1:4/v1'); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_one_is_refused_until_the_first_has_died(tmp_path: Path) -> None:
+    first = hold(tmp_path)
+    try:
+        with pytest.raises(UsageError, match="runs at http"), _running.alone(tmp_path):
+            pass
+        assert _running.find(tmp_path) == "http://127.0.0.1:4/v1"
+    finally:
+        first.kill()
+        first.communicate()
+    with _running.alone(tmp_path):
+        assert _running.find(tmp_path) is None

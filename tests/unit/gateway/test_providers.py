@@ -100,6 +100,21 @@ def test_fallbacks_follow_in_order_and_stand_in_for_a_provider_without_a_key(tmp
         found.route("gpt-4o")
 
 
+@pytest.mark.parametrize(
+    ("text", "named", "line"),
+    [
+        ('[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o-mimi"]', "gpt-4o-mimi", 2),
+        ('# gpt-9\n[routing]\nretries = 1\n[routing.fallbacks]\ngpt-9 = ["gpt-4o"]', "gpt-9", 5),
+        ('[routing]\nfallbacks = { "gpt-4o" = [\n  "" ] }', "", 2),
+    ],
+)
+def test_a_fallback_that_nobody_has_is_named_with_its_line(tmp_path: Path, text: str, named: str, line: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {}, text)
+    assert f"svc.toml, line {line}: " in caught.value.message
+    assert repr(named) in caught.value.message
+
+
 def test_a_name_in_a_message_is_harmless(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound) as caught:
         router([]).route("x\r\n\x1b[31m" + "y" * 10_000)

@@ -1,0 +1,65 @@
+"""Prices: known at once for the built-in models, and no other than those of genai-prices."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from svc import settings
+from svc.gateway import pricelist
+from svc.gateway.pricing import Price, Prices
+from svc.gateway.providers import Offer, offers_of, providers_of
+
+KEYS = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
+CUSTOM = """
+[[providers]]
+name = "mine"
+base_url = "http://127.0.0.1:1/v1"
+models = [{ id = "m" }, { id = "n", input_price = 1, output_price = 2 }]
+"""
+
+
+def offers(tmp_path: Path, text: str = "") -> list[Offer]:
+    (tmp_path / "svc.toml").write_text(text)
+    found = providers_of(settings.load(KEYS, config=str(tmp_path / "svc.toml")))
+    return [offer for provider in found for offer in offers_of(provider)]
+
+
+def test_nothing_waits_for_the_price_list(tmp_path: Path) -> None:
+    prices = Prices(offers(tmp_path))
+    assert prices.complete
+    assert prices.of("openai", "gpt-4o-mini") is not None
+
+
+def test_what_is_shipped_is_what_genai_prices_says(tmp_path: Path) -> None:
+    prices = Prices(offers(tmp_path))
+    asked = msgspec.json.encode(prices.wanted)
+    told = subprocess.run([sys.executable, "-m", "svc.gateway.pricebook"], input=asked, capture_output=True, check=True)
+    rows = msgspec.json.decode(told.stdout, type=list[tuple[str, str, Price]])
+    assert len(rows) == 9
+    assert {(name, model): prices.of(name, model) for name, model, _ in rows} == {row[:2]: row[2] for row in rows}
+
+
+def test_the_configuration_has_the_last_word(tmp_path: Path) -> None:
+    prices = Prices(offers(tmp_path, CUSTOM))
+    assert not prices.complete
+    prices.learn({("mine", "n"): Price(7, 7), ("mine", "m"): Price(3, 3), ("openai", "gpt-4o"): Price(4, 4)})
+    assert prices.complete
+    assert [prices.of("mine", "n"), prices.of("mine", "m")] == [Price(1, 2), Price(3, 3)]
+    assert prices.of("openai", "gpt-4o") == Price(4, 4)
+
+
+def test_an_old_list_is_used_until_there_is_a_new_one(tmp_path: Path) -> None:
+    wanted = Prices(offers(tmp_path)).wanted
+    told: list[pricelist.Found] = []
+    asyncio.run(pricelist.fetch(wanted, tmp_path, told.append))
+    assert len(told) == 1
+    (kept,) = tmp_path.glob("prices-*.json")
+    os.utime(kept, (1, 1))
+    asyncio.run(pricelist.fetch(wanted, tmp_path, told.append))
+    asyncio.run(pricelist.fetch(wanted, tmp_path, told.append))
+    assert len(told) == 4
+    assert told[0] == told[1] == told[2] == told[3]
