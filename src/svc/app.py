@@ -33,6 +33,7 @@ from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.routes import application
+from svc.gateway.socket import Socket
 from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
 from svc.gateway.watch import Watch
@@ -257,7 +258,8 @@ async def _serve(
         _plane(settings, writer, books, shared) as plane,
         _speech(settings, plane.keyring) as speech,
     ):
-        app = application(plane, [*speech_routes(speech), *usage_routes(plane, books), *plane.extra])
+        routes = [*speech_routes(speech), *usage_routes(plane, books), *plane.extra]
+        app = application(plane, routes, speech_models=speech.models)
         server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
@@ -321,7 +323,7 @@ def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=functools.partial(FrontDoor, plane, hot),  # type: ignore[arg-type]
-        ws="websockets-sansio",
+        ws=functools.partial(Socket, plane),  # type: ignore[arg-type]
         ws_per_message_deflate=False,  # audio does not get smaller, and it costs memory for each session
         lifespan="off",
         log_config=None,

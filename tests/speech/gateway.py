@@ -22,9 +22,10 @@ PATH = "/v1/audio/transcriptions/stream"
 class Gateway:
     """A running gateway: its address, its process."""
 
-    def __init__(self, address: str, process: subprocess.Popen[str]) -> None:
+    def __init__(self, address: str, process: subprocess.Popen[str], log: Path | None = None) -> None:
         self.address = address
         self.process = process
+        self.log = log
         self.url = address.replace("http", "ws") + PATH
 
     def workers(self) -> list[int]:
@@ -43,13 +44,15 @@ def gateway(folder: Path, config: str = "") -> Iterator[Gateway]:
     """`svc gateway` with the default model and this configuration."""
     (folder / "svc.toml").write_text(config)
     environ = {**os.environ, "SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "svc", "gateway", "--port", "0"], env=environ, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "svc", "gateway", "--port", "0"]
+    log = folder / "log.txt"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        yield Gateway(line.split()[1].removesuffix("/v1"), process)
+        assert line, log.read_text()
+        yield Gateway(line.split()[1].removesuffix("/v1"), process, log)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

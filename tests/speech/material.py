@@ -51,9 +51,9 @@ def clips() -> dict[str, Path]:
 
 def pcm(path: Path) -> bytes:
     """A WAV file as the socket takes it."""
-    format_, samples = read_wav(path.read_bytes())
-    resampler = Resampler(format_.rate)
-    floats = np.concatenate((resampler.push(mono(samples, format_)), resampler.finish()))
+    wav = read_wav(path.read_bytes())
+    resampler = Resampler(wav.format.rate)
+    floats = np.concatenate((resampler.push(mono(wav.samples, wav.format)), resampler.finish()))
     return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()
 
 

@@ -35,6 +35,20 @@ def test_raw_audio_and_a_wav_stream_from_standard_input(gateway: Gateway, clips:
     assert svc(gateway, "-").returncode == 0
 
 
+def test_a_file_that_is_cut_off_is_heard_and_said_to_be(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
+    whole = clips["en-counting"].read_bytes()
+    path = tmp_path / "cut.wav"
+    path.write_bytes(whole[: len(whole) // 2])
+    for done in (svc(gateway, str(path)), svc(gateway, "-", stdin=path.read_bytes())):
+        assert done.returncode == 0
+        assert done.stdout.decode().lower().startswith("one, two")
+        assert "cut off" in done.stderr.decode()
+    path.write_bytes(whole + b"LIST\x80\x3e\0\0" + bytes(range(125, 255)) * 123)  # noise, if it were sound
+    done = svc(gateway, str(path))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert material.errors(material.TEXTS["en-counting"], done.stdout.decode()) <= 1
+
+
 def test_json_has_every_message(gateway: Gateway, clips: dict[str, Path]):
     done = svc(gateway, "--json", str(clips["en-hello-world"]))
     lines = done.stdout.decode().splitlines()

@@ -128,6 +128,15 @@ async def test_folders_that_the_operator_allowed(small: Gateway, tmp_path: Path,
         await client.get("ready")
 
 
+def test_a_default_model_that_is_not_there_is_said_at_the_start(tmp_path: Path, model: Path):
+    with run(tmp_path, '[speech]\ndefault_model = "moonshine-tiny-xx"\n') as gateway:
+        assert gateway.log is not None
+        deadline = time.monotonic() + 10
+        while "moonshine-tiny-xx" not in gateway.log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "svc models" in gateway.log.read_text()
+
+
 async def test_no_room_then_room_again(small: Gateway):
     async with session(small) as one:
         async with session(small) as two:

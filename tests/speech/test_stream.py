@@ -1,6 +1,7 @@
 """Human speech through the real socket, the real model: the words, and the promises about them."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import httpx2
@@ -112,6 +113,37 @@ async def test_no_key_no_upgrade(gateway: Gateway, headers: dict[str, str]):
     assert b'"authentication_error"' in refusal.value.response.body
 
 
+async def test_refused_upgrades_are_json_and_no_fault_of_ours(gateway: Gateway):
+    refused = {
+        "/v1/audio/transcriptions/stream": (401, "authentication_error", {}),
+        "/v1/no/such/socket": (404, "not_found", {"Authorization": f"Bearer {KEY}"}),
+    }
+    for path, (status, code, headers) in refused.items():
+        with pytest.raises(websockets.InvalidStatus) as refusal:
+            async with websockets.connect(gateway.address.replace("http", "ws") + path, additional_headers=headers):
+                pass
+        response = refusal.value.response
+        assert (response.status_code, json.loads(response.body)["error"]["code"]) == (status, code)
+        assert response.headers["x-request-id"]
+    async with httpx2.AsyncClient() as client:  # a handshake without its key
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        answer = await client.get(gateway.address + "/v1/audio/transcriptions/stream", headers=upgrade)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+    assert answer.json()["error"]["code"] == "invalid_request"
+    assert "Sec-WebSocket-Key" in answer.json()["error"]["message"]
+    assert answer.headers["x-request-id"]
+    assert gateway.log is not None
+    assert "uvicorn" not in gateway.log.read_text()
+
+
+async def test_speech_models_are_listed(gateway: Gateway):
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+        listed = {row["id"]: row for row in (await client.get(gateway.address + "/v1/models")).json()["data"]}
+        one = await client.get(gateway.address + "/v1/models/moonshine-tiny-en")
+    assert listed["moonshine-tiny-en"]["owned_by"] == "local"
+    assert one.json() == listed["moonshine-tiny-en"]
+
+
 async def test_upload(gateway: Gateway, clips: dict[str, Path]):
     url = gateway.address + "/v1/audio/transcriptions"
     headers = {"Authorization": f"Bearer {KEY}"}
@@ -122,6 +154,8 @@ async def test_upload(gateway: Gateway, clips: dict[str, Path]):
             answer = await client.post(url, data=form, files=files)
             assert answer.status_code == 200, answer.text
             assert "seven" in answer.text
+        cut = await client.post(url, files={"file": ("speech.wav", clips["en-counting"].read_bytes()[:-40_000])})
+        assert "cut off" in cut.headers["x-svc-warning"]
         refused = await client.post(url, data={"model": "moonshine-tiny-en"}, files={"file": b"no sound"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
         unknown = await client.post(url, data={"model": "none"}, files=files)

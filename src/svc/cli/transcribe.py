@@ -32,7 +32,7 @@ from svc.cli import _running, base
 from svc.client.speech import Listening, listen
 from svc.errors import CommandFailed, InvalidRequest, UsageError
 from svc.settings import PRODUCTION_GATEWAY
-from svc.speech.audio import BYTES_PER_SECOND, LIVE, Format, Joiner, read_wav
+from svc.speech.audio import BYTES_PER_SECOND, LIVE, Format, Joiner, cut_off, read_wav
 
 PIECE = 3200
 """Bytes that are sent at a time: a tenth of a second."""
@@ -145,19 +145,23 @@ async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         with suppress(InvalidRequest):
             read_wav(head)
             break
-    format_, rest = Format(rate), head
+    format_, rest, declared, seen = Format(rate), head, None, 0
     if head[:4] in WAV:
-        format_, samples = read_wav(head)
-        rest = head[len(head) - len(samples) :] if len(samples) % format_.frame == 0 else bytes(samples)
+        wav = read_wav(head)
+        format_, rest, declared = wav.format, head[wav.start :], wav.declared
     convert = _converter(format_)
     joiner = Joiner(format_.frame)
     while rest:
+        rest = rest if declared is None else rest[: declared - seen]  # what comes behind the samples is no sound
+        seen += len(rest)
         whole = convert(joiner.push(rest))
         for place in range(0, len(whole), PIECE):
             yield whole[place : place + PIECE]
-        rest = await queue.get()
+        rest = b"" if seen == declared else await queue.get()
     if whole := convert(b""):
         yield whole
+    if warning := cut_off(format_, seen, declared):
+        print(f"svc: {warning}", file=sys.stderr, flush=True)
 
 
 def _read(source: IO[bytes], queue: asyncio.Queue[bytes], loop: asyncio.AbstractEventLoop) -> None:

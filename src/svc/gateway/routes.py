@@ -60,10 +60,20 @@ class Model(msgspec.Struct, kw_only=True):
     use_case: str | None
 
 
+class SpeechModel(msgspec.Struct, kw_only=True):
+    """A model of this machine that turns speech into text: there is no chat with it."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "local"
+    use_case: str = "speech to text"
+
+
 class ModelList(msgspec.Struct):
     """Interface, "Model list"."""
 
-    data: list[Model]
+    data: list[Model | SpeechModel]
     object: str = "list"
 
 
@@ -99,8 +109,17 @@ class RequestId:
             await error_response(InternalError(words))(scope, receive, send_with_id)
 
 
-def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette:
-    """The cold routes of a gateway; `extra` are those of other rooms."""
+async def _none(key: Key) -> list[str]:
+    return []
+
+
+def application(
+    plane: Plane,
+    extra: list[BaseRoute] | None = None,
+    *,
+    speech_models: Callable[[Key], Awaitable[list[str]]] = _none,
+) -> Starlette:
+    """The cold routes of a gateway; `extra` are those of other rooms, `speech_models` what a key may hear with."""
     created = int(time.time())
 
     async def health(request: Request) -> Response:
@@ -108,18 +127,19 @@ def application(plane: Plane, extra: list[BaseRoute] | None = None) -> Starlette
             return _json(VerboseHealth("ok", __version__, "svc-gateway", plane.degraded()))
         return _json(Health("ok", __version__, "svc-gateway"))
 
-    async def models(request: Request) -> Response:
+    async def listed(request: Request) -> list[Model | SpeechModel]:
         key = await authenticated(plane, request)
-        return _json(
-            ModelList([_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model.id)])
-        )
+        chat = [_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model.id)]
+        return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
+
+    async def models(request: Request) -> Response:
+        return _json(ModelList(await listed(request)))
 
     async def model(request: Request) -> Response:
-        key = await authenticated(plane, request)
         name = request.path_params["id"]
-        for offer in plane.router.offers():
-            if offer.model.id == name and key.may_use(name):
-                return _json(_model(offer, created))
+        for each in await listed(request):
+            if each.id == name:
+                return _json(each)
         raise ModelNotFound(f"The model {shown(name)} is not offered here.", param="model")
 
     async def post_only(request: Request) -> Response:

@@ -240,10 +240,10 @@ def _read_audio(given: str, path: Path | None) -> Sound:
     if path.stat().st_size > MAX_INPUT:
         raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
     try:
-        format_, samples = read_wav(path.read_bytes())
+        wav = read_wav(path.read_bytes())
     except InvalidRequest as error:
         raise UsageError(f"{path}: {error.message}") from None
-    return Sound(format_, bytes(samples))
+    return Sound(wav.format, bytes(wav.samples))
 
 
 def write(pieces: list[Item], path: Path) -> None:

@@ -17,6 +17,8 @@ Encoding = Literal["u8", "s16", "s24", "s32", "f32", "f64"]
 _WIDTHS: dict[Encoding, int] = {"u8": 1, "s16": 2, "s24": 3, "s32": 4, "f32": 4, "f64": 8}
 _INTEGER: dict[int, Encoding] = {8: "u8", 16: "s16", 24: "s24", 32: "s32"}
 _FLOAT: dict[int, Encoding] = {32: "f32", 64: "f64"}
+_UNKNOWN_SIZE = 0x7FFF0000
+"""Writers to a pipe put 0, this or more where the size of the samples belongs; RF64 files have it elsewhere."""
 _PCM, _IEEE_FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 
 
@@ -53,7 +55,35 @@ class Joiner:
         return data[: len(data) - odd] if odd else data
 
 
-def read_wav(data: bytes) -> tuple[Format, memoryview]:
+class Wav(msgspec.Struct, frozen=True):
+    """A WAV file: `samples` is what there is of them, from byte `start` on."""
+
+    format: Format
+    start: int
+    samples: memoryview
+    declared: int | None
+    """Bytes of samples that there should be; None when the file does not say, as one that was written to a pipe."""
+
+    @property
+    def seconds(self) -> float:
+        """How long what is there lasts."""
+        return len(self.samples) / self.format.frame / self.format.rate
+
+    @property
+    def lacks(self) -> str:
+        """What to tell of a file that is cut off; empty for a whole one."""
+        return cut_off(self.format, len(self.samples), self.declared)
+
+
+def cut_off(format_: Format, size: int, declared: int | None) -> str:
+    """What to tell about `size` bytes of samples where there should be more; empty when there should not."""
+    if declared is None or size >= declared - declared % format_.frame:
+        return ""
+    rate = format_.frame * format_.rate
+    return f"The WAV file is cut off: {size / rate:.1f} of {declared / rate:.1f} seconds are there."
+
+
+def read_wav(data: bytes) -> Wav:
     """The format and the samples of a WAV file, whatever its chunks. A file cut short gives what there is of it.
 
     Raises InvalidRequest for what is no WAV file of PCM or float samples.
@@ -70,9 +100,9 @@ def read_wav(data: bytes) -> tuple[Format, memoryview]:
         elif name == b"data":
             if format_ is None:
                 break
-            size = min(size, len(data) - place)  # writers to a pipe put 0xFFFFFFFF, or 0, here
-            samples = view[place : place + size] if size else view[place:]
-            return format_, samples[: len(samples) - len(samples) % format_.frame]
+            declared = size if 0 < size < _UNKNOWN_SIZE else None
+            samples = view[place:] if declared is None else view[place : place + declared]
+            return Wav(format_, place, samples[: len(samples) - len(samples) % format_.frame], declared)
         place += size + size % 2
     raise InvalidRequest("The WAV file has no samples in it.", param="file")
 

@@ -41,7 +41,7 @@ class Catalogue:
         Raises ModelNotFound, InvalidRequest for a folder that is not allowed or a language that the model lacks, and
         SpeechFailed when the folder holds no model, or speech is not installed.
         """
-        if find_spec("sherpa_onnx") is None or find_spec("numpy") is None:
+        if not installed():
             raise SpeechFailed("Speech is not installed here: pip install 'svc[speech]'.")
         folder = self._permitted(config.model_dir) if config.model_dir else self._installed(config.model)
         model = self._with_detector(recognise(folder))
@@ -83,7 +83,9 @@ class Catalogue:
         return f"There is no speech model {name[:64]!r} here; installed: {known}. See: svc models ls"
 
     def names(self) -> list[str]:
-        """The models that are installed, as `model` may name them."""
+        """The models that are installed, as `model` may name them; none without the extra that runs them."""
+        if not installed():
+            return []
         found = {path.name for path in _folders(self._models)}
         for path in _folders(self._registry):
             contents = [content for version in _folders(path) if (content := _content(version))]
@@ -104,6 +106,11 @@ class Catalogue:
         return Model(
             model.name, model.engine, model.family, {**model.files, "vad": vad}, model.languages, model.options
         )
+
+
+def installed() -> bool:
+    """Whether the speech extra is here."""
+    return find_spec("sherpa_onnx") is not None and find_spec("numpy") is not None
 
 
 def _language(model: Model, wanted: str | None) -> str | None:

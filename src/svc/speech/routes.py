@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -21,8 +18,6 @@ from svc.wire.problem import encode_problem
 SUBPROTOCOL = "svc.v1"
 KEY_SUBPROTOCOL = "svc.api-key."
 """Browsers cannot set headers on a WebSocket: decisions.md, section 3."""
-
-CLOSE_PATIENCE = 2.0
 
 STREAM_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_PATH = "/v1/audio/transcriptions"
@@ -60,19 +55,9 @@ class _Socket:
         except SvcError as error:
             answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
             await websocket.send_denial_response(answer)
-            await _gone(receive)
             return
         await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await Stream(self._service, websocket, key).run()
-
-
-async def _gone(receive: Receive) -> None:
-    """Waits until a refused client's connection is closed: uvicorn logs an error if we return before that."""
-    told = 0
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_PATIENCE):
-            while told < 2:  # for the refusal, and for the connection
-                told += (await receive())["type"] == "websocket.disconnect"
 
 
 def _secret(websocket: WebSocket, offered: list[str]) -> str | None:

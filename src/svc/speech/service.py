@@ -8,7 +8,7 @@ from typing import Protocol
 
 from svc.errors import ModelNotFound, PermissionDenied, SvcError
 from svc.security import Key, Keyring
-from svc.settings import Settings
+from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
 from svc.speech.catalogue import Catalogue, Unpack
 from svc.speech.pool import Pool, Seat
@@ -50,7 +50,8 @@ class Service:
         try:
             model, _ = await asyncio.to_thread(self._catalogue.choose, Config())
         except SvcError as error:
-            log.info("no speech yet: %s", error.message)
+            wanted = self.settings.default_model != SpeechSettings().default_model
+            log.log(logging.WARNING if wanted else logging.INFO, "no speech yet: %s", error.message)
             return
         await self.pool.warm(model)
 
@@ -60,6 +61,12 @@ class Service:
         if "speech" not in key.scopes:
             raise PermissionDenied("This key may not use speech.")
         return key
+
+    async def models(self, key: Key) -> list[str]:
+        """The names of the installed models that a key may use."""
+        if "speech" not in key.scopes:
+            return []
+        return [name for name in await asyncio.to_thread(self._catalogue.names) if key.may_use(name)]
 
     async def attach(
         self, key: Key, config: Config, listener: Listener, *, format_: Format = LIVE, live: bool = True

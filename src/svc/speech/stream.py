@@ -8,7 +8,6 @@ not read any further.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections import deque
 
@@ -256,9 +255,3 @@ class _Hearer:
     def lost(self, message: str) -> None:
         if self.stream is not None:
             self.stream.lost(message)
-
-
-async def close_quietly(websocket: WebSocket, code: int) -> None:
-    """Closes a socket that may be closed already."""
-    with contextlib.suppress(RuntimeError):
-        await websocket.close(code)

@@ -46,14 +46,16 @@ async def transcribe(service: Service, key: Key, request: Request) -> Response:
             data = await file.read(MAX_FILE)
     except HTTPException as error:
         raise InvalidRequest(f"The form cannot be read: {error.detail}") from None
-    format_, samples = read_wav(data)
+    wav = read_wav(data)
     leave = service.pool.admit()
     try:
-        done, language = await _Upload(format_, samples).run(service, key, config)
+        done, language = await _Upload(wav.format, wav.samples).run(service, key, config)
     finally:
         leave()
-    seconds = len(samples) / format_.frame / format_.rate
-    return _answer(shape, done, seconds, language)
+    answer = _answer(shape, done, wav.seconds, language)
+    if wav.lacks:
+        answer.headers["x-svc-warning"] = wav.lacks
+    return answer
 
 
 def _text(form: Any, name: str) -> str | None:

@@ -26,14 +26,22 @@ def test_a_wav_file_of_the_library():
         file.setsampwidth(2)
         file.setframerate(44100)
         file.writeframes(bytes(range(8)))
-    format_, samples = read_wav(buffer.getvalue())
-    assert (format_, bytes(samples)) == (Format(44100, 2, "s16"), bytes(range(8)))
+    wav = read_wav(buffer.getvalue())
+    assert (wav.format, bytes(wav.samples)) == (Format(44100, 2, "s16"), bytes(range(8)))
 
 
-@pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF])
+@pytest.mark.parametrize("size", [None, 0, 0x7FFF0000, 0xFFFFFFFF])
 def test_writers_to_a_pipe_do_not_know_the_size(size):
-    format_, samples = read_wav(wav(b"abcdef", size=size))
-    assert (format_.rate, bytes(samples)) == (8000, b"abcdef")
+    read = read_wav(wav(b"abcdef", size=size))
+    assert (read.format.rate, bytes(read.samples), read.lacks) == (8000, b"abcdef", "")
+
+
+def test_what_is_cut_off_is_said():
+    whole = wav(bytes(64000))
+    read = read_wav(whole[:-48001])
+    assert len(read.samples) == 15998
+    assert read.lacks == "The WAV file is cut off: 1.0 of 4.0 seconds are there."
+    assert read_wav(whole + b"LIST\2\0\0\0ab").samples == bytes(64000)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +67,11 @@ def test_what_is_no_wav_file_is_refused(data):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     try:
-        format_, samples = read_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
+        read = read_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
     except InvalidRequest:
         return
-    assert len(samples) % format_.frame == 0
+    assert len(read.samples) % read.format.frame == 0
+    assert read.seconds >= 0
 
 
 @given(st.lists(st.binary(max_size=7)), st.integers(1, 8))
