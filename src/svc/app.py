@@ -23,6 +23,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from svc import plugins, telemetry
 from svc.bundles.remote import Remote
+from svc.client import bundles
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
@@ -307,12 +308,28 @@ async def _books(settings: Settings) -> AsyncIterator[Aside]:
 
 @contextlib.asynccontextmanager
 async def _speech(settings: Settings, keyring: Keyring) -> AsyncIterator[Speech]:
-    speech = Speech(settings, keyring, functools.partial(unpacked, settings.registry_root))
+    unpack = functools.partial(unpacked, settings.registry_root)
+    speech = Speech(settings, keyring, unpack, _pull(settings))
     speech.start()
     try:
         yield speech
     finally:
         await speech.close()
+
+
+def _pull(settings: Settings) -> Callable[[str], object] | None:
+    """Fetches bundles from the registry that the environment names, if it names one."""
+    environ = settings.environ
+    if not (url := environ.get("SVC_REGISTRY_URL")):
+        return None
+    options = bundles.Options(
+        root=settings.registry_root,
+        registry=url,
+        key=environ.get("SVC_REGISTRY_KEY") or environ.get("SVC_API_KEY") or None,
+        trusted_keys=tuple(key.strip() for key in environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip()),
+        warn=log.warning,
+    )
+    return lambda reference: bundles.resolve(reference, options)
 
 
 def _config(plane: Plane, app: Starlette) -> uvicorn.Config:

@@ -40,10 +40,11 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, config: str = "") -> Iterator[Gateway]:
+def gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gateway]:
     """`svc gateway` with the default model and this configuration."""
     (folder / "svc.toml").write_text(config)
-    environ = {**os.environ, "SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
+    own = {"SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
+    environ = {**os.environ, **own, **environ_}
     command = [sys.executable, "-m", "svc", "gateway", "--port", "0"]
     log = folder / "log.txt"
     with log.open("wb") as errors:

@@ -18,7 +18,7 @@ from svc.wire.speech import Config
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Unpack = Callable[[str], Path | None]
-"""The folder of a bundle that the registry has and that nobody has unpacked yet, by its reference."""
+"""The folder of a bundle that is in the registry's folder, unpacked if need be, by its reference."""
 
 
 class Catalogue:
@@ -63,20 +63,35 @@ class Catalogue:
     def _installed(self, name: str | None) -> Path:
         wanted = name or self._default
         identifier, _, version = wanted.partition("@")
-        unknown = ModelNotFound(self._missing(wanted), param="model")
         if not _LABEL.fullmatch(identifier) or (version and not _LABEL.fullmatch(version)):
-            raise unknown
+            raise ModelNotFound(self._missing(wanted), param="model")
         if not version and (self._models / identifier).is_dir():
             return self._models / identifier
-        versions = [path for path in _folders(self._registry / identifier) if _content(path)]
-        names = [path.name for path in versions]
+        found = self._unpack(wanted) or self._bare(identifier, version)
+        if found is None:
+            raise ModelNotFound(self._missing(wanted), param="model")
+        return found
+
+    def _bare(self, identifier: str, version: str) -> Path | None:
+        """Content that was put into the registry's layout without a bundle."""
+        names = [path.name for path in _folders(self._registry / identifier) if _content(path)]
         if version and version != "latest":
             names = [version] if version in names else [each for each in names if each.startswith(f"{version}.")]
         chosen = newest(names)
-        found = _content(self._registry / identifier / chosen) if chosen else self._unpack(wanted)
-        if found is None:
-            raise unknown
-        return found
+        return _content(self._registry / identifier / chosen) if chosen else None
+
+    def lacking(self, config: Config) -> str | None:
+        """The reference to ask a registry for: of what is not here, or of the newest where a version is left open."""
+        wanted = config.model or self._default
+        if config.model_dir or not installed():
+            return None
+        try:
+            here = self._installed(wanted)
+        except ModelNotFound:
+            return wanted
+        identifier, at, version = wanted.partition("@")
+        exact = not at or self._registry / identifier / version in here.parents
+        return None if exact else wanted
 
     def _missing(self, name: str) -> str:
         known = ", ".join(self.names()) or "none"

@@ -90,9 +90,9 @@ def _guessed(folder: Path) -> _Description:
         if joiner := _first(names, "joiner", ".onnx"):
             engine = "sherpa-online" if _streams(folder, encoder) else "sherpa-offline"
             return _Description(engine, "transducer", {**files, "joiner": joiner})
-        family = "paraformer" if "paraformer" in folder.name.lower() else "whisper"
+        family = "paraformer" if "paraformer" in _name(folder).lower() else "whisper"
         return _Description("sherpa-online" if family == "paraformer" else "sherpa-offline", family, files)
-    model, kind = _first(names, "model", ".onnx"), _family(folder.name.lower())
+    model, kind = _first(names, "model", ".onnx"), _family(_name(folder).lower())
     if tokens and model and kind:
         return _Description("sherpa-offline", kind, {"model": model, "tokens": tokens})
     raise SpeechFailed(f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json.")
@@ -110,7 +110,7 @@ def _ort_pair(names: list[str]) -> dict[str, str] | None:
 
 
 def _streams(folder: Path, encoder: str) -> bool:
-    return "streaming" in folder.name.lower() or "chunk" in encoder.lower()
+    return "streaming" in _name(folder).lower() or "chunk" in encoder.lower()
 
 
 def _family(name: str) -> str | None:

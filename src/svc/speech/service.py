@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
-from svc.errors import ModelNotFound, PermissionDenied, SvcError
+from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, PermissionDenied, SvcError
 from svc.security import Key, Keyring
 from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
 from svc.speech.catalogue import Catalogue, Unpack
+from svc.speech.model import Model
 from svc.speech.pool import Pool, Seat
 from svc.speech.process import Listener
 from svc.wire.speech import Config
@@ -19,6 +21,10 @@ log = logging.getLogger("svc.speech")
 
 SHUTDOWN_PATIENCE = 3.0
 """Seconds for sessions to be told that the server stops."""
+
+
+Pull = Callable[[str], object]
+"""Brings a bundle into the registry's folder, by its reference, from wherever the configuration says."""
 
 
 class Running(Protocol):
@@ -34,12 +40,14 @@ class Running(Protocol):
 class Service:
     """Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, keyring: Keyring, unpack: Unpack) -> None:
+    def __init__(self, settings: Settings, keyring: Keyring, unpack: Unpack, pull: Pull | None = None) -> None:
         self.settings = settings.speech
         self.keyring = keyring
         self.pool = Pool(settings.speech.workers, settings.speech.max_sessions)
         self.sessions: set[Running] = set()
         self._catalogue = Catalogue(settings, unpack)
+        self._pull = pull
+        self._pulling = asyncio.Lock()
         self._warming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,7 +56,7 @@ class Service:
 
     async def _warm(self) -> None:
         try:
-            model, _ = await asyncio.to_thread(self._catalogue.choose, Config())
+            model, _ = await self._choose(Config())
         except SvcError as error:
             wanted = self.settings.default_model != SpeechSettings().default_model
             log.log(logging.WARNING if wanted else logging.INFO, "no speech yet: %s", error.message)
@@ -72,12 +80,33 @@ class Service:
         self, key: Key, config: Config, listener: Listener, *, format_: Format = LIVE, live: bool = True
     ) -> tuple[Seat, str, str | None]:
         """A seat, the model's name, the language. Raises what the catalogue and the pool raise."""
-        model, language = await asyncio.to_thread(self._catalogue.choose, config)
+        asked = (config.model or self.settings.default_model).partition("@")[0]
+        if not config.model_dir and not key.may_use(asked):  # before anything is fetched for it
+            raise _not_for_this_key(asked)
+        model, language = await self._choose(config)
         if not key.may_use(model.name):
-            raise ModelNotFound(f"There is no speech model {model.name!r} for this key.", param="model")
+            raise _not_for_this_key(model.name)
         vad = config.vad is not False
         seat = await self.pool.attach(model, listener, vad=vad, language=language, format_=format_, live=live)
         return seat, model.name, language
+
+    async def _choose(self, config: Config) -> tuple[Model, str | None]:
+        """From what is here, after the registry was asked if need be. Raises what the catalogue raises."""
+        if self._pull is not None:
+            lacking = await asyncio.to_thread(self._catalogue.lacking, config)
+            if lacking is not None:
+                await self._fetch(self._pull, lacking)
+        return await asyncio.to_thread(self._catalogue.choose, config)
+
+    async def _fetch(self, pull: Pull, reference: str) -> None:
+        """One at a time. A failure is only logged: the catalogue says what is not here."""
+        async with self._pulling:
+            try:
+                await asyncio.to_thread(pull, reference)
+            except (BundleNotFound, InvalidRequest):
+                log.info("the registry has no %s", reference[:64])
+            except SvcError as error:
+                log.warning("the speech model %s was not fetched: %s", reference[:64], error.message)
 
     async def stop_sessions(self) -> None:
         """Tells every session that the server stops, and waits a little until they are told."""
@@ -98,3 +127,7 @@ class Service:
             await asyncio.gather(self._warming, return_exceptions=True)
         await self.stop_sessions()
         await self.pool.close()
+
+
+def _not_for_this_key(name: str) -> ModelNotFound:
+    return ModelNotFound(f"There is no speech model {name[:64]!r} for this key.", param="model")

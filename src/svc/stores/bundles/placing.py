@@ -71,7 +71,7 @@ def unpacked(root: Path, reference: str) -> Path | None:
         with FolderStore(root) as store:
             entry = choose(wanted, store.entries(wanted.model_id), fallbacks())
             return store.unpack(entry) if entry else None
-    except SvcError:
+    except (SvcError, OSError):  # a root that can only be read has no bundles that are not unpacked
         return None
 
 
