@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from svc.errors import CommandFailed
@@ -14,6 +15,9 @@ from svc.recipes.recipe import Wheel
 
 PATIENCE = 3600.0
 """Seconds until a download is given up; pip itself gives up on a silent index much sooner."""
+
+LOOK = 0.1
+"""Seconds between two looks at how far it is."""
 
 Report = Callable[[int], None]
 
@@ -33,15 +37,15 @@ def fetch(wheel: Wheel, folder: Path, report: Report, *, pip: tuple[str, ...] = 
         *(("--platform", wheel.platform) if wheel.platform else ()),
     ]
     # pip downloads into its temporary folder: with that under ours, progress can be seen, and one removal clears all.
-    log = _run(command, folder, {**os.environ, "TMPDIR": str(spare), "PIP_QUIET": "0"}, report)
+    log = run(command, folder, {**os.environ, "TMPDIR": str(spare), "PIP_QUIET": "0"}, report)
     found = list((folder / "wheel").glob("*.whl"))
     if len(found) != 1:
         raise CommandFailed(_explain(wheel, log))
     return found[0]
 
 
-def _run(command: list[str], folder: Path, environ: dict[str, str], report: Report) -> str:
-    """Runs pip to its end and gives what it said. It never outlives this call."""
+def run(command: list[str], folder: Path, environ: Mapping[str, str], report: Report, every: float = LOOK) -> str:
+    """Runs pip to its end and gives what it said. It never outlives this call. `every` is in seconds."""
     said = folder / "said.txt"
     deadline = time.monotonic() + PATIENCE
     with said.open("wb") as output:
@@ -57,7 +61,7 @@ def _run(command: list[str], folder: Path, environ: dict[str, str], report: Repo
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 report(_size(folder))
-                time.sleep(0.1)
+                time.sleep(every)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -66,13 +70,13 @@ def _run(command: list[str], folder: Path, environ: dict[str, str], report: Repo
 
 
 def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total = max(total, path.stat().st_size)
-        except OSError:  # pip moved it between the two calls
-            continue
-    return total
+    """Bytes of the largest file; pip makes, moves and removes files and folders all the while."""
+    largest = 0
+    for place, _, names in os.walk(folder):  # unlike rglob it passes over a folder that has just gone
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, os.stat(os.path.join(place, name)).st_size)
+    return largest
 
 
 def _explain(wheel: Wheel, log: str) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from svc.errors import CommandFailed
+from svc.recipes import fetch as fetching
 from svc.recipes import make
-from svc.recipes.fetch import fetch
 from svc.recipes.recipe import parse
 
 Text = Callable[..., str]
@@ -103,7 +103,7 @@ def test_an_index_that_cannot_be_reached_is_named_as_such(
 def test_a_python_without_pip_says_how_to_mend_it(text: Text, tmp_path: Path) -> None:
     recipe = parse(text().encode(), "toy")
     with pytest.raises(CommandFailed, match="ensurepip"):
-        fetch(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
+        fetching.fetch(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
 
 
 def test_a_full_disk_is_seen_before_anything_is_fetched(text: Text, tmp_path: Path) -> None:
@@ -111,6 +111,29 @@ def test_a_full_disk_is_seen_before_anything_is_fetched(text: Text, tmp_path: Pa
     with pytest.raises(CommandFailed, match="Not enough room"):
         make.make(parse(huge.encode(), "toy"), tmp_path / "root", quiet)
     assert left_in(tmp_path / "root") == []
+
+
+def test_progress_is_watched_while_pip_makes_and_removes_folders(tmp_path: Path) -> None:
+    """pip cleans up while we look: a folder that goes between two looks is no failure."""
+    churn = (
+        "import os, pathlib, shutil, sys, time\n"
+        "end = time.monotonic() + 1\n"
+        "top = pathlib.Path(os.environ['TMPDIR'])\n"
+        "while time.monotonic() < end:\n"
+        "    for name in 'abcdefgh':\n"
+        "        (top / name / 'c').mkdir(parents=True)\n"
+        "        (top / name / 'c' / 'f').write_bytes(b'12345')\n"
+        "    for name in 'abcdefgh':\n"
+        "        shutil.rmtree(top / name)\n"
+        "sys.exit(1)\n"
+    )
+    seen: list[int] = []
+    command = [sys.executable, "-c", churn]
+    (tmp_path / "tmp").mkdir()
+    looking = 0.0005
+    assert fetching.run(command, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}, seen.append, looking) == ""
+    assert len(seen) > 50
+    assert set(seen) <= {0, 5}
 
 
 def test_many_at_once_make_it_once(text: Text, tmp_path: Path) -> None:
