@@ -49,7 +49,6 @@ from svc.speech.service import Service as Speech
 from svc.stores.aside import Aside
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
-from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.placing import unpacked
 from svc.stores.opening import open_state
 from svc.stores.shared import SharedCounters
@@ -133,8 +132,8 @@ def serve_registry(
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
         with _exit_quietly(), found as store, asyncio.Runner() as runner:
             above = _pull_through(upstream, store, settings) if upstream else None
-            desk = Desk(store, _registry_keys(settings), private=private, accel=accel, upstream=above)
-            runner.run(_serve_registry(desk, listener, ready))
+            make = functools.partial(Desk, store, private=private, accel=accel, upstream=above)
+            runner.run(_serve_registry(settings, make, listener, ready))
     finally:
         writer.close()
 
@@ -177,31 +176,44 @@ class _Beside:
     def _run(self) -> None:
         try:
             with open_store(self._settings.registry_root, self._settings.environ) as store:
-                asyncio.run(self._serve(Desk(store, _registry_keys(self._settings))))
+                asyncio.run(self._serve(store))
         except Exception as error:  # the edge of a thread: whoever waits for it is told
             self._fault = error
             log.exception("the registry ended")
         finally:
             self._answers.set()
 
-    async def _serve(self, desk: Desk) -> None:
-        async with prepared(desk, self._answers.set) as self._server:
+    async def _serve(self, store: BundleStore) -> None:
+        async with (
+            _registry_keys(self._settings) as keyring,
+            prepared(Desk(store, keyring), self._answers.set) as self._server,
+        ):
             await self._server.serve([self._listener])
 
 
-def _registry_keys(settings: Settings) -> Keyring:
+@contextlib.asynccontextmanager
+async def _registry_keys(settings: Settings) -> AsyncIterator[Keyring]:
+    """The keys of the environment, which may do all here, and issued ones, which may do what their scopes say."""
     keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
-    return Keyring([*keys, *settings.api_keys], scopes=frozenset({"registry:read", "registry:write"}))
+    issued = IssuedKeys(open_state(settings.environ, settings.home))
+    try:
+        await issued.start()
+        yield Keyring([*keys, *settings.api_keys], issued, scopes=frozenset({"registry:read", "registry:write"}))
+    finally:
+        await issued.close()
 
 
 def _pull_through(url: str, store: BundleStore, settings: Settings) -> PullThrough:
-    if not isinstance(store, FolderStore):
-        raise UsageError("--upstream keeps bundles in a folder: leave out SVC_BLOB_URL.")
     return PullThrough(Remote(url, key=settings.environ.get("SVC_REGISTRY_KEY")), store)
 
 
-async def _serve_registry(desk: Desk, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    async with prepared(desk, lambda: ready(address_of(listener))) as server:
+async def _serve_registry(
+    settings: Settings, make: Callable[[Keyring], Desk], listener: socket.socket, ready: Callable[[str], None]
+) -> None:
+    async with (
+        _registry_keys(settings) as keyring,
+        prepared(make(keyring), lambda: ready(address_of(listener))) as server,
+    ):
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
 

@@ -41,7 +41,7 @@ def openings(request, tmp_path, monkeypatch):
     environ = request.getfixturevalue("bucket")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    yield lambda: BucketStore(f"s3://bundles/{tmp_path.name}", tmp_path / "spools", os.environ)
+    yield lambda: BucketStore(f"s3://bundles/{tmp_path.name}", tmp_path / "state", os.environ)
 
 
 @pytest.fixture

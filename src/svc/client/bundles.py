@@ -25,6 +25,7 @@ from svc.bundles.platform import fallbacks
 from svc.bundles.reference import Reference, choose, parse
 from svc.bundles.remote import TIMEOUT, Remote, Unreachable
 from svc.errors import BundleNotFound, CommandFailed, UsageError
+from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetching import fetch_into
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.projection import FILE, read_foreign
@@ -105,7 +106,7 @@ def _look_further(
     if entry is None:
         where = f"here or at {options.registry}" if options.registry else "here, and no registry is named"
         raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {where}.")
-    return here.get(entry.key) or fetch(store, entry, options)
+    return here.get(entry.key) or _fetch(store, entry, options)
 
 
 def _bare(reference: Reference, root: Path, platforms: tuple[str, ...]) -> Bundle | None:
@@ -193,15 +194,27 @@ class FolderSource:
                 raise ConnectionError("its file is shorter than its index says")
 
 
-def fetch(store: FolderStore, entry: Entry, options: Options, *, unpack: bool = True) -> Entry:
-    """Downloads into the store and unpacks; one process does, the others wait. Leaves nothing of a hostile bundle."""
+def copy(store: BundleStore, entry: Entry, options: Options) -> Entry:
+    """Downloads into the store, to stay; one process does, the others wait. Leaves nothing of a hostile bundle."""
+    source = _checked_source(store, entry, options)
+    return fetch_into(store, entry, source, durable=True, limits=options.limits, report=options.report)
+
+
+def _fetch(store: FolderStore, entry: Entry, options: Options) -> Entry:
+    """Downloads and unpacks, for use here."""
+
+    def unpack(kept: Entry) -> None:
+        store.unpack(kept, trusted=True, limits=options.limits)
+
+    source = _checked_source(store, entry, options)
+    return fetch_into(store, entry, source, limits=options.limits, report=options.report, fetched=unpack)
+
+
+def _checked_source(store: BundleStore, entry: Entry, options: Options) -> Source:
     check_trust(entry, options.trusted_keys)
     if shutil.disk_usage(store.state).free < entry.size_bytes:
         options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
-    source = _source(options)
-    return fetch_into(
-        store, entry, source, unpack=unpack, durable=not unpack, limits=options.limits, report=options.report
-    )
+    return _source(options)
 
 
 def _source(options: Options) -> Source:

@@ -7,7 +7,7 @@ import time
 from email.utils import formatdate
 from typing import Protocol
 
-from svc.errors import BundleNotFound, PermissionDenied
+from svc.errors import BundleNotFound
 from svc.registry.catalog import Catalog, More, is_served
 from svc.registry.shelf import Item, Shelf
 from svc.security import Keyring, bearer
@@ -45,20 +45,23 @@ class Desk:
         self._opening: dict[str, asyncio.Task[Item]] = {}
         self._date = (0, b"")
 
-    def may_read(self, authorization: bytes | str) -> None:
-        """Raises AuthenticationFailed, PermissionDenied."""
+    def may_read_now(self, authorization: str) -> bool:
+        """False when the key is not in memory: ask `may_read`. Raises AuthenticationFailed, PermissionDenied."""
+        if not self.private:
+            return True
+        key = self._keyring.look(bearer(authorization))
+        if key is not None:
+            key.require("registry:read")
+        return key is not None
+
+    async def may_read(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
         if self.private:
-            self._may(authorization, "registry:read")
+            (await self._keyring.authenticate(bearer(authorization))).require("registry:read")
 
-    def may_write(self, authorization: bytes | str) -> None:
-        """Raises AuthenticationFailed, PermissionDenied."""
-        self._may(authorization, "registry:write")
-
-    def _may(self, authorization: bytes | str, scope: str) -> None:
-        text = authorization if isinstance(authorization, str) else authorization.decode("latin-1")
-        key = self._keyring.find(bearer(text))
-        if scope not in key.scopes:
-            raise PermissionDenied(f"The API key lacks the scope {scope}.")
+    async def may_write(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        (await self._keyring.authenticate(bearer(authorization))).require("registry:write")
 
     async def item(self, key: str) -> Item:
         """The open file of a bundle, opened once however many ask for it. Raises BundleNotFound."""

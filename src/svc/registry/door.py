@@ -114,13 +114,13 @@ class Door(HttpToolsProtocol):
         keep = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self.cycle = _Cycle(keep)  # type: ignore[assignment]
         try:
-            self._desk.may_read(headers.get(b"authorization", b""))
+            admitted = self._desk.may_read_now(_text(headers, b"authorization"))
             if name != f"{key.partition('/')[0]}.xyb":
                 raise BundleNotFound(f"There is no file {name[:80]} here.")
         except SvcError as error:
             self._refuse(error, bare)
             return
-        item = self._desk.shelf.get(key)
+        item = self._desk.shelf.get(key) if admitted else None
         if item is not None:
             self._serve(item, bare, key, headers)
         else:
@@ -134,6 +134,7 @@ class Door(HttpToolsProtocol):
 
     async def _fetch(self, bare: bool, key: str, headers: dict[bytes, bytes]) -> None:
         try:
+            await self._desk.may_read(_text(headers, b"authorization"))
             item = await self._desk.item(key)
         except SvcError as error:
             self._refuse(error, bare)
@@ -145,9 +146,9 @@ class Door(HttpToolsProtocol):
         part = ranges.choose(
             item.size,
             item.etag,
-            range_="" if bare else headers.get(b"range", b"").decode("latin-1"),
-            if_range=headers.get(b"if-range", b"").decode("latin-1"),
-            if_none_match=headers.get(b"if-none-match", b"").decode("latin-1"),
+            range_="" if bare else _text(headers, b"range"),
+            if_range=_text(headers, b"if-range"),
+            if_none_match=_text(headers, b"if-none-match"),
         )
         head = self._head(item, part, key)
         length = part.end - part.start
@@ -241,3 +242,7 @@ class Door(HttpToolsProtocol):
         if not self.cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

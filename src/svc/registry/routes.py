@@ -72,12 +72,12 @@ class Routes:
         return _json({"status": "ok", "version": __version__, "service": "svc-registry"})
 
     async def index(self, request: Request) -> Response:
-        self._desk.may_read(request.headers.get("authorization", ""))
+        await self._desk.may_read(request.headers.get("authorization", ""))
         await asyncio.to_thread(self._desk.refresh)
         return self._index(request, await self._desk.catalog.index())
 
     async def index_of(self, request: Request) -> Response:
-        self._desk.may_read(request.headers.get("authorization", ""))
+        await self._desk.may_read(request.headers.get("authorization", ""))
         model_id = check_name("model_id", request.path_params["model_id"])
         await asyncio.to_thread(self._desk.refresh)
         return self._index(request, await self._desk.catalog.index_of(model_id))
@@ -95,7 +95,7 @@ class Routes:
 
     async def get(self, request: Request) -> Response:
         """Only what the door left: requests sent in advance, names that cannot be, and stores without files."""
-        self._desk.may_read(request.headers.get("authorization", ""))
+        await self._desk.may_read(request.headers.get("authorization", ""))
         draft = _draft(request)
         entry = await self._desk.entry(draft.key)
         etag = f'"sha256:{entry.sha256}"'
@@ -132,7 +132,7 @@ class Routes:
         return StreamingResponse(pieces, part.status, headers, media_type="application/octet-stream")
 
     async def put(self, request: Request) -> Response:
-        self._desk.may_write(request.headers.get("authorization", ""))
+        await self._desk.may_write(request.headers.get("authorization", ""))
         draft = _draft(request, _signatures(request.headers.getlist("x-svc-signature")))
         size = _length(request.headers.get("content-length"))
         known = await asyncio.to_thread(self._desk.store.find, draft.key)
@@ -153,7 +153,7 @@ class Routes:
         return await self._set_yanked(request, False)
 
     async def _set_yanked(self, request: Request, yanked: bool) -> Response:
-        self._desk.may_write(request.headers.get("authorization", ""))
+        await self._desk.may_write(request.headers.get("authorization", ""))
         draft = _draft(request)
         entry = await asyncio.to_thread(self._desk.store.set_yanked, draft.key, yanked)
         return _json(shown(entry, served_path(entry) if is_served(entry) else ""))

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from svc.bundles.download import HttpSource
 from svc.bundles.remote import Remote
 from svc.errors import BundleNotFound, RegistryFailed
+from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetching import fetch_into
-from svc.stores.bundles.folder import FolderStore
 from svc.wire.bundle import Entry
 
 FRESH_SECONDS = 5.0
 
 
 class PullThrough:
-    """An upstream registry, and the folder that keeps what came from it."""
+    """An upstream registry, and the store that keeps what came from it."""
 
-    def __init__(self, remote: Remote, store: FolderStore) -> None:
+    def __init__(self, remote: Remote, store: BundleStore) -> None:
         self._remote = remote
         self._store = store
         self._lock = threading.Lock()
@@ -62,4 +62,4 @@ class PullThrough:
         entry = next((entry for entry in self.entries(key.partition("/")[0]) if entry.key == key), None)
         if entry is None:
             raise BundleNotFound(f"There is no bundle {key} here, nor upstream.")
-        fetch_into(self._store, entry, HttpSource(self._remote), unpack=False, durable=True)
+        fetch_into(self._store, entry, HttpSource(self._remote), durable=True)

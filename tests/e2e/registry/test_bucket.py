@@ -4,9 +4,14 @@ import http.client
 import json
 import os
 import random
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import obstore
 import pytest
 
+from svc.stores.bundles.s3 import BucketStore
 from tests.fakes.bucket import bucket_server
 
 from .conftest import make_bundle
@@ -49,3 +54,82 @@ def test_a_bucket_that_cannot_be_used_is_refused_at_the_start(bucket, machine):
     said = wrong.run("registry", "serve", "--port", "0", check=2).stderr
     assert "cannot be used" in said
     assert len(said.splitlines()) == 1
+
+
+def test_the_commands_work_on_a_bucket(bucket, machine, tmp_path, monkeypatch):
+    one = machine("one", **{**bucket, "SVC_BLOB_URL": "s3://bundles/commands"})
+    path = make_bundle(tmp_path / "m.xyb", data=os.urandom(1 << 20))
+    said = one.run("registry", "add", path).stdout
+    assert "m/1.0/any added: s3://bundles/commands/blobs/" in said
+    assert "already" in one.run("registry", "add", path).stdout
+    one.run("registry", "add", make_bundle(tmp_path / "o.xyb", data=b"other"), check=1)
+    (entry,) = json.loads(one.run("registry", "ls", "--json").stdout)
+    assert entry["path"] in said
+    one.run("registry", "yank", "m@1.0")
+    assert json.loads(one.run("registry", "ls", "--json").stdout)[0]["yanked"]
+    one.run("registry", "unyank", "m@1.0")
+    assert one.run("registry", "verify").stdout.startswith("ok")
+    assert one.run("registry", "gc").stdout == ""
+    assert not (one.root / "index.json").exists(), "it went to the folder"
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    with BucketStore("s3://bundles/commands", tmp_path / "state", one.environ) as store:
+        blob = entry["path"].removeprefix("s3://bundles/commands/")
+        obstore.put(store.bucket, blob, path.read_bytes()[:-1] + b"x")
+    assert one.run("registry", "verify", check=1).stdout.startswith("damaged")
+    assert one.run("registry", "verify", "--repair").stdout.startswith("removed")
+    assert one.run("registry", "verify", check=1).stdout.startswith("missing")
+    assert "aside/" in one.run("registry", "gc").stdout
+    one.run("registry", "add", path)
+    assert one.run("registry", "verify").stdout.startswith("ok")
+
+
+def test_a_bucket_can_mirror_and_pull_through(bucket, machine, tmp_path):
+    above = machine("above")
+    above.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    source = above.serve()
+    one = machine("mirror", **{**bucket, "SVC_BLOB_URL": "s3://bundles/mirror"})
+    assert json.loads(one.run("registry", "mirror", source.url, "--json").stdout)["fetched"] == ["m/1.0/any"]
+    assert json.loads(one.run("registry", "mirror", source.url, "--json").stdout)["present"] == ["m/1.0/any"]
+    through = machine("through", **{**bucket, "SVC_BLOB_URL": "s3://bundles/through"})
+    middle = through.serve("--upstream", source.url)
+    machine("two").run("registry", "pull", "m", "--registry", middle.url)
+    source.kill()
+    machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
+
+
+class Forgetful(ThreadingHTTPServer):
+    """An S3 server that takes no notice of `If-None-Match`, as some do."""
+
+    daemon_threads = True
+
+
+class ForgetfulHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        """Quiet."""
+
+    def _say(self):
+        asked = self.rfile.read(int(self.headers["content-length"] or 0))
+        key = re.search(rb"<Key>.*</Key>", asked)
+        body = b"<DeleteResult><Deleted>%b</Deleted></DeleteResult>" % key[0] if key else b""
+        self.send_response(200)
+        self.send_header("etag", '"x"')
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_POST = _say
+
+
+def test_a_store_that_ignores_if_none_match_is_refused(bucket, machine):
+    server = Forgetful(("127.0.0.1", 0), ForgetfulHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    one = machine("one", **{**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"})
+    for command in (("serve", "--port", "0"), ("ls",)):
+        said = one.run("registry", *command, check=2).stderr
+        assert "ignores If-None-Match" in said
+        assert len(said.splitlines()) == 1
+    server.shutdown()
+    server.server_close()

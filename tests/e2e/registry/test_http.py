@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from .conftest import Server, make_bundle
+from .conftest import Server, make_bundle, until
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +199,25 @@ def test_private_reading_needs_a_key(place):
         assert json.loads(body)["error"]["code"] == "authentication_error"
         assert ask(server, "GET", path, authorization="Bearer k1")[0].status == 200
     assert ask(server, "GET", "/health")[0].status == 200
+
+
+def test_issued_keys_may_do_what_their_scopes_say(place, tmp_path):
+    one = place[2]
+    server = one.serve("--private")
+    path, data = "/bundles/issued/1/any/issued.xyb", make_bundle(tmp_path / "i.xyb", "issued", "1").read_bytes()
+
+    def issue(scope):
+        return json.loads(one.run("keys", "create", "--name", scope, "--scope", scope, "--json").stdout)
+
+    reader, writer, chatter = (issue(scope) for scope in ("registry:read", "registry:write", "chat"))
+    big = "/bundles/big/1.0/any/big.xyb"
+    for key, read, write in ((reader, 200, 403), (chatter, 403, 403), (writer, 403, 201), ({"key": "no"}, 401, 401)):
+        bearer = f"Bearer {key['key']}"
+        assert ask(server, "GET", big, authorization=bearer)[0].status == read
+        assert ask(server, "GET", "/index", authorization=bearer)[0].status == read
+        assert ask(server, "PUT", path, data, authorization=bearer)[0].status == write
+    one.run("keys", "revoke", reader["id"])
+    until(lambda: ask(server, "GET", big, authorization=f"Bearer {reader['key']}")[0].status == 401, 5)
 
 
 def test_what_another_tool_adds_is_served_and_what_lies_outside_is_not(place, tmp_path):

@@ -41,11 +41,10 @@ def run(args: argparse.Namespace) -> int:
             spool.close()
             raise
         entry, created = store.publish(spool, draft)
-        path = store.path(entry)
     if args.json:
-        base.print_entries([entry], as_json=True, root=store.root)
+        base.print_entries([entry], as_json=True, where=store.where)
     else:
-        print(f"{entry.key} {'added' if created else 'is there already'}: {path}")
+        print(f"{entry.key} {'added' if created else 'is there already'}: {store.where(entry)}")
     return 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from svc.bundles.reference import choose, parse
 from svc.cli import base
 from svc.client.bundles import Options
 from svc.errors import BundleNotFound, CommandFailed, UsageError
-from svc.stores.bundles.base import Draft
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles import choosing
+from svc.stores.bundles.base import BundleStore, Draft
 from svc.wire.bundle import Entry, Signature, shown
 
 
@@ -46,9 +47,9 @@ def root_of(args: argparse.Namespace) -> Path:
     return args.root or base.registry_root()
 
 
-def open_store(args: argparse.Namespace) -> FolderStore:
-    """The local registry."""
-    return FolderStore(root_of(args))
+def open_store(args: argparse.Namespace) -> contextlib.AbstractContextManager[BundleStore]:
+    """The registry that a server here would serve: the folder that is named, else what `SVC_BLOB_URL` names."""
+    return choosing.open_store(root_of(args), {} if args.root else os.environ)
 
 
 def key_for_writing() -> str | None:
@@ -135,11 +136,14 @@ def need_file(path: Path) -> None:
         raise UsageError(f"There is no file {path}.")
 
 
-def print_entries(entries: Iterable[Entry], *, as_json: bool, root: Path | None = None) -> None:
-    """A table, or a list of index entries."""
+def no_place(entry: Entry) -> None:
+    """The path of the entry says it, or nobody knows."""
+
+
+def print_entries(entries: Iterable[Entry], *, as_json: bool, where: Callable[[Entry], str | None] = no_place) -> None:
+    """A table, or a list of index entries; `where` says where a bundle lies, if not in its path."""
     if as_json:
-        places = ((entry, str(root / entry.path) if root else None) for entry in entries)
-        base.print_json([msgspec.to_builtins(shown(entry, place)) for entry, place in places])
+        base.print_json([msgspec.to_builtins(shown(entry, where(entry))) for entry in entries])
         return
     rows = [("MODEL", "VERSION", "PLATFORM", "BYTES", "STATE", "SHA256")]
     for entry in entries:

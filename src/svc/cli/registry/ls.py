@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
         base.print_entries(entries_at(base.options(args, None), args.model_id), as_json=args.json)
         return 0
     with base.open_store(args) as store:
-        base.print_entries(store.entries(args.model_id), as_json=args.json, root=store.root)
+        base.print_entries(store.entries(args.model_id), as_json=args.json, where=store.where)
     return 0

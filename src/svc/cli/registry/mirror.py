@@ -8,7 +8,7 @@ import msgspec
 
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.client.bundles import entries_at, fetch
+from svc.client.bundles import copy, entries_at
 from svc.errors import SvcError
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
                     options = msgspec.structs.replace(
                         plain, report=lambda at, total, label=label: progress(label, at, total)
                     )
-                    fetch(store, entry, options, unpack=False)
+                    copy(store, entry, options)
                     done["fetched"].append(entry.key)
                 if known is not None and known.yanked != entry.yanked:
                     store.set_yanked(entry.key, entry.yanked)

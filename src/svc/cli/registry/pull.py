@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 
 import msgspec
@@ -13,6 +14,7 @@ from svc.cli.registry import base
 from svc.client.bundles import Bundle, Options, check_trust, resolve
 from svc.errors import AlreadyExists
 from svc.stores.bundles.fetching import fetch_into
+from svc.stores.bundles.folder import FolderStore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +43,10 @@ def _pull_oci(args: argparse.Namespace, options: Options) -> Bundle:
     registry = base.oci_registry(oci.parse(args.reference))
     entry = oci.entry_of(registry.manifest()[0])
     check_trust(entry, options.trusted_keys)
-    with base.open_store(args) as store:
+    with FolderStore(options.root) as store:
         known = store.find(entry.key)
         if known is not None and known.sha256 != entry.sha256:
             raise AlreadyExists(f"{entry.key} is here already, with other bytes than {args.reference} has.")
-        fetch_into(store, entry, oci.OciSource(registry), report=options.report)
+        unpack = functools.partial(store.unpack, trusted=True)
+        fetch_into(store, entry, oci.OciSource(registry), report=options.report, fetched=unpack)
     return resolve(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))

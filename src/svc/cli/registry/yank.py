@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from svc.bundles.remote import Remote
 from svc.cli.registry import base
+from svc.wire.bundle import Entry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
     """Withdraws it, or takes that back."""
-    root = None
+    where: Callable[[Entry], str | None] = base.no_place
     if args.registry:
         remote = Remote(args.registry, key=base.key_for_writing())
         entry = base.one(args.reference, remote.index(), args.platform)
@@ -28,9 +30,9 @@ def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
         with base.open_store(args) as store:
             entry = base.one(args.reference, store.entries(), args.platform)
             entry = store.set_yanked(entry.key, yanked)
-            root = store.root
+            where = store.where
     if args.json:
-        base.print_entries([entry], as_json=True, root=root)
+        base.print_entries([entry], as_json=True, where=where)
     else:
         print(f"{entry.key} {'yanked' if yanked else 'no longer yanked'}")
     return 0

@@ -56,6 +56,9 @@ class Finding(msgspec.Struct, frozen=True):
 class BundleStore(Protocol):
     """A store of bundles."""
 
+    state: Path
+    """A folder of this machine, for what is under way: `uploads`, `downloads`, `locks`."""
+
     @property
     def on_disk(self) -> bool:
         """Whether bundles are files of this machine, which `file` gives."""
@@ -94,6 +97,18 @@ class BundleStore(Protocol):
 
     def set_yanked(self, key: str, yanked: bool) -> Entry:
         """Withdraws a bundle, or takes that back. Raises BundleNotFound."""
+        ...
+
+    def where(self, entry: Entry) -> str:
+        """Where the bundle lies, for a person to read."""
+        ...
+
+    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
+        """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
+        ...
+
+    def is_whole(self, entry: Entry) -> bool:
+        """Whether the bundle's bytes are there in their full number."""
         ...
 
     def file(self, entry: Entry) -> Path | None:

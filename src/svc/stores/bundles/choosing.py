@@ -26,6 +26,6 @@ def open_store(
     except ImportError as error:
         raise UsageError("A bucket needs the package obstore: pip install 'svc[s3]'") from error
     opened: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
-        f"s3://{rest}", folder / ".registry" / "uploads", environ, proxy=proxy
+        f"s3://{rest}", folder / ".registry", environ, proxy=proxy
     )
     return opened

@@ -1,14 +1,15 @@
-"""Downloads a bundle into a folder of bundles: one process does, the others wait."""
+"""Downloads a bundle into a store of bundles: one process does, the others wait."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from svc.bundles.archive import Limits, metadata_of
 from svc.bundles.download import Report, Source, download, forget
 from svc.bundles.opening import open_archive
 from svc.errors import InvalidBundle
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.locks import held
 from svc.wire.bundle import Entry
 
@@ -16,18 +17,19 @@ PATIENCE = 86400.0
 
 
 def fetch_into(
-    store: FolderStore,
+    store: BundleStore,
     entry: Entry,
     source: Source,
     *,
-    unpack: bool = True,
     durable: bool = False,
     limits: Limits | None = None,
     report: Report | None = None,
+    fetched: Callable[[Entry], object] = lambda _: None,
 ) -> Entry:
-    """The bundle is here afterwards, unpacked if asked. Leaves nothing of a hostile one.
+    """The bundle is here afterwards. Leaves nothing of a hostile one.
 
     What is only used here can be had again after a power failure; `durable` is for what may be all that there is.
+    `fetched` is called, if nobody else was first, with what has just been kept and checked, before others go on.
 
     Raises RegistryFailed, BundleNotFound, InvalidBundle, InsufficientStorage.
     """
@@ -46,6 +48,5 @@ def fetch_into(
             kept = store.adopt(part, entry, digest, durable=durable)
         finally:
             forget(folder, name)
-        if unpack:
-            store.unpack(kept, trusted=True, limits=limits)
+        fetched(kept)
         return kept

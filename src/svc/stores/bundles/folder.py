@@ -95,7 +95,6 @@ class FolderStore:
             spool.close()
 
     def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
-        """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
         finished = Finished(path, sha256, durable=durable)
         try:
             draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
@@ -117,7 +116,6 @@ class FolderStore:
         return entry
 
     def is_whole(self, entry: Entry) -> bool:
-        """Whether the file is there in its full size."""
         try:
             return self.path(entry).stat().st_size == entry.size_bytes
         except OSError:
@@ -174,6 +172,9 @@ class FolderStore:
     def path(self, entry: Entry) -> Path:
         """Where the bundle lies, in the root or elsewhere."""
         return self.root / entry.path
+
+    def where(self, entry: Entry) -> str:
+        return str(self.path(entry))
 
     def file(self, entry: Entry) -> Path | None:
         return None if Path(entry.path).is_absolute() else self.root / entry.path

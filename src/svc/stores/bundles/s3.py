@@ -2,7 +2,9 @@
 
 records/<model_id>/<version>/<platform>.json   the entry; created once and never written again
 yanked/<model_id>/<version>/<platform>         there while the bundle is withdrawn
-blobs/<sha256>.xyb                             the bytes
+blobs/<sha256>/<random>.xyb                    the bytes, under a name of their own for each publish: `gc`, which
+                                               takes what is old and has no record, never meets a new one
+aside/<sha256>/<random>.xyb                    damaged bytes, until `gc`
 snapshot.json                                  records read before, so that a new server need not read them one by one
 
 A publish uploads the bytes, then creates the record: that one step decides. The store must refuse to create an object
@@ -29,7 +31,7 @@ from obstore.store import S3Store
 
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
 from svc.stores.bundles.base import Draft, Finding, check_bundle
-from svc.stores.bundles.spool import Spool
+from svc.stores.bundles.spool import Finished, Spool
 from svc.stores.bundles.tidy import remove_abandoned
 from svc.wire.bundle import Entry, shown
 
@@ -47,21 +49,22 @@ class BucketStore:
     """`url` is s3://bucket/prefix. Raises UsageError when the bucket cannot be used."""
 
     on_disk = False
-    root = None
 
-    def __init__(self, url: str, spool_folder: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
+    def __init__(self, url: str, state: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
             raise UsageError(f"{url!r} is no address of a bucket: s3://BUCKET/PREFIX is.")
         endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-        self._bucket: Any = S3Store(
+        self.bucket: Any = S3Store(
             parts.netloc,
             prefix=parts.path.strip("/") or None,
             client_options={"allow_http": endpoint.startswith("http://")},
         )
-        self._spools = spool_folder
-        self._spools.mkdir(parents=True, exist_ok=True)
-        for part in self._spools.glob("*.part"):
+        self._url = url.rstrip("/")
+        self.state = state
+        for name in ("uploads", "downloads", "locks"):
+            (state / name).mkdir(parents=True, exist_ok=True)
+        for part in (state / "uploads").glob("*.part"):
             remove_abandoned(part)
         self._proxy = proxy
         self._lock = threading.Lock()
@@ -85,9 +88,9 @@ class BucketStore:
     def _probe(self, url: str) -> None:
         path = f"probe/{uuid.uuid4().hex}"
         try:
-            obstore.put(self._bucket, path, b"1", mode="create")
+            obstore.put(self.bucket, path, b"1", mode="create")
             twice = self._create(path, b"2")
-            obstore.delete(self._bucket, path)
+            obstore.delete(self.bucket, path)
         except BaseError as error:
             raise UsageError(f"The bucket {url} cannot be used: {str(error).splitlines()[0][:300]}") from error
         if twice:
@@ -99,14 +102,14 @@ class BucketStore:
     def _create(self, path: str, data: bytes) -> bool:
         """False when it is there already."""
         try:
-            obstore.put(self._bucket, path, data, mode="create")
+            obstore.put(self.bucket, path, data, mode="create")
         except (AlreadyExistsError, FileExistsError, PreconditionError):
             return False
         return True
 
     def _read(self, path: str) -> bytes | None:
         try:
-            return bytes(obstore.get(self._bucket, path).bytes())
+            return bytes(obstore.get(self.bucket, path).bytes())
         except (NotFoundError, FileNotFoundError):
             return None
 
@@ -131,10 +134,10 @@ class BucketStore:
         self._yanked = yanked
         self._listed = time.monotonic()
         if len(missing) >= SNAPSHOT_EVERY:
-            obstore.put(self._bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
+            obstore.put(self.bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
 
     def _names(self, prefix: str) -> Iterator[str]:
-        for batch in obstore.list(self._bucket, prefix):
+        for batch in obstore.list(self.bucket, prefix):
             for item in batch:
                 yield item["path"]
 
@@ -149,7 +152,7 @@ class BucketStore:
 
     def entries(self, model_id: str | None = None) -> Sequence[Entry]:
         self.refresh()
-        known = [entry for entry in self._records.values() if model_id in (None, entry.model_id)]
+        known = [entry for entry in list(self._records.values()) if model_id in (None, entry.model_id)]
         return sorted((self._with_state(entry) for entry in known), key=lambda entry: entry.key)
 
     def _with_state(self, entry: Entry) -> Entry:
@@ -177,27 +180,50 @@ class BucketStore:
     # publishing
 
     def spool(self, size: int | None = None) -> Spool:
-        return Spool(self._spools)
+        return Spool(self.state / "uploads")
 
     def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
         try:
             draft.check()
-            known = self._same(draft.key, spool.sha256)
-            if known is not None:
-                return known, False
-            check_bundle(spool.path, draft)
-            blob = f"blobs/{spool.sha256}.xyb"
-            obstore.put(self._bucket, blob, spool.path)
-            entry = _entry(draft, spool, blob)
-            created = self._create(f"records/{draft.key}.json", msgspec.json.encode(shown(entry)))
-            kept = self._same(draft.key, spool.sha256) or entry
-            if obstore.head(self._bucket, blob)["size"] != spool.size:
-                raise RegistryFailed("The registry's bucket did not keep the bundle.")
-            return kept, created
-        except BaseError as error:
-            raise RegistryFailed("The registry's bucket does not take the bundle.") from error
+            return self._keep(spool, draft)
         finally:
             spool.close()
+
+    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
+        finished = Finished(path, sha256)
+        try:
+            draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
+            draft.check()
+            kept, created = self._keep(finished, draft, entry.created)
+            return self.set_yanked(entry.key, True) if created and entry.yanked else kept
+        finally:
+            finished.close()
+
+    def _keep(self, spool: Spool | Finished, draft: Draft, created: str | None = None) -> tuple[Entry, bool]:
+        try:
+            known = self._same(draft.key, spool.sha256)
+            if known is not None and self.is_whole(known):
+                return known, False
+            check_bundle(spool.path, draft)
+            entry = known or _entry(draft, spool, created)
+            obstore.put(self.bucket, entry.path, spool.path)
+            if not self.is_whole(entry):
+                raise RegistryFailed("The registry's bucket did not keep the bundle.")
+            if known is not None:  # its bytes were lost, and are back
+                return known, False
+            if self._create(f"records/{draft.key}.json", msgspec.json.encode(shown(entry))):
+                self._records[entry.key] = entry
+                return entry, True
+            obstore.delete(self.bucket, entry.path)  # somebody else was first
+            return self._same(draft.key, spool.sha256) or entry, False
+        except BaseError as error:
+            raise RegistryFailed("The registry's bucket does not take the bundle.") from error
+
+    def is_whole(self, entry: Entry) -> bool:
+        try:
+            return int(obstore.head(self.bucket, entry.path)["size"]) == entry.size_bytes
+        except (NotFoundError, FileNotFoundError):
+            return False
 
     def _same(self, key: str, sha256: str) -> Entry | None:
         entry = self.find(key)
@@ -208,69 +234,85 @@ class BucketStore:
     def set_yanked(self, key: str, yanked: bool) -> Entry:
         if self.find(key) is None:
             raise BundleNotFound(f"There is no bundle {key}.")
-        if yanked:
-            obstore.put(self._bucket, f"yanked/{key}", b"")
-        else:
-            obstore.delete(self._bucket, f"yanked/{key}")
+        try:
+            if yanked:
+                obstore.put(self.bucket, f"yanked/{key}", b"")
+            else:
+                obstore.delete(self.bucket, f"yanked/{key}")
+        except BaseError as error:
+            raise RegistryFailed("The registry's bucket does not answer.") from error
         with self._lock:
             self._list()
-        return self.find(key) or self.entries()[0]
+        return self._with_state(self._records[key])
 
     # reading
+
+    def where(self, entry: Entry) -> str:
+        return f"{self._url}/{entry.path}"
 
     def file(self, entry: Entry) -> Path | None:
         return None
 
     def address(self, entry: Entry) -> str | None:
-        return None if self._proxy else str(obstore.sign(self._bucket, "GET", entry.path, ADDRESS_LIFE))
+        return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, ADDRESS_LIFE))
 
     def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         for at in range(start, end, PIECE):
-            yield bytes(obstore.get_range(self._bucket, entry.path, start=at, end=min(at + PIECE, end)))
+            yield bytes(obstore.get_range(self.bucket, entry.path, start=at, end=min(at + PIECE, end)))
 
     # health
 
     def verify(self, *, repair: bool = False) -> Iterator[Finding]:
         for entry in self.entries():
-            digest = hashlib.sha256()
-            try:
-                for piece in self.read(entry, 0, entry.size_bytes):
-                    digest.update(piece)
-            except (NotFoundError, FileNotFoundError):
-                yield Finding(entry.key, "missing", f"{entry.path} is not in the bucket; publish it again")
-                continue
-            except BaseError as error:
-                yield Finding(entry.key, "damaged", str(error).splitlines()[0][:200])
-                continue
-            sound = digest.hexdigest() == entry.sha256
-            yield Finding(entry.key, "ok" if sound else "damaged", "" if sound else f"{entry.path} has other bytes")
+            yield self._verify(entry, repair)
+
+    def _verify(self, entry: Entry, repair: bool) -> Finding:
+        digest = hashlib.sha256()
+        try:
+            for piece in self.read(entry, 0, entry.size_bytes):
+                digest.update(piece)
+            if digest.hexdigest() == entry.sha256 and self.is_whole(entry):
+                return Finding(entry.key, "ok")
+            if not repair:
+                said = f"{self.where(entry)} is not what was published; mend with: svc registry verify --repair"
+                return Finding(entry.key, "damaged", said)
+            aside = entry.path.replace("blobs/", "aside/", 1)
+            obstore.rename(self.bucket, entry.path, aside)
+        except (NotFoundError, FileNotFoundError):
+            return Finding(entry.key, "missing", f"{self.where(entry)}; publish it again")
+        except BaseError as error:
+            return Finding(entry.key, "damaged", str(error).splitlines()[0][:200])
+        return Finding(entry.key, "removed", f"damaged; put aside as {self._url}/{aside}; publish it again")
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
-        """Bytes without a record, once they are a day old."""
-        old = [
-            item["path"]
-            for batch in obstore.list(self._bucket, "blobs/")
-            for item in batch
-            if datetime.now(UTC) - item["last_modified"] > GRACE
-        ]
-        with self._lock:
-            self._list()
-        named = {entry.path for entry in self._records.values()}
-        for path in old:
-            if path not in named:
-                if not dry_run:
-                    obstore.delete(self._bucket, path)
-                yield path
+        """What was put aside, and bytes without a record once they are a day old."""
+        try:
+            old = list(self._names("aside/")) + [
+                item["path"]
+                for batch in obstore.list(self.bucket, "blobs/")
+                for item in batch
+                if datetime.now(UTC) - item["last_modified"] > GRACE
+            ]
+            with self._lock:
+                self._list()
+            named = {entry.path for entry in list(self._records.values())}
+            for path in old:
+                if path not in named:
+                    if not dry_run:
+                        obstore.delete(self.bucket, path)
+                    yield path
+        except BaseError as error:
+            raise RegistryFailed("The registry's bucket does not answer.") from error
 
 
-def _entry(draft: Draft, spool: Spool, blob: str) -> Entry:
+def _entry(draft: Draft, spool: Spool | Finished, created: str | None) -> Entry:
     return Entry(
         model_id=draft.model_id,
         version=draft.version,
         target=draft.target,
         size_bytes=spool.size,
-        path=blob,
+        path=f"blobs/{spool.sha256}/{uuid.uuid4().hex}.xyb",
         sha256=spool.sha256,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created=created or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         signatures=draft.signatures,
     )
