@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,13 @@ class Cold(HttpToolsProtocol):
     def __init__(self, answered: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._answered = answered
+
+    def take(self, transport: asyncio.Transport, request: bytes, rest: bytes) -> None:
+        """Takes the connection over with the request for a WebSocket, and what came after it."""
+        self.connection_made(transport)
+        self.data_received(request)
+        if rest and not transport.is_closing():
+            transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

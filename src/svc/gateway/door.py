@@ -25,16 +25,12 @@ from svc.gateway.credentials import identify, trust
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reply import SIZE_LINES, SMALL
-from svc.gateway.request import Request
+from svc.gateway.request import Request, is_far_ahead
 
-MAX_PIPELINED = 16
-"""Requests that wait on one connection before reading pauses."""
 MAX_STRANGERS_BODY = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
 LINGER_SECONDS = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
-MAX_AHEAD = 64 * 1024
-"""Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
 HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
@@ -60,6 +56,7 @@ class FrontDoor(asyncio.Protocol):
         "_shutting",
         "_state",
         "_throttled",
+        "_unreadable",
         "_unsent",
         "transport",
     )
@@ -85,6 +82,8 @@ class FrontDoor(asyncio.Protocol):
         self._paused = False
         self._shutting = False
         self._throttled = False
+        self._unreadable: tuple[SvcError, int | None] | None = None
+        """What the client is told after the running answer, when it has sent in advance what cannot be read."""
         self._unsent = 0
         """Bytes that waited for a client that does not read, when they were last looked at."""
         self._state = "idle"
@@ -100,7 +99,7 @@ class FrontDoor(asyncio.Protocol):
         self._wait("idle", self._plane.settings.gateway.keep_alive)
 
     def data_received(self, data: bytes) -> None:
-        if self._state == "lingering":
+        if self._state == "lingering" or self._unreadable is not None:
             return
         if self._state == "idle" and self._busy is None:
             self._wait("head", self._plane.settings.gateway.header_timeout)
@@ -178,7 +177,7 @@ class FrontDoor(asyncio.Protocol):
         if now < self._deadline:
             return
         if self._state in ("head", "body") and not self._paused:
-            self._reject(InvalidRequest("The request took too long to arrive."), status=408)
+            self._reject(InvalidRequest("The request took too long to arrive."), 408)
         elif self._state == "idle" and self._busy is None and not self._paused:
             self._close()
         else:  # it does not read, lingers, or does not let itself be closed
@@ -218,10 +217,10 @@ class FrontDoor(asyncio.Protocol):
             raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
         if request.dialect is not None:
             identify(request, self._plane.keyring, self._loaded)
-        if request.expects and self._busy is None:
+        if request.expects and self._busy is None and not self._parser.should_upgrade():
             if request.refusal is not None:
                 raise request.refusal
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.transport.write(reply.CONTINUE)
 
     def _loaded(self, request: Request) -> None:
         """The database has been asked about the request's key."""
@@ -255,18 +254,13 @@ class FrontDoor(asyncio.Protocol):
         """After each read: how much of a head, or of a body, has come."""
         request = self._request
         limits = self._plane.settings.gateway
-        if self._busy is not None and not self._throttled and self._is_far_ahead():
+        if self._busy is not None and not self._throttled and is_far_ahead(self._queue, request):
             self._throttled = True
             self.transport.pause_reading()
         if request is not None and request.headed and self._state != "body" and self._busy is None:
             self._wait("body", limits.body_timeout)
         if self._head_size > limits.max_header * 1024:
-            self._reject(InvalidRequest("The request's head is too large."), status=431)
-
-    def _is_far_ahead(self) -> bool:
-        """The client has sent much in advance: in bytes, or in requests."""
-        size = sum(request.size for request in (*self._queue, self._request) if request is not None)
-        return size > MAX_AHEAD or len(self._queue) > MAX_PIPELINED
+            self._reject(InvalidRequest("The request's head is too large."), 431)
 
     # answering
 
@@ -282,12 +276,12 @@ class FrontDoor(asyncio.Protocol):
         if not self._queue:
             if self._shutting:
                 self._close()
+            elif self._unreadable is not None:
+                self._reject(*self._unreadable)
             elif self._request is None:
                 self._wait("idle", self._plane.settings.gateway.keep_alive)
             else:
-                limits = self._plane.settings.gateway
-                headed = self._request.headed
-                self._wait("body" if headed else "head", limits.body_timeout if headed else limits.header_timeout)
+                self._go_on(self._request)
             return
         request = self._busy = self._queue.popleft()
         self._state, self._deadline = "answering", math.inf
@@ -296,22 +290,30 @@ class FrontDoor(asyncio.Protocol):
         else:
             self._answer_cold(request)
 
+    def _go_on(self, request: Request) -> None:
+        """Of `request` a part came while the answer before it was running."""
+        limits = self._plane.settings.gateway
+        self._wait(*(("body", limits.body_timeout) if request.headed else ("head", limits.header_timeout)))
+        if request.expects and not request.size:
+            if request.refusal is not None:
+                self._reject(request.refusal)
+            else:
+                self.transport.write(reply.CONTINUE)
+
     def _answer_hot(self, request: Request, dialect: Dialect) -> None:
         if request.waiting:
             return
         request_id = self._plane.new_request_id()
         if request.refusal is not None or request.key is None:
-            self._refuse(request.refusal or AuthenticationFailed("There is no API key."), dialect, request_id, request)
+            error = request.refusal or AuthenticationFailed("There is no API key.")
+            headers = reply.ids(request_id, request) + reply.lines(error.headers)
+            self.answer(error.status, headers, dialect.write_error(error, request_id))
             return
         exchange = Exchange(
             self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
         )
         self._exchange = exchange
         exchange.start(b"".join(request.body) if len(request.body) != 1 else request.body[0])
-
-    def _refuse(self, error: SvcError, dialect: Dialect, request_id: str, request: Request) -> None:
-        headers = reply.ids(request_id, request) + reply.lines(error.headers)
-        self.answer(error.status, headers, dialect.write_error(error, request_id))
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:
@@ -322,22 +324,17 @@ class FrontDoor(asyncio.Protocol):
 
     def _upgrade(self, rest: bytes) -> None:
         """A WebSocket goes to uvicorn with its connection; others are ignored, as HTTP allows."""
-        request, self._request = self._request, None
-        if request is None or self._busy is not None:
-            self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
-        elif request.method == b"CONNECT":  # an upgrade whatever its headers say
+        request = self._request
+        if request is None or request.method == b"CONNECT":  # an upgrade whatever its headers say
             self._reject(MethodNotAllowed("This server is no proxy."))
-        elif request.websocket:
-            self._leave()
-            cold = Cold(self._answered, **self._options)
-            cold.connection_made(self.transport)
-            cold.data_received(request.serialised())
-            if rest and not self.transport.is_closing():
-                self.transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
+        elif not request.websocket:
+            self._request, self._parser = None, httptools.HttpRequestParser(self)
+            self.data_received(request.without_upgrade() + rest)
+        elif self._busy is not None:
+            self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
         else:
-            self._parser = httptools.HttpRequestParser(self)
-            self._state = "idle"
-            self.data_received(request.serialised(upgrade=False) + rest)
+            self._leave()
+            Cold(self._answered, **self._options).take(self.transport, request.serialised(), rest)
 
     def _answered(self) -> None:
         """The answer to `_busy` is written; what came in the meantime is next."""
@@ -352,10 +349,10 @@ class FrontDoor(asyncio.Protocol):
         else:
             self._close()
 
-    def _reject(self, error: SvcError, *, status: int | None = None) -> None:
+    def _reject(self, error: SvcError, status: int | None = None) -> None:
         """Refuses what cannot be read any further. The client gets a moment to read the answer."""
         if self._busy is not None:  # an answer is under way: no other may be mixed into it
-            self.transport.abort()
+            self._unreadable = (error, status)
             return
         date, request_id = self._plane.date, self._plane.new_request_id()
         self.transport.write(reply.last(error, status or error.status, date, request_id, self._request))

@@ -17,6 +17,7 @@ EXPOSED = (
 )
 """Headers that a page in a browser may read."""
 _EXPOSED = f"access-control-expose-headers: {', '.join(EXPOSED)}\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SMALL = 2048
 SIZE_LINES = tuple(b"%x\r\n" % size for size in range(SMALL))
 """What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""

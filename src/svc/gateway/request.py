@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, SvcError
 from svc.security import Key
 
 MAX_HEADERS = 100
+MAX_PIPELINED = 16
+"""Requests that wait on one connection before reading pauses."""
+MAX_AHEAD = 64 * 1024
+"""Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
 MAX_ECHOED = 128
 """Characters of a header that is echoed, such as a client's own request id."""
+_READ = frozenset((b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding"))
+"""The headers, beside Host, that say how a request is to be taken."""
+_FRAMING = frozenset((b"expect", b"transfer-encoding", b"content-length"))
+_WHOLE = re.compile(rb"(?i)https?://[^/?#]*")
 
 
 class Request:
@@ -76,27 +85,39 @@ class Request:
         self.chunkable = version == "1.1"
         if len(self.headers) > MAX_HEADERS:
             raise InvalidRequest(f"The request has more than {MAX_HEADERS} headers.")
-        size = len(self.url)
+        size, hosts = len(self.url), 0
         for name, value in self.headers:
             size += len(name) + len(value) + 4
-            if name == b"content-length":
-                self.declared = int(value) if value.isdigit() else 0
-            elif name == b"expect":
-                self.expects = value.lower() == b"100-continue"
-            elif name == b"upgrade":
-                self.websocket = value.lower() == b"websocket" and method == b"GET"
-            elif name == b"origin":
-                self.origin = text(value) or ""
-            elif name == b"x-request-id":
-                self.client_request_id = text(value)
+            if name == b"host":
+                hosts += 1
+            elif name in _READ:
+                self._note(name, value)
+        if hosts > 1 or (not hosts and self.chunkable):
+            raise InvalidRequest("The request needs one Host header.")
         if size > limit:
             raise InvalidRequest("The request's head is too large.")
 
+    def _note(self, name: bytes, value: bytes) -> None:
+        """One of the headers that say how the request is to be taken."""
+        if name == b"content-length":
+            self.declared = int(value) if value.isdigit() else 0
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or not self.chunkable:
+                raise InvalidRequest("The only transfer coding that is taken here is 'chunked', with HTTP/1.1.")
+        elif name == b"expect":
+            self.expects = self.chunkable and value.lower() == b"100-continue"
+        elif name == b"upgrade":
+            self.websocket = value.lower() == b"websocket" and self.method == b"GET"
+        elif name == b"origin":
+            self.origin = text(value) or ""
+        else:
+            self.client_request_id = text(value)
+
     def _target(self) -> bytes:
         """The path and query; who believes to talk to a proxy sends a whole address (RFC 9112, 3.2.2)."""
-        if self.url.startswith((b"http://", b"https://")):
-            _, _, path = self.url.partition(b"://")[2].partition(b"/")
-            self.url = b"/" + path
+        if not self.url.startswith(b"/") and (whole := _WHOLE.match(self.url)):
+            rest = self.url[whole.end() :]
+            self.url = rest if rest.startswith(b"/") else b"/" + rest
         return self.url
 
     def check_form(self, headers: Mapping[bytes, bytes]) -> None:
@@ -106,19 +127,24 @@ class Request:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("The body must not be compressed.")
 
-    def serialised(self, *, upgrade: bool = True) -> bytes:
-        """The request in plain HTTP again, its body whole; without `upgrade` that header is left out."""
-        left_out = {b"expect", b"transfer-encoding"} if upgrade else {b"expect", b"upgrade", b"http2-settings"}
-        lines = [b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.chunkable else b"1.0")]
-        for name, value in self.headers:
-            if name in left_out or (upgrade and name == b"content-length"):
-                continue
-            if name == b"connection" and not upgrade:
-                continue
-            lines.append(b"%b: %b" % (name, value))
-        if upgrade and self.body:
-            lines.append(b"content-length: %d" % self.size)
-        return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(self.body)
+    def serialised(self) -> bytes:
+        """The request in plain HTTP again, its body whole."""
+        framed = [(b"content-length", b"%d" % self.size)] if self.body else []
+        return self._head([one for one in self.headers if one[0] not in _FRAMING] + framed) + b"".join(self.body)
+
+    def without_upgrade(self) -> bytes:
+        """The head again, as of a request that asks for no other protocol."""
+        return self._head([one for one in self.headers if one[0] not in (b"upgrade", b"http2-settings")])
+
+    def _head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        first = b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.chunkable else b"1.0")
+        return b"\r\n".join((first, *(b"%b: %b" % one for one in headers), b"\r\n"))
+
+
+def is_far_ahead(waiting: Collection[Request], unfinished: Request | None) -> bool:
+    """A client has sent much in advance: in bytes, or in requests."""
+    size = sum(request.size for request in (*waiting, unfinished) if request is not None)
+    return size > MAX_AHEAD or len(waiting) > MAX_PIPELINED
 
 
 def text(value: bytes) -> str | None:
