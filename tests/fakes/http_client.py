@@ -53,6 +53,7 @@ class RawClient:
         self._parser: Any = None
         self._done: list[Got] = []
         self._got = Got()
+        self._told = 0
         self._new_parser()
 
     def __enter__(self) -> Self:
@@ -97,6 +98,13 @@ class RawClient:
             if not self._receive():
                 return self._ended()
         return self._got
+
+    def read_continue(self) -> bool:
+        """The other side wants the body: a 100 that was not asked for here before."""
+        while not self._told and self._receive():
+            continue
+        told, self._told = self._told, 0
+        return told == 1
 
     def closed(self) -> bool:
         """The other side ends the connection, with nothing more to say; raises TimeoutError while it does not."""
@@ -147,6 +155,8 @@ class RawClient:
         if self._got.status >= 200:
             self._got.whole = True
             self._done.append(self._got)
+        elif self._got.status == 100:
+            self._told += 1
 
 
 def request_bytes(

@@ -1,0 +1,233 @@
+"""HTTP that could be read in two ways, sent in any split, and requests in advance: at the real socket.
+
+`test_http.py` has the plain forms. Here the same bytes come in one piece and in several, and what stands before or
+behind them on the connection has to fare as if they were not there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.e2e.conftest import serve
+from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.fakes import openai_wire
+from tests.fakes.http_client import RawClient, request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Gate, Script, body, end, hold, sse
+
+CHAT = {"model": GPT, "messages": HI}
+BODY = json.dumps(CHAT).encode()
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+HOT = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
+CHUNKED = "transfer-encoding: chunked\r\n"
+SIZE = b"%x" % len(BODY)
+UPGRADE = "connection: upgrade\r\nupgrade: "
+SOCKET = f"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n{UPGRADE}websocket\r\n\r\n".encode()
+
+
+def post(headers: str, body: bytes, version: str = "1.1") -> bytes:
+    head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+    return f"{head}{headers}\r\n".encode("latin-1") + body
+
+
+def get(head: str) -> bytes:
+    return f"GET /health HTTP/1.1\r\n{head}\r\n".encode("latin-1")
+
+
+def last_chunk(data: bytes) -> bytes:
+    return SIZE + b"\r\n" + BODY + data
+
+
+WHOLE = last_chunk(b"\r\n0\r\n\r\n")
+REFUSED = {
+    # whose server it is
+    "no host": get(""),
+    "two hosts": get("host: x\r\nhost: y\r\n"),
+    "two hosts, hot": post(f"host: y\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "host with a space before the colon": get("host : x\r\n"),
+    # how long the body is
+    "both lengths, reversed": post(f"{CHUNKED}content-length: 3\r\n", WHOLE),
+    "both lengths, cold": get(f"host: x\r\n{CHUNKED}content-length: 3\r\n"),
+    "the same length twice": post(f"content-length: {len(BODY)}\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "no digits": post("content-length: \r\n", BODY),
+    "thirty digits": post(f"content-length: {'9' * 30}\r\n", BODY),
+    "underscore in the length": post("content-length: 1_0\r\n", BODY),
+    "two numbers": post("content-length: 5 5\r\n", BODY),
+    "chunked twice": post(CHUNKED * 2, WHOLE),
+    "chunked, chunked": post("transfer-encoding: chunked, chunked\r\n", WHOLE),
+    "gzip, chunked": post("transfer-encoding: gzip, chunked\r\n", WHOLE),
+    "identity": post("transfer-encoding: identity\r\n", BODY),
+    "quoted coding": post('transfer-encoding: "chunked"\r\n', WHOLE),
+    "vertical tab behind the coding": post("transfer-encoding: chunked\x0b\r\n", WHOLE),
+    "chunked in HTTP/1.0": post(CHUNKED, WHOLE, "1.0"),
+    "a length in the trailer": post(CHUNKED, last_chunk(b"\r\n0\r\ncontent-length: 5\r\n\r\n")),
+    "a coding in the trailer": post(CHUNKED, last_chunk(b"\r\n0\r\ntransfer-encoding: chunked\r\n\r\n")),
+    # chunks
+    "LF behind the size": post(CHUNKED, SIZE + b"\n" + BODY + b"\r\n0\r\n\r\n"),
+    "LF behind an extension": post(CHUNKED, SIZE + b";a\n" + BODY + b"\r\n0\r\n\r\n"),
+    "LF behind the data": post(CHUNKED, last_chunk(b"\n0\r\n\r\n")),
+    "LF at the end": post(CHUNKED, last_chunk(b"\r\n0\n\n")),
+    "0x before the size": post(CHUNKED, b"0x" + WHOLE),
+    "plus before the size": post(CHUNKED, b"+" + WHOLE),
+    "space before the size": post(CHUNKED, b" " + WHOLE),
+    "space behind the size": post(CHUNKED, SIZE + b" \r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "no size": post(CHUNKED, b"\r\n" + BODY + b"\r\n0\r\n\r\n"),
+    "a size of 2**64 + 1": post(CHUNKED, b"10000000000000001\r\n{"),
+    # lines
+    "LF before the end of the head": b"GET /health HTTP/1.1\r\nhost: x\r\n\n",
+    "LF behind the request line": b"GET /health HTTP/1.1\nhost: x\r\n\r\n",
+    "CR alone": HEALTH.replace(b"\r\n", b"\r"),
+    "CR CR LF": b"GET /health HTTP/1.1\r\nhost: x\r\r\n\r\n",
+    "folded, hot": post(f"x-a: b\r\n\tc\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "first header folded": get(" host: x\r\n"),
+    "header without a name": get("host: x\r\n: y\r\n"),
+    "DEL in a value": get("host: x\r\nx-a: \x7f\r\n"),
+    "control byte in a value": get("host: x\r\nx-a: \x01\r\n"),
+    # the request line
+    "method in small letters": HEALTH.replace(b"GET", b"get"),
+    "protocol in small letters": HEALTH.replace(b"HTTP", b"http"),
+    "tabs in the request line": HEALTH.replace(b" ", b"\t"),
+    "HTTP/1.10": HEALTH.replace(b"1.1", b"1.10"),
+    "HTTP/0.9": HEALTH.replace(b"1.1", b"0.9"),
+    "control byte in the path": HEALTH.replace(b"/health", b"/hea\x01lth"),
+    "NUL in the path": HEALTH.replace(b"/health", b"/health\x00"),
+    "bytes beyond ASCII in the path": HEALTH.replace(b"/health", "/hé".encode()),
+    "no path": HEALTH.replace(b"/health", b""),
+    "path without a slash": HEALTH.replace(b"/health", b"health"),
+    "CONNECT": b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n",
+    # amounts
+    "200 headers": get("host: x\r\n" + "a: b\r\n" * 200),
+    "a large trailer": post(CHUNKED, last_chunk(b"\r\n0\r\nx: " + b"a" * 1_000_000 + b"\r\n\r\n")),
+}
+
+TAKEN = {
+    "empty lines before it": b"\r\n\r\n" + HEALTH,
+    "header without a value": get("host: x\r\nx-a:\r\n"),
+    "Latin-1 in a value": get("host: x\r\nx-a: \xe9\r\n"),
+    "chunks with extensions": post(CHUNKED, SIZE + b';a="b";c\r\n' + BODY + b"\r\n0\r\n\r\n"),
+    "one byte in each chunk": post(CHUNKED, b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"),
+    "zeros before the size": post(CHUNKED, b"0" * 20 + WHOLE),
+    "coding in capitals": post(CHUNKED.upper(), WHOLE),
+    "a trailer": post(CHUNKED, last_chunk(b"\r\n0\r\nx-sum: 1\r\n\r\n")),
+    "tab before the length": post(f"content-length:\t{len(BODY)}\r\n", BODY),
+    "underscores in a name": post(f"transfer_encoding: chunked\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "whole address": get("host: x\r\n").replace(b"/health", b"http://other/health"),
+    "whole address, hot": HOT.replace(b"/v1", b"HTTP://other/v1"),
+    "HTTP/2 offered": post(f"{UPGRADE}h2c\r\nhttp2-settings: AAMAAABk\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "HTTP/2 offered, chunked": post(f"{UPGRADE}h2c\r\n{CHUNKED}", WHOLE),
+    "HTTP/2 offered, cold": get(f"host: x\r\n{UPGRADE}h2c\r\n"),
+    "a WebSocket asked for with POST": post(f"{UPGRADE}websocket\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "an expectation nobody knows": post(f"expect: wonders\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "a body where none is wanted": get("host: x\r\ncontent-length: 5\r\n") + b"hello",
+}
+
+
+@pytest.fixture(scope="module")
+def hasty(all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Waits for nobody, so that a request that it takes for unfinished is found out."""
+    config = "[gateway]\nheader_timeout = 0.5\nbody_timeout = 0.5\n"
+    yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), config)
+
+
+def send_in_pieces(client: RawClient, data: bytes, pieces: int) -> None:
+    """Each piece is read for itself, unless the machine is busy."""
+    size = max(1, -(-len(data) // pieces))
+    for start in range(0, len(data), size):
+        try:
+            client.send(data[start : start + size])
+        except ConnectionError:  # it was refused before its end
+            return
+        if pieces > 1:
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 17])
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_and_never_sent_on(hasty: Gateway, fakes: Mapping[str, FakeProvider], what: str, pieces: int) -> None:
+    with hasty.raw() as client:
+        send_in_pieces(client, REFUSED[what], pieces)
+        got = client.read()
+        assert 400 <= got.status < 500
+        assert got.status != 408, "it waited for more"
+        assert got.json["error"]["code"] in ("invalid_request", "method_not_allowed")
+        assert client.closed()
+    assert not any(fake.requests for fake in fakes.values())
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 17])
+@pytest.mark.parametrize("what", TAKEN)
+def test_odd_but_plain(hasty: Gateway, fakes: Mapping[str, FakeProvider], what: str, pieces: int) -> None:
+    with hasty.raw() as client:
+        send_in_pieces(client, TAKEN[what] + HEALTH, pieces)
+        assert client.read().status == 200
+        assert client.read().json["status"] == "ok"
+    assert sum(len(fake.requests) for fake in fakes.values()) == TAKEN[what].startswith(b"POST")
+
+
+UNREADABLE = ("websocket", "garbage", "two hosts", "CONNECT", "chunked twice")
+
+
+@pytest.mark.parametrize("before", [HEALTH, HOT, HOT * 3], ids=["cold", "hot", "three"])
+@pytest.mark.parametrize("after", UNREADABLE)
+def test_what_came_before_is_answered_first(hasty: Gateway, fakes: object, before: bytes, after: str) -> None:
+    unreadable = {**REFUSED, "websocket": SOCKET, "garbage": b"\x00garbage\r\n\r\n"}[after]
+    with hasty.raw() as client:
+        client.send(before + unreadable)
+        for _ in range(before.count(b" HTTP/1.1\r\n")):
+            assert client.read().status == 200
+        assert 400 <= client.read().status < 500
+        assert client.closed()
+
+
+def test_a_stream_is_not_cut_by_what_cannot_be_read(gateway: Gateway, provider_a: FakeProvider) -> None:
+    gate = Gate()
+    events = openai_wire.stream("Hi there")
+    rest = Script(tuple(step for event in events[2:] for step in body(event).steps))
+    provider_a.plays(sse(events[:2], end=hold(gate) + rest + end()))
+    with gateway.raw() as client:
+        client.send(request_bytes("POST", "/v1/chat/completions", {**CHAT, "stream": True}, key=KEY))
+        gate.reached()
+        client.send(b"\x16\x03\x01garbage" * 1000)
+        gate.open()
+        assert client.read().body.endswith(b"data: [DONE]\n\n")
+        assert client.read().status == 400
+        assert client.closed()
+
+
+@pytest.mark.parametrize("first", [HEALTH, HOT], ids=["cold", "hot"])
+@pytest.mark.parametrize("upgrade", ["", f"{UPGRADE}h2c\r\n"], ids=["plain", "upgrade"])
+def test_expect_in_advance(gateway: Gateway, first: bytes, upgrade: str) -> None:
+    """The client keeps its body back until it is told to go on: after the answer before it."""
+    with gateway.raw(timeout=5) as client:
+        client.send(first + post(f"expect: 100-continue\r\n{upgrade}content-length: {len(BODY)}\r\n", b""))
+        assert client.read().status == 200
+        assert client.read_continue()
+        client.send(BODY)
+        assert client.read().status == 200
+
+
+def test_expect_in_advance_without_a_key(gateway: Gateway) -> None:
+    asked = post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", b"").replace(KEY.encode(), b"wrong")
+    with gateway.raw() as client:
+        client.send(HOT + asked)
+        assert [client.read().status, client.read().status] == [200, 401]
+        assert client.closed()
+
+
+def test_http_1_0_is_not_told_to_go_on(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        client.send(post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", b"", "1.0"))
+        client.send(BODY)
+        assert client.socket.recv(12) == b"HTTP/1.1 200"
+
+
+def test_nothing_counts_after_close(gateway: Gateway, provider_a: FakeProvider) -> None:
+    with gateway.raw() as client:
+        client.send(post(f"connection: close\r\ncontent-length: {len(BODY)}\r\n", BODY) + HOT)
+        assert client.read().status == 200
+        assert client.closed()
+    assert len(provider_a.requests) == 1
