@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SvcError(Exception):
@@ -50,6 +50,11 @@ class SvcError(Exception):
     def headers(self) -> Mapping[str, str]:
         """Response headers that belong to this error."""
         return {}
+
+    def bare(self) -> Self:
+        """Without the frames that it came through: they hold all that they worked on, even whoever keeps the error."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class InvalidRequest(SvcError):

@@ -57,7 +57,8 @@ class Gateway:
         self.key = KEY
         self.port = 0
         self._env = environment(home, {"SVC_API_KEYS": KEY, **env})
-        self._arguments = [SVC, "gateway", "--port", "0"]
+        self.command = [SVC]
+        self._arguments = ["gateway", "--port", "0"]
         if config is not None:
             (home / "given.toml").write_text(config, encoding="utf-8")
             self._arguments += ["--config", str(home / "given.toml")]
@@ -65,7 +66,12 @@ class Gateway:
     def start(self, timeout: float = 20.0) -> Gateway:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                self._arguments, env=self._env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self.command, *self._arguments],
+                env=self._env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         deadline = time.monotonic() + timeout
         while not (said := ADDRESS.search(self.log)):

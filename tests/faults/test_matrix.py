@@ -47,10 +47,10 @@ class Cell:
 
     @property
     def model(self) -> str:
-        return model_of(self.letter, self.fault, self.chained)
+        return model_of(self.letter, self.fault, self.stream, self.chained)
 
     def __str__(self) -> str:
-        return f"{self.model}, {'stream' if self.stream else 'JSON'}"
+        return self.model
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ CELLS = [
 ]
 
 
-def model_of(letter: Letter, fault: Fault, chained: bool) -> str:
-    return f"{DIALECTS[letter]}/{fault.name}/{'chained' if chained else 'alone'}"
+def model_of(letter: Letter, fault: Fault, stream: bool, chained: bool) -> str:
+    """One for each cell: what a target does in one (a 429 lets it rest) is not felt in another."""
+    return f"{DIALECTS[letter]}/{fault.name}/{'chained' if chained else 'alone'}/{'stream' if stream else 'JSON'}"
 
 
 def other(letter: Letter) -> Letter:
@@ -134,9 +135,13 @@ def configuration(upstreams: dict[Letter, FakeProvider], ports: dict[str, int]) 
     for letter, fault in itertools.product(DIALECTS, FAULTS):
         scheme = "https" if fault.address == "no TLS" else "http"
         port = ports.get(fault.address, upstreams[letter].port)
-        models = [model_of(letter, fault, chained) for chained in (False, True)]
-        tables.append(provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://127.0.0.1:{port}", models))
-        chains.append(f"{json.dumps(models[1])} = [{json.dumps(f'spare/{other(letter)}')}]")
+        alone, chained = (
+            [model_of(letter, fault, stream, chained) for stream in (False, True)] for chained in (False, True)
+        )
+        tables.append(
+            provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://127.0.0.1:{port}", alone + chained)
+        )
+        chains += [f"{json.dumps(model)} = [{json.dumps(f'spare/{other(letter)}')}]" for model in chained]
     for letter in DIALECTS:
         tables.append(provider(f"spare-{letter.lower()}", letter, upstreams[letter].address, [f"spare/{letter}"]))
     return "\n".join([tables[0], *chains, *tables[1:]])

@@ -89,7 +89,7 @@ class Soak:
         letter: Letter = random.choice(list(DIALECTS))
         stream = random.random() < 0.5
         fault = random.choice(KINDS) if number and random.random() < FAULTY else None
-        model = model_of(letter, fault, False) if fault else f"spare/{letter}"
+        model = model_of(letter, fault, stream, False) if fault else f"spare/{letter}"
         expected = fault.sees(stream, False) if fault else WHOLE
         try:
             got = self._gateway.chat(model, stream=stream)

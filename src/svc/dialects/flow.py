@@ -54,7 +54,7 @@ class Flow:
         if self.ended:
             return b""
         self.ended = True
-        self.error = error
+        self.error = error.bare()
         return self._error(error)
 
     def _close(self, rest: bytes) -> bytes:

@@ -60,7 +60,7 @@ class Resumable(Translation):
     def give_up(self, error: SvcError) -> bytes:
         """The error in the client's shape: the stream ends here."""
         self.ended = True
-        self.error = error
+        self.error = error.bare()
         return self._writer.fail(error)
 
     def _error(self, error: SvcError) -> bytes:

@@ -155,9 +155,10 @@ class Attempt:
     def cancel(self) -> None:
         """Lets go of the upstream at once; nothing more is reported."""
         self._owner = self._flowing = self.sink = None
+        call = self._call
         self._finish()
-        if self._call is not None:
-            self._call.cancel()
+        if call is not None:
+            call.cancel()
 
     def pause(self) -> None:
         """The client does not read: neither do we, and the upstream's idle time does not count."""
@@ -356,6 +357,7 @@ class Attempt:
     def _finish(self) -> None:
         self.over = True
         self.deadline = math.inf
+        self._call = None  # which holds this
 
 
 class _Drain:

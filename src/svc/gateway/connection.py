@@ -122,8 +122,6 @@ class Connection(asyncio.BufferedProtocol):
         self._body: list[bytes] = []
         self.on_body = self._body.append
         """For llhttp: no Python is run for a chunk but what handles it."""
-        self._parser = httptools.HttpResponseParser(self)
-        self._feed = self._parser.feed_data
         self._call: Call | None = None
         self._receiver: Receiver | None = None
         """The call's: one step less for each piece."""
@@ -169,6 +167,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
         self._pool.opened(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -204,6 +204,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.closed(self)
+        del self._parser, self._feed  # which hold this: no garbage collector is needed
         if self._call is None:
             return
         if self._silent:

@@ -125,6 +125,7 @@ class FrontDoor(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        del self._parser  # which holds this: no garbage collector is needed
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.gone()
@@ -309,10 +310,9 @@ class FrontDoor(asyncio.Protocol):
             headers = reply.ids(request_id, request) + reply.lines(error.headers)
             self.answer(error.status, headers, dialect.write_error(error, request_id))
             return
-        exchange = Exchange(
+        exchange = self._exchange = Exchange(
             self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
         )
-        self._exchange = exchange
         exchange.start(b"".join(request.body) if len(request.body) != 1 else request.body[0])
 
     def _answer_cold(self, request: Request) -> None:

@@ -226,8 +226,9 @@ class Exchange:
     def _end(self) -> None:
         self.over = True
         self._plane.exchanges.discard(self)
-        if self._tries is not None:
-            self._tries.end()
+        tries, self._tries = self._tries, None  # nothing holds the other: no garbage collector is needed
+        if tries is not None:
+            tries.end()
 
     @property
     def _attempt(self) -> Attempt | None:

@@ -69,6 +69,7 @@ def not_understood(error: SvcError) -> Failure:
 
     Where the provider itself said that it failed, that is as good as a status 5xx.
     """
+    error.bare()
     if isinstance(error, InvalidRequest):
         return Failure(error, Then.NOWHERE)
     if isinstance(error, RateLimited):

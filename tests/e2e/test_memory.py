@@ -1,0 +1,56 @@
+"""What an ended request leaves behind: nothing, even if no garbage collector ever comes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway, provider_environment
+from tests.fakes import openai_wire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, reset, sse
+
+UNCOLLECTED = "import gc; gc.disable(); import sys; from svc.cli import main; sys.exit(main())"
+PROMPT = [{"role": "user", "content": "x" * 100_000}]
+"""Large enough that it shows when a hundred of them are kept."""
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def uncollected(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator[Gateway]:
+    """A gateway whose garbage collector is off: what only it could free is never freed."""
+    one = Gateway(
+        tmp_path,
+        env=provider_environment(fakes),
+        config=f'[routing]\nretries = 0\nbreaker = false\n[routing.fallbacks]\n"{LLAMA}" = ["{GPT}"]\n',
+    )
+    one.command = [sys.executable, "-c", UNCOLLECTED]
+    yield one.start()
+    assert one.stop() == 0
+
+
+def resident(gateway: Gateway) -> int:
+    """Bytes."""
+    fields = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+def test_an_ended_request_leaves_nothing_behind(uncollected: Gateway, provider_c: FakeProvider) -> None:
+    broken = sse([openai_wire.role(), openai_wire.chunk({"content": "x" * 50_000})], end=reset())
+    garbled = sse([openai_wire.role(), b'data: {"\xff": ' + b"x" * 50_000 + b"\n\n"])
+
+    def some(count: int) -> None:
+        for number in range(count):
+            stream = number % 2 == 0
+            provider_c.always_plays([broken if stream else reset(), garbled, answer(200, b"<html>")][number % 3])
+            for model in (GPT, CLAUDE, LLAMA):
+                uncollected.chat(model, messages=PROMPT, stream=stream)
+            uncollected.chat(GPT, messages=HI, temperature=7)
+
+    some(15)
+    before = resident(uncollected)
+    some(50)
+    assert resident(uncollected) < before + 6 * MIB  # the prompts alone are 15
