@@ -1,7 +1,7 @@
 """Every fault of the matrix: what the upstream does, and what a client must see of it. Data only.
 
-A fault is a model's name at the fake, `<dialect>/<fault>/<alone|chained>/<JSON|stream>`, so that all of them run at once against
-one gateway. Each has a provider of its own: what one does counts against no other.
+A fault is a model's name at the fake, `<dialect>/<fault>/<alone|chained>/<JSON|stream>`, so that all of them run at
+once against one gateway. Each has a provider of its own: what one does counts against no other.
 """
 
 from __future__ import annotations
