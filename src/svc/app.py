@@ -51,6 +51,8 @@ from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
 from svc.stores.bundles.placing import unpacked
 from svc.stores.opening import open_state
+from svc.stores.redis import Redis, connected
+from svc.stores.redis_counters import RedisCounters
 from svc.stores.shared import SharedCounters
 from svc.telemetry import LineWriter
 
@@ -268,7 +270,8 @@ async def _serve(
 ) -> None:
     async with (
         _books(settings) as books,
-        _plane(settings, writer, books, shared) as plane,
+        connected(settings.environ) as redis,
+        _plane(settings, writer, books, shared, redis) as plane,
         _speech(settings, plane.keyring) as speech,
     ):
         routes = [*speech_routes(speech), *usage_routes(plane, books), *plane.extra]
@@ -279,7 +282,9 @@ async def _serve(
 
 
 @contextlib.asynccontextmanager
-async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None) -> AsyncIterator[Plane]:
+async def _plane(
+    settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None, redis: Redis | None
+) -> AsyncIterator[Plane]:
     offers: list[Offer] = []
     for provider in providers_of(settings):
         offers += offers_of(provider)
@@ -290,13 +295,15 @@ async def _plane(settings: Settings, writer: LineWriter, books: Aside, shared: S
     router = Router(offers, settings.routing.fallbacks)
     issued = IssuedKeys(open_state(settings.environ, settings.home))
     ledger = Ledger(settings.home, settings.ledger, open_state(settings.environ, settings.home), offers)
-    gate = Gate(settings.limits, shared.open() if shared else SharedCounters(), ledger.prices, books)
+    counters = shared.open() if shared else SharedCounters()
+    gate = Gate(settings.limits, counters, ledger.prices, books, RedisCounters(redis) if redis else None)
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
         await issued.start()
         ledger.start()
+        gate.start()
         plane.start()
-        watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())))
+        watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())), redis)
         watch.start()
         plane.extra += watch.routes()
         try:

@@ -27,6 +27,8 @@ class Head(msgspec.Struct, frozen=True):
     """The client asked for usage in the stream."""
     max_tokens: int | None
     """`max_tokens`, or what replaced it."""
+    answers: int = 1
+    """How many of these are asked for (`n`)."""
 
 
 class Built(msgspec.Struct, frozen=True):

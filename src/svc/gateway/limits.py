@@ -1,8 +1,9 @@
 """What a key may use: requests and tokens in any minute, requests at the same time, money in a day, a month or ever.
 
-    admit ─ reserves a request, the prompt's estimate and the longest possible answer, and their price ─> Lease
+    admit ─ reserves a request, the prompt's estimate and the longest possible answers, and their price ─> Lease
     Lease.settle ─ the real usage takes the reservation's place
 
+With Redis the question goes there first; the counters of this machine count along, and decide alone while it is down.
 A request that no limit can ever let through is the client's fault (400); any other is told to come back (429).
 """
 
@@ -10,44 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine
+
+import msgspec
 
 from svc.dialects.base import Head
-from svc.errors import InvalidRequest, RateLimited, SvcError
+from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
 from svc.gateway.pricing import Prices
 from svc.gateway.providers import Offer
+from svc.gateway.refusals import NANO, WORDS, check_alone, refusal, shown
 from svc.security import Key
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
-from svc.stores.base import StoreDown, midnight
-from svc.stores.shared import Denied, Limits, SharedCounters, Taken
+from svc.stores.base import Database, StoreDown, midnight
+from svc.stores.counting import BUCKETS, Denied, Limits
+from svc.stores.redis_counters import FROM_NOTHING, Held, RedisCounters, Unsaid
+from svc.stores.shared import SharedCounters, Taken
 from svc.wire.chat import Usage
 
 log = logging.getLogger("svc.limits")
 
-NANO = 1e9
-MAX_RETRY = 120.0
-_WORDS = {
-    "requests": "The limit of {} requests a minute is reached.",
-    "tokens": "The limit of {} tokens a minute is reached.",
-    "concurrency": "The limit of {} requests at the same time is reached.",
-    "budget": "The budget of ${:g} is spent.",
-}
-
-
-class LimitReached(RateLimited):
-    """A limit of ours, with what is left of it in the headers. Unlike an upstream's, trying again helps."""
-
-    def __init__(self, message: str, *, retry_after: float, shown: str, limit: str) -> None:
-        super().__init__(message, retry_after=min(MAX_RETRY, retry_after))
-        self.limit = limit
-        self._shown = shown
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        lines = (line.partition(": ")[::2] for line in self._shown.split("\r\n") if line)
-        return {**super().headers, **dict(lines)}
+BOOKS_SECONDS = 2.0
+"""So long it waits for the database, to hear what the key has spent."""
+SILENT_SECONDS = 1.0
+"""A database that did not answer is not asked again for so long."""
 
 
 class Lease:
@@ -67,19 +56,66 @@ class Lease:
             self._counters.settle(taken, tokens, round(usd * NANO))
 
 
+class SharedLease(Lease):
+    """One that Redis has to know of too; `held` is None when it was taken without Redis."""
+
+    __slots__ = ("_held", "_key_id", "_shared")
+
+    def __init__(
+        self,
+        counters: SharedCounters,
+        taken: Taken,
+        headers: str,
+        shared: RedisCounters,
+        key_id: str,
+        held: Held | None = None,
+    ) -> None:
+        super().__init__(counters, taken, headers)
+        self._shared = shared
+        self._key_id = key_id
+        self._held = held
+
+    def settle(self, tokens: int, usd: float) -> None:
+        if self._taken is not None and self._held is not None:
+            self._shared.settle(self._held, tokens, round(usd * NANO))
+        elif self._taken is not None:
+            self._shared.spend(self._key_id, round(usd * NANO))
+        super().settle(tokens, usd)
+
+
 Then = Callable[[Lease | SvcError], None]
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A request that cannot be let through, or refused, at once."""
+
+    key: Key
+    limits: Limits
+    tokens: int
+    nanos: int
+    then: Then
 
 
 class Gate:
     """Lets requests through, or not. Belongs to one event loop."""
 
-    def __init__(self, settings: LimitSettings, counters: SharedCounters, prices: Prices, books: Aside) -> None:
+    def __init__(
+        self,
+        settings: LimitSettings,
+        counters: SharedCounters,
+        prices: Prices,
+        books: Aside,
+        shared: RedisCounters | None = None,
+    ) -> None:
         self._settings = settings
         self._counters = counters
         self._prices = prices
         self._books = books
+        self._shared = shared
+        self._silent_until = 0.0
+        """Of the database: monotonic time."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reached: dict[str, int] = dict.fromkeys(_WORDS, 0)
+        self.reached: dict[str, int] = dict.fromkeys(WORDS, 0)
 
     def limited(self, key: Key) -> bool:
         """Whether there is anything to count for the key."""
@@ -87,7 +123,7 @@ class Gate:
         return bool(own or self._settings.rpm or self._settings.tpm)
 
     def admit(self, key: Key, head: Head, raw: bytes, chain: tuple[Offer, ...], then: Then) -> None:
-        """Calls `then` with a lease, or with the error: usually at once, later when the database has to be asked."""
+        """Calls `then` with a lease, or with the error: at once where memory knows all, else when others have said."""
         budget = 0 if key.budget_usd is None else max(1, round(key.budget_usd * NANO))
         limits = Limits(
             key_id=key.id,
@@ -99,18 +135,21 @@ class Gate:
             start=int(midnight(key.budget_period)) if budget else 0,
         )
         tokens = nanos = 0
-        most = Usage()
         if limits.tokens or budget:
             prompt = prompt_tokens(raw)
-            longest = max(head.max_tokens or offer.target.max_output_tokens for offer in chain)
+            longest = head.answers * max(head.max_tokens or offer.target.max_output_tokens for offer in chain)
             tokens = prompt + longest if limits.tokens else 0
-            most = Usage(prompt_tokens=prompt, completion_tokens=longest)
-            nanos = self._dearest(chain, most) if budget else 0
-        _check_alone(limits, tokens, nanos)
-        if budget and self._counters.needs_spent(limits):
-            self._spawn(self._ask(key, limits, tokens, lambda: self._dearest(chain, most), then))
-        else:
+            nanos = self._dearest(chain, Usage(prompt_tokens=prompt, completion_tokens=longest)) if budget else 0
+        check_alone(limits, tokens, nanos)
+        unsaid = budget and self._counters.needs_spent(limits)
+        if self._shared is None and not unsaid:
             then(self._take(key, limits, tokens, nanos))
+            return
+        asked = _Asked(key, limits, tokens, nanos, then)
+        if unsaid:
+            self._spawn(self._ask(asked))
+        else:
+            self._go_on(asked, None)
 
     def _dearest(self, chain: tuple[Offer, ...], usage: Usage) -> int:
         """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
@@ -118,75 +157,88 @@ class Gate:
         return max((round(price.cost(usage) * NANO) for price in prices if price is not None), default=0)
 
     def _take(self, key: Key, limits: Limits, tokens: int, nanos: int) -> Lease | SvcError:
+        """By what this machine knows."""
         got = self._counters.take(limits, tokens, nanos)
-        shown = _shown(limits, got.requests_left, got.tokens_left)
-        if isinstance(got, Taken):
-            return Lease(self._counters, got, shown)
-        self.reached[got.limit] += 1
-        return _refusal(key, limits, got, shown)
+        if isinstance(got, Denied):
+            return self._refused(key, limits, got)
+        lines = shown(limits, got.requests_left, got.tokens_left, got.reset, got.reset)
+        if self._shared is not None:
+            return SharedLease(self._counters, got, lines, self._shared, key.id)
+        return Lease(self._counters, got, lines)
+
+    def _refused(self, key: Key, limits: Limits, denied: Denied) -> SvcError:
+        self.reached[denied.limit] += 1
+        return refusal(key, limits, denied)
+
+    # with others
+
+    def _go_on(self, asked: _Asked, spent: int | None) -> None:
+        """`spent` is what the database has said of the key, if it was asked."""
+        shared = self._shared
+        if shared is None:
+            asked.then(self._take(asked.key, asked.limits, asked.tokens, asked.nanos))
+        else:
+            shared.take(asked.limits, asked.tokens, asked.nanos, spent, lambda got: self._told(shared, asked, got))
+
+    def _told(self, shared: RedisCounters, asked: _Asked, got: Held | Denied | Unsaid | StoreDown) -> None:
+        """By Redis."""
+        if isinstance(got, Held):
+            asked.then(self._count_along(shared, asked, got))
+        elif isinstance(got, Denied):
+            asked.then(self._refused(asked.key, asked.limits, got))
+        elif isinstance(got, Unsaid):
+            self._spawn(self._ask(asked))
+        else:
+            asked.then(self._take(asked.key, asked.limits, asked.tokens, asked.nanos))
+
+    def _count_along(self, shared: RedisCounters, asked: _Asked, held: Held) -> Lease | SvcError:
+        """Redis lets it through. Of the minute before it came (back) it knows nothing: until then both decide."""
+        limits = asked.limits
+        taken = self._counters.take(limits, asked.tokens, asked.nanos, forced=shared.age > BUCKETS)
+        if isinstance(taken, Denied):
+            shared.settle(held, 0, 0)
+            return self._refused(asked.key, limits, taken)
+        lines = shown(limits, held.requests_left, held.tokens_left, held.reset, held.reset)
+        return SharedLease(self._counters, taken, lines, shared, asked.key.id, held)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, key: Key, limits: Limits, tokens: int, price: Callable[[], int], then: Then) -> None:
-        """The key's first request here: what has it spent already?"""
+    async def _ask(self, asked: _Asked) -> None:
+        """Nobody here has said what the key has spent already."""
+        limits = asked.limits
+        spent = await self._spent(limits)
+        if spent != FROM_NOTHING:
+            self._counters.begin(limits, spent)
+            spent = max(spent, self._counters.spent(limits))  # the last second's entries are not in the database yet
+        self._go_on(asked, spent)
+
+    async def _spent(self, limits: Limits) -> int:
+        """Nano-USD by the database; FROM_NOTHING until it answers."""
+
+        def question(database: Database) -> float:
+            if time.monotonic() < self._silent_until:  # it did not answer those who were before
+                raise StoreDown("The database did not answer a moment ago.")
+            return database.spent({limits.key_id: float(limits.start)})[limits.key_id]
+
         try:
-            spent = await self._books.ask(lambda database: database.spent({key.id: float(limits.start)}))
-            self._counters.begin(limits, round(spent[key.id] * NANO))
-        except StoreDown as error:  # counted from nothing until the database answers
-            log.warning("the budget of key %s is counted from 0: %s", key.id, error.message)
-        nanos = price()
-        try:
-            _check_alone(limits, tokens, nanos)
-        except InvalidRequest as error:
-            then(error)
-        else:
-            then(self._take(key, limits, tokens, nanos))
+            return round(await asyncio.wait_for(self._books.ask(question), BOOKS_SECONDS) * NANO)
+        except (StoreDown, TimeoutError) as error:
+            if time.monotonic() >= self._silent_until:
+                log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no answer in time")
+            self._silent_until = time.monotonic() + SILENT_SECONDS
+            return FROM_NOTHING
+
+    def start(self) -> None:
+        if self._shared is not None:
+            self._shared.start()
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._shared is not None:
+            await self._shared.close()
         self._counters.close()
-
-
-def _shown(limits: Limits, requests: int, tokens: int) -> str:
-    lines = ""
-    for kind, limit, left in (("requests", limits.requests, requests), ("tokens", limits.tokens, tokens)):
-        if limit:
-            lines += (
-                f"x-ratelimit-limit-{kind}: {limit}\r\nx-ratelimit-remaining-{kind}: {left}\r\n"
-                f"x-ratelimit-reset-{kind}: 1m0s\r\n"
-            )
-    return lines
-
-
-def _refusal(key: Key, limits: Limits, denied: Denied, shown: str) -> LimitReached:
-    limit = {
-        "requests": limits.requests,
-        "tokens": limits.tokens,
-        "concurrency": limits.concurrency,
-        "budget": key.budget_usd,
-    }[denied.limit]
-    message = _WORDS[denied.limit].format(limit)
-    if denied.limit == "budget" and limits.period != "total":
-        message += f" It begins anew with the next {limits.period} (UTC)."
-    return LimitReached(message, retry_after=denied.retry_after, shown=shown, limit=denied.limit)
-
-
-def _check_alone(limits: Limits, tokens: int, nanos: int) -> None:
-    """Raises InvalidRequest for a request that no waiting would let through."""
-    if limits.tokens and tokens > limits.tokens:
-        raise InvalidRequest(
-            f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: "
-            "ask for a smaller max_tokens.",
-            param="max_tokens",
-        )
-    if limits.budget and nanos > limits.budget:
-        raise InvalidRequest(
-            f"This request may cost ${nanos / NANO:.6f}, more than the whole budget of this key: "
-            "ask for a smaller max_tokens.",
-            param="max_tokens",
-        )

@@ -13,6 +13,7 @@ from svc.gateway.metrics import Board, text
 from svc.gateway.plane import Plane
 from svc.gateway.routes import authenticated
 from svc.keys import IssuedKeys
+from svc.stores.redis import Redis
 
 PUT_SECONDS = 1.0
 
@@ -20,10 +21,11 @@ PUT_SECONDS = 1.0
 class Watch:
     """Belongs to one event loop, from `start` to `close`."""
 
-    def __init__(self, plane: Plane, issued: IssuedKeys, board: Board) -> None:
+    def __init__(self, plane: Plane, issued: IssuedKeys, board: Board, redis: Redis | None) -> None:
         self._plane = plane
         self._issued = issued
         self._board = board
+        self._redis = redis
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,13 +44,15 @@ class Watch:
 
     def degraded(self) -> list[str]:
         """What is not as it should be; empty when all is well."""
+        return [name for name, is_so in self._states().items() if is_so]
+
+    def _states(self) -> dict[str, bool]:
         ledger = self._plane.ledger
         found = {"keys": self._issued.down, "ledger": ledger.intake.down, "journal": ledger.journal.full}
-        return [name for name, is_so in found.items() if is_so]
+        return found if self._redis is None else {**found, "redis": self._redis.down}
 
     def _values(self) -> dict[str, float]:
         plane = self._plane
-        degraded = self.degraded()
         values = {
             "svc_open_requests": len(plane.exchanges),
             "svc_open_connections": len(plane.doors),
@@ -57,7 +61,7 @@ class Watch:
             "svc_journal_lost_total": plane.ledger.journal.lost,
             "svc_log_lines_dropped_total": plane.log_dropped,
             **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.gate.reached.items()},
-            **{f'svc_degraded{{what="{name}"}}': name in degraded for name in ("keys", "ledger", "journal")},
+            **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._states().items()},
         }
         for name, state in plane.steering.states().items():
             provider, _, model = name.partition("/")

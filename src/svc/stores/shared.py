@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-BUCKETS = 61
+from svc.stores.counting import BUCKETS, KINDS, Denied, Limits
+
 SLOTS = 16_384
 PROBES = 16
 UNKNOWN = -1
@@ -31,19 +32,6 @@ _SECONDS = HEAD
 _TOKEN_SECONDS = HEAD + BUCKETS
 _PAIRS = HEAD + 2 * BUCKETS
 _EMPTY = array("q", bytes(8 * 2 * BUCKETS))
-_KINDS = {"day": 1, "month": 2, "total": 3}
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What holds for a key; 0 is no limit. Money in nano-USD; `start` is when its period began (Unix seconds)."""
-
-    key_id: str
-    requests: int = 0
-    tokens: int = 0
-    concurrency: int = 0
-    budget: int = 0
-    period: str = "total"
-    start: int = 0
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -56,15 +44,8 @@ class Taken(msgspec.Struct, frozen=True):
     nanos: int
     requests_left: int
     tokens_left: int
-
-
-class Denied(msgspec.Struct, frozen=True):
-    """Which limit is reached (`requests`, `tokens`, `concurrency`, `budget`), and seconds until it is worth asking."""
-
-    limit: str
-    retry_after: float
-    requests_left: int
-    tokens_left: int
+    reset: float
+    """Seconds until this request has left the window."""
 
 
 class SharedCounters:
@@ -104,6 +85,17 @@ class SharedCounters:
         finally:
             self._unlock(slot)
 
+    def spent(self, limits: Limits) -> int:
+        """Nano-USD that are known to be spent in the key's period."""
+        slot, mark = self._slot(limits.key_id)
+        self._lock(slot)
+        try:
+            base = slot * self._size
+            self._claim(base, mark)
+            return 0 if self._roll(base, limits) else self._words[base + _SPENT]
+        finally:
+            self._unlock(slot)
+
     def begin(self, limits: Limits, spent: int) -> None:
         """Sets what was spent before, unless another process has done so."""
         slot, mark = self._slot(limits.key_id)
@@ -114,23 +106,25 @@ class SharedCounters:
             if self._roll(base, limits):
                 self._words[base + _SPENT] = spent
                 self._words[base + _START] = limits.start
-                self._words[base + _KIND] = _KINDS[limits.period]
+                self._words[base + _KIND] = KINDS[limits.period]
         finally:
             self._unlock(slot)
 
-    def take(self, limits: Limits, tokens: int, nanos: int) -> Taken | Denied:
-        """Reserves one request, tokens and money; all or nothing."""
+    def take(self, limits: Limits, tokens: int, nanos: int, *, forced: bool = False) -> Taken | Denied:
+        """Reserves one request, tokens and money; all or nothing. `forced` counts it whatever the limits are."""
         slot, mark = self._slot(limits.key_id)
-        words, base, second = self._words, slot * self._size, int(time.monotonic())
+        now = time.monotonic()
+        words, base, second = self._words, slot * self._size, int(now)
         self._lock(slot)
         try:
             self._claim(base, mark)
             second = self._advance(base, second)
             requests, used = words[base + _REQUESTS], words[base + _TOKENS]
             left = max(0, limits.requests - requests), max(0, limits.tokens - used)
-            refused = self._refusal(base, second, limits, tokens, nanos)
+            refused = None if forced else self._refusal(base, second, limits, tokens, nanos)
             if refused is not None:
-                return Denied(*refused, *left)
+                resets = (self._reset(base, row, second, now) for row in (_SECONDS, _TOKEN_SECONDS))
+                return Denied(*refused, *left, *resets)
             words[base + _REQUESTS] = requests + 1
             words[base + _SECONDS + second % BUCKETS] += 1
             if tokens:
@@ -140,7 +134,8 @@ class SharedCounters:
             words[base + self._pair + 1] += nanos
         finally:
             self._unlock(slot)
-        return Taken(slot, mark, second, tokens, nanos, max(0, left[0] - 1), max(0, left[1] - tokens))
+        reset = second + BUCKETS - now
+        return Taken(slot, mark, second, tokens, nanos, max(0, left[0] - 1), max(0, left[1] - tokens), reset)
 
     def settle(self, taken: Taken, tokens: int, nanos: int) -> None:
         """Ends a reservation with what was really used."""
@@ -186,6 +181,13 @@ class SharedCounters:
                 return float(BUCKETS - age)
         return float(BUCKETS)
 
+    def _reset(self, base: int, row: int, second: int, now: float) -> float:
+        """Seconds until all have left the window."""
+        for age in range(BUCKETS):
+            if self._words[base + row + (second - age) % BUCKETS]:
+                return second - age + BUCKETS - now
+        return 0.0
+
     def _total(self, base: int, which: int) -> int:
         """Of all workers: what runs (0), what is reserved (1)."""
         start = base + _PAIRS + which
@@ -193,7 +195,7 @@ class SharedCounters:
 
     def _roll(self, base: int, limits: Limits) -> bool:
         """Begins a new period when it is time; true while nobody has said what was spent in it."""
-        words, kind = self._words, _KINDS[limits.period]
+        words, kind = self._words, KINDS[limits.period]
         if words[base + _START] == UNKNOWN or words[base + _KIND] != kind:
             return True
         if limits.start > words[base + _START]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from svc.stores import shared
-from svc.stores.shared import BUCKETS, Denied, Limits, SharedCounters, Taken
+from svc.stores.counting import Denied, Limits
+from svc.stores.shared import SharedCounters, Taken
 
 
 class Clock:
@@ -50,71 +51,6 @@ def test_no_sixty_seconds_have_more_than_the_limit(counters: SharedCounters, clo
         assert sum(start <= at < start + 60 for at in let_through) <= 10
 
 
-def test_when_to_come_back(counters: SharedCounters, clock: Clock) -> None:
-    limits = Limits(key_id="k", requests=2)
-    assert isinstance(counters.take(limits, 0, 0), Taken)
-    clock.now += 20
-    assert isinstance(counters.take(limits, 0, 0), Taken)
-    clock.now += 10
-    denied = counters.take(limits, 0, 0)
-    assert isinstance(denied, Denied)
-    assert denied == Denied("requests", BUCKETS - 30, 0, 0)
-    clock.now += denied.retry_after
-    taken = counters.take(limits, 0, 0)
-    assert isinstance(taken, Taken)
-    assert taken.requests_left == 0
-
-
-def test_tokens_are_reserved_and_settled(counters: SharedCounters, clock: Clock) -> None:
-    limits = Limits(key_id="k", tokens=100)
-    first = counters.take(limits, 60, 0)
-    assert isinstance(first, Taken)
-    assert first.tokens_left == 40
-    assert isinstance(counters.take(limits, 60, 0), Denied)
-    clock.now += 5
-    counters.settle(first, 10, 0)
-    second = counters.take(limits, 60, 0)
-    assert isinstance(second, Taken)
-    assert second.tokens_left == 30
-    clock.now += 100
-    counters.settle(second, 90, 0)  # long out of the window
-    third = counters.take(limits, 100, 0)
-    assert isinstance(third, Taken)
-
-
-def test_concurrency(counters: SharedCounters, clock: Clock) -> None:
-    limits = Limits(key_id="k", concurrency=2)
-    running = [counters.take(limits, 0, 0) for _ in range(2)]
-    assert isinstance(counters.take(limits, 0, 0), Denied)
-    assert isinstance(running[0], Taken)
-    counters.settle(running[0], 0, 0)
-    assert isinstance(counters.take(limits, 0, 0), Taken)
-
-
-def test_a_budget(counters: SharedCounters, clock: Clock) -> None:
-    limits = Limits(key_id="k", budget=1000, period="day", start=86400)
-    assert counters.needs_spent(limits)
-    counters.begin(limits, 400)
-    counters.begin(limits, 999)  # another worker was later
-    assert not counters.needs_spent(limits)
-    taken = counters.take(limits, 0, 500)
-    assert isinstance(taken, Taken)
-    denied = counters.take(limits, 0, 200)
-    assert isinstance(denied, Denied)
-    assert denied.limit == "budget"
-    counters.settle(taken, 0, 100)
-    assert isinstance(counters.take(limits, 0, 500), Taken)
-    tomorrow = Limits(key_id="k", budget=1000, period="day", start=2 * 86400)
-    assert isinstance(counters.take(tomorrow, 0, 500), Taken)
-    assert counters.needs_spent(Limits(key_id="k", budget=1000, period="month", start=0))
-
-
-def test_a_spent_budget_refuses_what_has_no_price(counters: SharedCounters, clock: Clock) -> None:
-    limits = Limits(key_id="k", budget=1000)
-    counters.begin(limits, 1000)
-    assert isinstance(counters.take(limits, 0, 0), Denied)
-
-
 def test_a_slot_that_went_to_another_key_is_not_settled(counters: SharedCounters, clock: Clock) -> None:
     taken = counters.take(Limits(key_id="first", concurrency=1), 0, 0)
     assert isinstance(taken, Taken)
@@ -128,7 +64,8 @@ def test_a_slot_that_went_to_another_key_is_not_settled(counters: SharedCounters
 WORKER = """
 import sys, time
 from pathlib import Path
-from svc.stores.shared import Limits, SharedCounters, Taken
+from svc.stores.counting import Limits
+from svc.stores.shared import SharedCounters, Taken
 counters = SharedCounters(Path(sys.argv[1]), worker=int(sys.argv[2]), workers=4)
 limits = Limits(key_id="k", requests=600, concurrency=1000)
 print("ready", flush=True)

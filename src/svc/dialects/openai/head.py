@@ -63,4 +63,5 @@ def read_head(raw: bytes) -> Head:
         stream=bool(body.stream),
         include_usage=bool(body.stream and options and options.include_usage),
         max_tokens=body.max_completion_tokens or body.max_tokens,
+        answers=body.n or 1,
     )

@@ -1,0 +1,196 @@
+-- Counters of one key, for all processes that share a Redis; run by redis_counters.py, atomically.
+--
+--   KEYS[1]  a hash  newest            the newest second that was counted in, by Redis's own clock
+--                    requests, tokens  their sums over the window;  r<n>, t<n>: those of the seconds that are n modulo BUCKETS
+--                    running, held     requests that run, and nano-USD reserved for them;  c:<process>, m:<process>: its part
+--                    spent, start, kind, seed   nano-USD of the period, when that began, day / month / ever, who said what
+--   ARGV     take PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  TOKENS-WANTED NANOS-WANTED SPENT SEED
+--              SPENT: empty asks back when nobody has said what was spent; -1 counts from nothing
+--              -> {1, requests left, tokens left, ms to reset, second, seed}
+--              -> {0, limit, ms to retry, requests left, tokens left, ms to reset requests, ms to reset tokens}
+--              -> {2}  say what was spent
+--            settle PROCESS SECOND TOKENS-TAKEN NANOS-TAKEN TOKENS-USED NANOS-USED
+--            spend NANOS SEED   unless what was spent has been said anew since
+
+local BUCKETS, KEPT_SECONDS = 61, 3600
+local key = KEYS[1]
+local time = redis.call('TIME')
+local second, millis = tonumber(time[1]), math.floor(tonumber(time[2]) / 1000)
+
+local at = {}
+do
+  local names = {'newest', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed'}
+  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
+    at[names[i]] = tonumber(value or 0)
+  end
+end
+
+local function row(sign, ages)
+  local names = {}
+  for i, age in ipairs(ages) do
+    names[i] = sign .. (second - age) % BUCKETS
+  end
+  return names, redis.call('HMGET', key, unpack(names))
+end
+
+-- Drops the seconds that have left the window.
+local function advance()
+  if second <= at.newest then
+    if second < at.newest then
+      second, millis = at.newest, 0 -- the clock was set back
+    end
+    return
+  end
+  local ages = {}
+  for age = 0, math.min(second - at.newest, BUCKETS) - 1 do
+    ages[#ages + 1] = age
+  end
+  for sign, name in pairs({r = 'requests', t = 'tokens'}) do
+    local names, values = row(sign, ages)
+    for _, value in ipairs(values) do
+      at[name] = at[name] - tonumber(value or 0)
+    end
+    redis.call('HDEL', key, unpack(names))
+  end
+  at.newest = second
+end
+
+local function keep()
+  redis.call('HSET', key, 'newest', at.newest, 'requests', at.requests, 'tokens', at.tokens, 'running', at.running,
+    'held', at.held, 'spent', at.spent, 'start', at.start, 'kind', at.kind, 'seed', at.seed)
+  redis.call('EXPIRE', key, KEPT_SECONDS)
+end
+
+local ALL = {}
+for age = BUCKETS - 1, 0, -1 do
+  ALL[#ALL + 1] = age -- the oldest first
+end
+
+-- Milliseconds until so many have left the window, and until all have.
+local function leaving(sign, wanted)
+  local _, values = row(sign, ALL)
+  local freed, first, last = 0, nil, 0
+  for i, value in ipairs(values) do
+    if tonumber(value or 0) > 0 then
+      freed = freed + tonumber(value)
+      last = i * 1000
+    end
+    if not first and freed >= wanted then
+      first = i * 1000
+    end
+  end
+  return first or BUCKETS * 1000, math.max(0, last - millis)
+end
+
+-- Forgets what processes that have died had running; looked at once a second at most, and only before a refusal.
+local function bury()
+  if tonumber(redis.call('HGET', key, 'buried') or 0) == second then
+    return
+  end
+  redis.call('HSET', key, 'buried', second)
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local part, process = string.match(all[i], '^([cm]):(.+)$')
+    if part and redis.call('EXISTS', 'svc:process:' .. process) == 0 then
+      local name = part == 'c' and 'running' or 'held'
+      at[name] = math.max(0, at[name] - tonumber(all[i + 1]))
+      redis.call('HDEL', key, all[i])
+    end
+  end
+end
+
+local function give(name, field, amount)
+  local mine = tonumber(redis.call('HGET', key, field) or 0)
+  local back = math.min(mine, amount) -- nothing, once it was buried
+  at[name] = math.max(0, at[name] - back)
+  if mine - back <= 0 then
+    redis.call('HDEL', key, field)
+  else
+    redis.call('HSET', key, field, mine - back)
+  end
+end
+
+local function take(process, requests, tokens, concurrency, budget, kind, start, wanted, nanos, told, seed)
+  advance()
+  if budget > 0 then
+    if at.kind ~= kind then -- nobody has said what was spent
+      if told == '' then
+        keep()
+        return {2}
+      elseif tonumber(told) >= 0 then
+        at.spent, at.start, at.kind, at.seed = tonumber(told), start, kind, seed
+      end
+    elseif start > at.start then
+      at.start, at.spent = start, 0
+    end
+  end
+  local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
+  local function over_budget() return budget > 0 and at.spent + at.held + math.max(1, nanos) > budget end
+  if over_concurrency() or over_budget() then
+    bury()
+  end
+  local limit, retry
+  if requests > 0 and at.requests >= requests then
+    limit, retry = 'requests', leaving('r', at.requests - requests + 1)
+  elseif tokens > 0 and at.tokens + wanted > tokens then
+    limit, retry = 'tokens', leaving('t', at.tokens + wanted - tokens)
+  elseif over_concurrency() then
+    limit, retry = 'concurrency', 1000
+  elseif over_budget() then
+    limit, retry = 'budget', 120000
+  end
+  local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
+  if limit then
+    keep()
+    local _, requests_reset = leaving('r', 1)
+    local _, tokens_reset = leaving('t', 1)
+    return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset}
+  end
+  at.requests, at.tokens = at.requests + 1, at.tokens + wanted
+  at.running, at.held = at.running + 1, at.held + nanos
+  redis.call('HINCRBY', key, 'r' .. second % BUCKETS, 1)
+  redis.call('HINCRBY', key, 'c:' .. process, 1)
+  if wanted > 0 then
+    redis.call('HINCRBY', key, 't' .. second % BUCKETS, wanted)
+  end
+  if nanos > 0 then
+    redis.call('HINCRBY', key, 'm:' .. process, nanos)
+  end
+  keep()
+  return {1, math.max(0, left[1] - 1), math.max(0, left[2] - wanted), BUCKETS * 1000 - millis, second, at.seed}
+end
+
+local function settle(process, taken_second, tokens, nanos, tokens_used, nanos_used)
+  if at.newest == 0 then
+    return {1} -- forgotten since
+  end
+  advance()
+  if tokens_used ~= tokens and second - taken_second < BUCKETS then
+    at.tokens = at.tokens + tokens_used - tokens
+    redis.call('HINCRBY', key, 't' .. taken_second % BUCKETS, tokens_used - tokens)
+  end
+  give('running', 'c:' .. process, 1)
+  give('held', 'm:' .. process, nanos)
+  at.spent = at.spent + nanos_used
+  keep()
+  return {1}
+end
+
+local function spend(nanos, seed)
+  if at.seed == seed and at.kind ~= 0 then
+    at.spent = at.spent + nanos
+    keep()
+  end
+  return {1}
+end
+
+local a = {}
+for i, value in ipairs(ARGV) do
+  a[i] = tonumber(value) or value
+end
+if a[1] == 'take' then
+  return take(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
+elseif a[1] == 'settle' then
+  return settle(ARGV[2], a[3], a[4], a[5], a[6], a[7])
+end
+return spend(a[2], a[3])
