@@ -1,7 +1,7 @@
 """What a pipeline is: YAML, read strictly, every error with its line and column. No I/O.
 
 name: ask                     registry: URL | file://PATH | {local_path, remote: {base_url, timeout_ms, retry_attempts}}
-input: {kind: Text}              Text or AudioRaw; optional
+input: {kind: Text}              Text, AudioRaw or Image; optional
 stages:
   - moonshine-tiny-en@1.0.0                        # a bundle, run on this machine
   - {id: ask, target: integration, provider: openai, model: gpt-4o-mini, options: {system_prompt: …}}
@@ -22,8 +22,8 @@ MAX_BYTES = 1 << 20
 MAX_STAGES = 100
 MAX_DEPTH = 16
 
-Kind = Literal["text", "audio"]
-_KINDS: dict[str, Kind] = {"text": "text", "audioraw": "audio", "audio": "audio"}
+Kind = Literal["text", "audio", "image"]
+_KINDS: dict[str, Kind] = {"text": "text", "audioraw": "audio", "audio": "audio", "image": "image"}
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class _Reading:
         else:
             text = self._text(node)
         if (kind := _KINDS.get(text.lower())) is None:
-            raise self._wrong(node, f"there is no input kind {text[:40]!r}; there are Text and AudioRaw")
+            raise self._wrong(node, f"there is no input kind {text[:40]!r}; there are Text, AudioRaw and Image")
         return kind
 
     def _stages(self, node: yaml.Node) -> tuple[Stage, ...]:

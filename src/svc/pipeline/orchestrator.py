@@ -18,7 +18,7 @@ import msgspec
 from svc.errors import InternalError, InvalidRequest, SvcError, UsageError
 from svc.pipeline.definition import Kind, Pipeline, parse
 from svc.pipeline.plan import Ready, StageError, close, prepare
-from svc.pipeline.stages.base import Item, Sound, Told, Usage
+from svc.pipeline.stages.base import Item, Picture, Sound, Told, Usage
 from svc.speech.audio import read_wav
 
 MAX_INPUT = 512 << 20
@@ -222,6 +222,8 @@ def read_input(given: str, kind: Kind) -> Item:
         is_file = False
     if kind == "audio":
         return _read_audio(given, path if is_file else None)
+    if kind == "image":
+        return Picture(_read_file(given, path if is_file else None, kind))
     if path is None or not is_file:
         if not given.strip():
             raise UsageError("The input is empty.")
@@ -235,15 +237,19 @@ def read_input(given: str, kind: Kind) -> Item:
 
 
 def _read_audio(given: str, path: Path | None) -> Sound:
-    if path is None:
-        raise UsageError(f"This pipeline takes audio, and there is no file {given[:200]!r}.")
-    if path.stat().st_size > MAX_INPUT:
-        raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
     try:
-        wav = read_wav(path.read_bytes())
+        wav = read_wav(_read_file(given, path, "audio"))
     except InvalidRequest as error:
         raise UsageError(f"{path}: {error.message}") from None
     return Sound(wav.format, bytes(wav.samples))
+
+
+def _read_file(given: str, path: Path | None, kind: Kind) -> bytes:
+    if path is None:
+        raise UsageError(f"This pipeline takes {kind}, and there is no file {given[:200]!r}.")
+    if path.stat().st_size > MAX_INPUT:
+        raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
+    return path.read_bytes()
 
 
 def write(pieces: list[Item], path: Path) -> None:

@@ -46,11 +46,11 @@ def mono(data: bytes | memoryview, format_: Format) -> Samples:
 
 
 class Resampler:
-    """To 16 kHz from `rate`. Feed it with `push`, and once with `finish`."""
+    """From `rate` to another. Feed it with `push`, and once with `finish`."""
 
-    def __init__(self, rate: int) -> None:
-        common = math.gcd(rate, SAMPLE_RATE)
-        self._up, self._down = SAMPLE_RATE // common, rate // common
+    def __init__(self, rate: int, to: int = SAMPLE_RATE) -> None:
+        common = math.gcd(rate, to)
+        self._up, self._down = to // common, rate // common
         self._half = math.ceil(ZEROS * max(1.0, self._down / self._up))
         self._filters = _filters(self._up, self._down, self._half)
         self._held = np.zeros(self._half - 1, np.float32)

@@ -5,55 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fakes import openai_wire
 from tests.fakes.anthropic_wire import AnthropicWire
-from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, fin, sse
+from tests.unit.pipeline.conftest import content, result, run
 
 from svc.cli import main
 from svc.pipeline.stages.voice import sentences
 
 ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
 TWO = ONE + "  - {id: again, target: integration, provider: openai, model: gpt-4o, options: {system_prompt: S}}\n"
-
-
-@pytest.fixture
-def provider() -> Iterator[FakeProvider]:
-    with FakeProvider(OpenAIWire(), key="sk-a") as fake:
-        yield fake
-        assert fake.complaints == []
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for letter, vendor in zip("ABC", ("OPENAI", "ANTHROPIC", "GROQ"), strict=True):
-        for name in (f"PROVIDER_{letter}_API_KEY", f"PROVIDER_{letter}_BASE_URL", f"{vendor}_API_KEY"):
-            monkeypatch.delenv(name, raising=False)
-    for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY", "SVC_REGISTRY_URL", "SVC_REGISTRY_ROOT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SVC_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def gateway(provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
-    """The fake stands for a gateway: it speaks the same."""
-    monkeypatch.setenv("SVC_GATEWAY_URL", f"{provider.address}/v1")
-    monkeypatch.setenv("SVC_API_KEY", "sk-a")
-    return provider
-
-
-def run(text: str, *arguments: str) -> int:
-    Path("p.yaml").write_text(text)
-    return main(["run", "p.yaml", *arguments])
-
-
-def result(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
 
 
 def test_through_the_gateway(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,15 +145,8 @@ def test_check_runs_nothing_and_needs_no_key(provider: FakeProvider, capsys: pyt
     assert "Stage 'missing': There is no bundle missing@1 here" in capsys.readouterr().err
 
 
-def bundle(template: str, *, task: str = "", **files: str) -> None:
-    """A bundle that lies unpacked in the local registry."""
-    folder = Path("home/registry/thing/1.0.0/any/content")
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [name.replace("_", ".") for name in files]
-    about = {"model_id": "thing", "version": "1.0.0", "execution_template": {"type": template}, "files": names}
-    (folder / "model_metadata.json").write_text(json.dumps({**about, "metadata": {"task": task}}))
-    for name, content in zip(names, files.values(), strict=True):
-        (folder / name).write_text(content)
+def bundle(template: str, **files: str) -> None:
+    content("thing", {"type": template}, {name.replace("_", "."): text.encode() for name, text in files.items()})
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
 """What every kind of stage is. A kind is a module of this package with these functions; `provider` alone has no bundle.
 
-def fits(about: Metadata) -> bool                                     # whether this kind runs such a bundle
-def make(stage: Stage, bundle: Bundle) -> Runner                      # raises PipelineFailed: what cannot be run
+def fits(about: Metadata) -> bool                  # whether this kind runs such a bundle
+def kinds(about: Metadata) -> Kinds                # what it takes and gives; raises PipelineFailed: what cannot be run
+def make(stage: Stage, bundle: Bundle) -> Runner   # raises PipelineFailed, also for what only the files tell
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
+from svc.client.bundles import Bundle
+from svc.errors import PipelineFailed
 from svc.pipeline.definition import Kind
 from svc.speech.audio import Format
 
@@ -24,8 +28,16 @@ class Sound(msgspec.Struct, frozen=True):
     data: bytes
 
 
-Item = str | Sound
-"""A piece of what flows between stages: text, or audio."""
+class Picture(msgspec.Struct, frozen=True):
+    """An image file, as it is."""
+
+    data: bytes
+
+
+Item = str | Sound | Picture
+"""A piece of what flows between stages."""
+Kinds = tuple[Kind, Kind]
+"""What a stage takes, and what it gives."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -57,6 +69,14 @@ class Told:
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
+
+
+def inside(bundle: Bundle, name: str) -> Path:
+    """A file of the bundle. Raises PipelineFailed when it is not there, or lies elsewhere."""
+    path = (bundle.path / name).resolve()
+    if "\0" in name or not path.is_relative_to(bundle.path.resolve()) or not path.exists():
+        raise PipelineFailed(f"The bundle {bundle.reference} lacks its file {name[:80]!r}.")
+    return path
 
 
 def text_of(given: Iterator[Item]) -> str:

@@ -20,7 +20,7 @@ from svc.errors import PipelineFailed
 from svc.gateway.local import START_TIMEOUT, STOP_TIMEOUT, Orders, Sampling, installed, threads
 from svc.pipeline.definition import Stage
 from svc.pipeline.stages._asking import ask
-from svc.pipeline.stages.base import Item, Told
+from svc.pipeline.stages.base import Item, Kinds, Told
 
 CONTEXT = 8192
 
@@ -28,6 +28,11 @@ CONTEXT = 8192
 def fits(about: Metadata) -> bool:
     """A language model in llama.cpp's format."""
     return about.type == "Gguf"
+
+
+def kinds(about: Metadata) -> Kinds:
+    """Text is answered."""
+    return "text", "text"
 
 
 def make(stage: Stage, bundle: Bundle) -> Generation:

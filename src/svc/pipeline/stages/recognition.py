@@ -12,7 +12,7 @@ from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
 from svc.errors import PipelineFailed, SpeechFailed, SvcError
 from svc.pipeline.definition import Stage
-from svc.pipeline.stages.base import Item, Sound, Told
+from svc.pipeline.stages.base import Item, Kinds, Sound, Told
 from svc.speech import link
 from svc.speech.model import Model, recognise
 
@@ -24,6 +24,11 @@ def fits(about: Metadata) -> bool:
     """A speech bundle that is not a voice."""
     task = (about.metadata or {}).get("task")
     return about.type == "Speech" and "tts.json" not in about.files and task != "text-to-speech"
+
+
+def kinds(about: Metadata) -> Kinds:
+    """What is said is written."""
+    return "audio", "text"
 
 
 def make(stage: Stage, bundle: Bundle) -> Recognition:

@@ -19,7 +19,7 @@ from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
 from svc.errors import InvalidRequest, PipelineFailed
 from svc.pipeline.definition import Stage
-from svc.pipeline.stages.base import Item, Sound, Told
+from svc.pipeline.stages.base import Item, Kinds, Sound, Told, inside
 from svc.speech.audio import Format
 
 LONGEST = 600
@@ -47,6 +47,11 @@ def fits(about: Metadata) -> bool:
     return about.type == "Speech" and ("tts.json" in about.files or task == "text-to-speech")
 
 
+def kinds(about: Metadata) -> Kinds:
+    """Text is spoken."""
+    return "text", "audio"
+
+
 def make(stage: Stage, bundle: Bundle) -> Voice:
     """Raises PipelineFailed for a description that is none, or an engine that is not installed."""
     try:
@@ -60,9 +65,7 @@ def make(stage: Stage, bundle: Bundle) -> Voice:
     if find_spec(_PACKAGES[about.engine]) is None:
         raise PipelineFailed(f"This voice needs an extra: pip install 'svc[{_EXTRAS[about.engine]}]'")
     for name in about.files.values():
-        path = (bundle.path / name).resolve()
-        if not path.is_relative_to(bundle.path.resolve()) or not path.exists():
-            raise PipelineFailed(f"The bundle {bundle.reference} lacks its file {name[:80]!r}.")
+        inside(bundle, name)
     return Voice(bundle, about)
 
 
