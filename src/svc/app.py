@@ -25,11 +25,13 @@ from svc import plugins, telemetry
 from svc.bundles.remote import Remote
 from svc.client import bundles
 from svc.errors import CommandFailed, UsageError
+from svc.gateway.admin import Admin
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Board
+from svc.gateway.openapi import routes as openapi_routes
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
 from svc.gateway.router import Router
@@ -38,7 +40,7 @@ from svc.gateway.socket import Socket
 from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
 from svc.gateway.watch import Watch
-from svc.keys import IssuedKeys
+from svc.keys.known import IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
 from svc.registry.upstream import PullThrough
@@ -268,23 +270,32 @@ async def _serve(
     writer: LineWriter,
     shared: Shared | None,
 ) -> None:
-    async with (
-        _books(settings) as books,
-        connected(settings.environ) as redis,
-        _plane(settings, writer, books, shared, redis) as plane,
-        _speech(settings, plane.keyring) as speech,
-    ):
-        routes = [*speech_routes(speech), *usage_routes(plane, books), *plane.extra]
-        app = application(plane, routes, speech_models=speech.models)
+    async with wired(settings, writer, shared) as (plane, speech, app):
         server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
 
 
 @contextlib.asynccontextmanager
+async def wired(
+    settings: Settings, writer: LineWriter, shared: Shared | None = None
+) -> AsyncIterator[tuple[Plane, Speech, Starlette]]:
+    """Everything that a gateway's process needs, running, and its cold routes; without a server."""
+    async with (
+        _aside(settings, "books") as books,
+        _aside(settings, "desk") as desk,
+        connected(settings.environ) as redis,
+        _plane(settings, writer, books, shared, redis) as (plane, watch),
+        _speech(settings, plane.keyring) as speech,
+    ):
+        routes = [*watch.routes(), *usage_routes(plane, desk), *Admin(plane, desk, watch).routes(), *openapi_routes()]
+        yield plane, speech, application(plane, [*speech_routes(speech), *routes], speech_models=speech.models)
+
+
+@contextlib.asynccontextmanager
 async def _plane(
     settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None, redis: Redis | None
-) -> AsyncIterator[Plane]:
+) -> AsyncIterator[tuple[Plane, Watch]]:
     offers: list[Offer] = []
     for provider in providers_of(settings):
         offers += offers_of(provider)
@@ -299,15 +310,15 @@ async def _plane(
     gate = Gate(settings.limits, counters, ledger.prices, books, RedisCounters(redis) if redis else None)
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
+        ledger.prices.give(router.offers())
         await issued.start()
         ledger.start()
         gate.start()
         plane.start()
         watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())), redis)
         watch.start()
-        plane.extra += watch.routes()
         try:
-            yield plane
+            yield plane, watch
         finally:
             await watch.close()
             await plane.close()
@@ -317,12 +328,12 @@ async def _plane(
 
 
 @contextlib.asynccontextmanager
-async def _books(settings: Settings) -> AsyncIterator[Aside]:
-    books = Aside(open_state(settings.environ, settings.home), "books")
+async def _aside(settings: Settings, name: str) -> AsyncIterator[Aside]:
+    aside = Aside(open_state(settings.environ, settings.home), name)
     try:
-        yield books
+        yield aside
     finally:
-        await books.close()
+        await aside.close()
 
 
 @contextlib.asynccontextmanager

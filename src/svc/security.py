@@ -12,7 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -23,7 +23,8 @@ ASK_SECONDS = 5.0
 MAX_SECRET = 512
 """Characters of a key; a longer one is not even hashed."""
 ISSUED_PREFIX = "svc_sk_"
-SCOPES = ("chat", "speech", "registry:read", "registry:write", "admin", "metrics")
+Scope = Literal["chat", "speech", "registry:read", "registry:write", "admin", "metrics"]
+SCOPES: tuple[str, ...] = get_args(Scope)
 
 
 CONFIGURED_SCOPES = frozenset({"chat", "speech", "registry:read", "metrics"})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -202,3 +203,62 @@ def test_midnight() -> None:
 
 def _stamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+def test_a_change_rests_on_the_newest(opener: Opener, database: Database) -> None:
+    """A change and a revocation at the same moment both hold, whichever comes first."""
+    for number in range(20):
+        database.put_key(a_key(f"k{number}"))
+    faults: list[Exception] = []
+
+    def change(fields: dict[str, object]) -> None:
+        other = opener()
+        try:
+            for number in range(20):
+                other.change_key(f"k{number}", lambda key: msgspec.structs.replace(key, **fields))
+        except Exception as error:
+            faults.append(error)
+        finally:
+            other.close()
+
+    threads = [threading.Thread(target=change, args=(fields,)) for fields in ({"revoked": 5.0}, {"name": "new"})]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not faults
+    assert {(key.revoked, key.name) for key in database.list_keys()} == {(5.0, "new")}
+
+
+def test_a_change_that_is_refused_changes_nothing(database: Database) -> None:
+    database.put_key(a_key("k"))
+
+    def refuse(key: StoredKey) -> StoredKey:
+        raise ValueError(key.id)
+
+    with pytest.raises(ValueError, match="k"):
+        database.change_key("k", refuse)
+    assert database.change_key("nobody", refuse) is None
+    assert database.key("k") == a_key("k", revision=1)
+    assert database.put_key(a_key("l")).revision > 1
+
+
+def test_sums_of_any_span_are_those_of_its_entries(database: Database) -> None:
+    start = _stamp("2026-03-04T00:00:00Z")
+    offsets = [-1, 0, 1, 1799, 3599, 3600, 3601, 9000, 43200, 86399, 86400, 90000, 172799, 172800, 180001]
+    stamps = [datetime.fromtimestamp(start + at, UTC).isoformat(timespec="milliseconds") for at in offsets]
+    database.append([an_entry(f"r{number:02}", time=stamp) for number, stamp in enumerate(stamps)])
+    edges = [0.0, start - 1, start, start + 1800, start + 3600, start + 9000, start + 86400, start + 172800.5, math.inf]
+    for since in edges[:-1]:
+        for until in edges:
+            single = len(database.entries(since=since, until=until))
+            for by in ("key", "day", "tag"):
+                assert sum(each.requests for each in database.sums(by, since=since, until=until)) == single
+
+
+def test_what_many_keys_have_spent(database: Database) -> None:
+    database.append([an_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
+    wanted = {f"k{number}": 0.0 if number % 2 else _stamp("2030-01-01T00:00:00Z") for number in range(1200)}
+    spent = database.spent(wanted)
+    assert set(spent) == set(wanted)
+    assert sum(spent.values()) == pytest.approx(300 * 0.25)

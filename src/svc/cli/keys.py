@@ -1,10 +1,12 @@
-"""Creates, lists, rotates and revokes the keys that clients call the gateway with.
+"""Creates, lists, changes, rotates and revokes the keys that clients call the gateway with.
 
 A key is printed once; only its hash is stored. Changes hold on every running worker and node within a second.
+With --gateway URL the keys are those of a gateway elsewhere, and SVC_API_KEY holds a key of the scope admin there.
 
 Examples:
   svc keys create --name "web shop" --rpm 600 --budget-usd 50 --budget-period month --tag team=shop
   svc keys ls
+  svc keys change key_0123456789abcdef --rpm 1200 --budget-usd none
   svc keys rotate key_0123456789abcdef --grace 3600
   svc keys revoke key_0123456789abcdef
 """
@@ -12,170 +14,155 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
-from svc import keys
-from svc.cli import base
-from svc.errors import UsageError
-from svc.security import SCOPES
-from svc.stores.base import Database, StoredKey, midnight
-from svc.stores.opening import open_state
+import msgspec
 
-GRACE_SECONDS = 86400.0
+from svc.cli import _desk, base
+from svc.cli._desk import Desk
+from svc.keys import issuing
+from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
+from svc.security import SCOPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """create, ls, rotate, revoke."""
+    """create, ls, show, change, rotate, revoke."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = verbs.add_parser("create", help="make a key and print it, once", allow_abbrev=False)
     create.add_argument("--name", required=True, help="whose key it is")
-    create.add_argument("--models", metavar="A,B", type=_names, help="models it may use (default: all)")
-    create.add_argument("--rpm", type=int, metavar="N", help="requests in any 60 seconds")
-    create.add_argument("--tpm", type=int, metavar="N", help="tokens in any 60 seconds")
-    create.add_argument("--concurrency", type=int, metavar="N", help="requests at the same time")
-    create.add_argument("--budget-usd", type=float, metavar="X", help="what it may spend")
-    create.add_argument("--budget-period", choices=("day", "month", "total"), help="UTC days or months, or for good")
-    create.add_argument("--expires", type=_time, metavar="ISO8601", help="for example 2027-01-31T00:00:00Z")
-    create.add_argument("--scope", type=_names, metavar="A,B", help=f"of {', '.join(SCOPES)}")
-    create.add_argument(
-        "--tag", action="append", default=[], type=_tag, metavar="K=V", help="for `svc usage --by tag:K`"
-    )
-    create.add_argument("--json", action="store_true", help="for programs")
+    _add_fields(create, lambda kind: kind, "")
     listing = verbs.add_parser("ls", help="every key, revoked ones too", allow_abbrev=False)
-    listing.add_argument("--json", action="store_true", help="for programs")
+    show = verbs.add_parser("show", help="one key", allow_abbrev=False)
+    change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
+    change.add_argument("--name", help="whose key it is")
+    _add_fields(change, _or_none, "; the word none takes it away")
     rotate = verbs.add_parser("rotate", help="give a key a new secret and print it, once", allow_abbrev=False)
-    rotate.add_argument("id", metavar="ID")
-    rotate.add_argument(
-        "--grace",
-        type=float,
-        default=GRACE_SECONDS,
-        metavar="SECONDS",
-        help="so long the old secret stays valid (a day)",
-    )
-    rotate.add_argument("--json", action="store_true", help="for programs")
+    grace = "so long the old secret stays valid (a day)"
+    rotate.add_argument("--grace", type=float, metavar="SECONDS", default=issuing.GRACE_SECONDS, help=grace)
     revoke = verbs.add_parser("revoke", help="end a key for good", allow_abbrev=False)
-    revoke.add_argument("id", metavar="ID")
+    for verb in (show, change, rotate, revoke):
+        verb.add_argument("id", metavar="ID")
+    for verb in (create, listing, show, change, rotate, revoke):
+        verb.add_argument("--json", action="store_true", help="for programs")
+        _desk.add_gateway(verb)
+
+
+def _add_fields(
+    parser: argparse.ArgumentParser, kind: Callable[[Callable[[str], Any]], Callable[[str], Any]], more: str
+) -> None:
+    """Options that are not given are left out of the namespace."""
+    add = parser.add_argument
+    given = argparse.SUPPRESS
+    add("--models", metavar="A,B", default=given, type=kind(_names), help=f"models it may use (default: all){more}")
+    add("--rpm", default=given, type=kind(int), metavar="N", help=f"requests in any 60 seconds{more}")
+    add("--tpm", default=given, type=kind(int), metavar="N", help=f"tokens in any 60 seconds{more}")
+    add("--concurrency", default=given, type=kind(int), metavar="N", help=f"requests at the same time{more}")
+    add("--budget-usd", default=given, type=kind(float), metavar="X", help=f"what it may spend{more}")
+    add("--budget-period", default=given, choices=("day", "month", "total"), help="UTC days or months, or for good")
+    add("--expires", default=given, type=kind(str), metavar="ISO8601", help=f"for example 2027-01-31T00:00:00Z{more}")
+    add("--scope", default=given, type=_names, dest="scopes", metavar="A,B", help=f"of {', '.join(SCOPES)}")
+    add(
+        "--tag",
+        default=given,
+        action="append",
+        type=_tag,
+        dest="tags",
+        metavar="K=V",
+        help="for `svc usage --by tag:K`; all of them at once",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the action."""
-    database = open_state(os.environ, base.home())
-    try:
-        database.migrate()
-        return {"create": _create, "ls": _ls, "rotate": _rotate, "revoke": _revoke}[args.action](database, args)
-    finally:
-        database.close()
+    actions = {"create": _create, "ls": _ls, "show": _show, "change": _change, "rotate": _rotate, "revoke": _revoke}
+    with _desk.opened(args) as desk:
+        return actions[args.action](desk, args)
 
 
-def _create(database: Database, args: argparse.Namespace) -> int:
-    if args.budget_period and args.budget_usd is None:
-        raise UsageError("--budget-period goes with --budget-usd.")
-    wanted = StoredKey(
-        id="",
-        name=args.name,
-        prefix="",
-        digest="",
-        created=0.0,
-        expires=args.expires,
-        models=args.models,
-        rpm=args.rpm,
-        tpm=args.tpm,
-        concurrency=args.concurrency,
-        budget_usd=args.budget_usd,
-        budget_period=None if args.budget_usd is None else args.budget_period or "total",
-        tags=dict(args.tag),
-        **({"scopes": args.scope} if args.scope else {}),
-    )
-    key, secret = keys.create(database, wanted)
-    return _show_once(key, secret, args.json)
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    names = {field.name for field in msgspec.structs.fields(NewKey)}
+    fields = {
+        name: value for name, value in vars(args).items() if name in names and (name != "name" or value is not None)
+    }
+    return fields | ({"tags": dict(fields["tags"])} if "tags" in fields else {})
 
 
-def _rotate(database: Database, args: argparse.Namespace) -> int:
-    if not 0 <= args.grace <= 366 * 86400:
-        raise UsageError("--grace is a number of seconds from 0 to a year.")
-    key, secret = keys.rotate(database, args.id, args.grace)
-    return _show_once(key, secret, args.json)
+def _create(desk: Desk, args: argparse.Namespace) -> int:
+    return _show_once(desk.create(issuing.asked(NewKey, _given(args))), args.json)
 
 
-def _revoke(database: Database, args: argparse.Namespace) -> int:
-    key = keys.revoke(database, args.id)
+def _change(desk: Desk, args: argparse.Namespace) -> int:
+    return _print(desk.change(args.id, issuing.asked(Change, _given(args))), args.json)
+
+
+def _rotate(desk: Desk, args: argparse.Namespace) -> int:
+    return _show_once(desk.rotate(args.id, issuing.asked(Rotation, {"grace": args.grace})), args.json)
+
+
+def _show(desk: Desk, args: argparse.Namespace) -> int:
+    return _print(desk.one(args.id), args.json)
+
+
+def _revoke(desk: Desk, args: argparse.Namespace) -> int:
+    key = desk.revoke(args.id)
+    if args.json:
+        return _print(key, True)
     print(f"{key.id} ({key.name}) is revoked")
     return 0
 
 
-def _show_once(key: StoredKey, secret: str, as_json: bool) -> int:
+def _show_once(key: MadeKey, as_json: bool) -> int:
     if as_json:
-        base.print_json({"id": key.id, "key": secret, **{k: v for k, v in row_of(key, 0.0).items() if k != "id"}})
-    else:
-        print(f"{key.id}  {key.name}\n{secret}\nKeep it: it is not shown again.")
+        return _print(key, True)
+    print(f"{key.id}  {key.name}\n{key.key}\nKeep it: it is not shown again.")
     return 0
 
 
-def _ls(database: Database, args: argparse.Namespace) -> int:
-    rows: list[dict[str, Any]] = []
-    page = database.list_keys()
-    while page:
-        spent = database.spent({key.id: midnight(key.budget_period) for key in page})
-        rows += [row_of(key, spent.get(key.id, 0.0)) for key in page]
-        page = database.list_keys(after=page[-1].id)
-    rows.sort(key=lambda row: row["created"], reverse=True)
+def _print(key: ShownKey, as_json: bool) -> int:
+    fields = msgspec.to_builtins(key)
+    if as_json:
+        base.print_json(fields)
+        return 0
+    rows = [(name, str(value)) for name, value in fields.items() if value not in (None, {})]
+    base.print_table([*rows, ("state", _state(key))])
+    return 0
+
+
+def _ls(desk: Desk, args: argparse.Namespace) -> int:
+    keys = sorted(desk.every(), key=lambda key: key.created, reverse=True)
     if args.json:
-        base.print_json(rows)
+        base.print_json(msgspec.to_builtins(keys))
         return 0
     table = [("ID", "NAME", "KEY", "SPENT USD", "LIMITS", "STATE")]
-    table += [
-        (row["id"], row["name"], f"{row['prefix']}…", f"{row['spent_usd']:.4f}", _limits(row), _state(row))
-        for row in rows
-    ]
+    table += [(key.id, key.name, f"{key.prefix}…", f"{key.spent_usd:.4f}", _limits(key), _state(key)) for key in keys]
     base.print_table(table)
     return 0
 
 
-def row_of(key: StoredKey, spent: float) -> dict[str, Any]:
-    """A key as `--json` and the admin API show it; `spent` is that of its budget period, or of ever."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        "prefix": key.prefix,
-        "created": _iso(key.created),
-        "expires": _iso(key.expires),
-        "revoked": _iso(key.revoked),
-        "scopes": list(key.scopes),
-        "models": None if key.models is None else list(key.models),
-        "rpm": key.rpm,
-        "tpm": key.tpm,
-        "concurrency": key.concurrency,
-        "budget_usd": key.budget_usd,
-        "budget_period": key.budget_period,
-        "spent_usd": round(spent, 9),
-        "tags": key.tags,
-    }
-
-
-def _iso(stamp: float | None) -> str | None:
-    return (
-        None
-        if stamp is None
-        else datetime.fromtimestamp(stamp, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    )
-
-
-def _limits(row: dict[str, Any]) -> str:
-    found = [f"{name} {row[name]}" for name in ("rpm", "tpm", "concurrency") if row[name]]
-    if row["budget_usd"] is not None:
-        found.append(f"${row['budget_usd']:g} {row['budget_period']}")
+def _limits(key: ShownKey) -> str:
+    found = [f"{name} {value}" for name in ("rpm", "tpm", "concurrency") if (value := getattr(key, name))]
+    if key.budget_usd is not None:
+        found.append(f"${key.budget_usd:g} {key.budget_period}")
     return ", ".join(found) or "none"
 
 
-def _state(row: dict[str, Any]) -> str:
-    if row["revoked"]:
-        return f"revoked {row['revoked']}"
-    if row["expires"] and datetime.fromisoformat(row["expires"]).timestamp() <= time.time():
-        return f"expired {row['expires']}"
-    return "valid"
+def _state(key: ShownKey) -> str:
+    if key.revoked:
+        return f"revoked {key.revoked}"
+    if key.expires and datetime.fromisoformat(key.expires).timestamp() <= time.time():
+        return f"expired {key.expires}"
+    return f"valid, the old secret too until {key.old_until}" if key.old_until else "valid"
+
+
+def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        return None if text == "none" else kind(text)
+
+    convert.__name__ = getattr(kind, "__name__", "value")  # argparse names it in its message
+    return convert
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -190,11 +177,3 @@ def _tag(text: str) -> tuple[str, str]:
     if not mark or not name.strip():
         raise argparse.ArgumentTypeError(f"a tag is NAME=VALUE, not {text!r}")
     return name.strip(), value.strip()
-
-
-def _time(text: str) -> float:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a time like 2027-01-31T00:00:00Z: {text!r}") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

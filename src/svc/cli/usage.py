@@ -1,6 +1,7 @@
 """Shows what was spent: entries, newest first, or sums.
 
 Costs are in USD; where a price is not known there is none. An entry is here within two seconds of its answer.
+With --gateway URL it is that of a gateway elsewhere, and SVC_API_KEY holds a key of the scope admin there.
 
 Examples:
   svc usage
@@ -11,41 +12,32 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from svc.cli import base
-from svc.errors import InvalidRequest, UsageError
-from svc.gateway.intake import take_left_behind
-from svc.gateway.usage import MAX_ENTRIES, query
-from svc.stores.opening import open_state
+from svc.cli import _desk, base
+from svc.gateway.usage import MAX_ENTRIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Filters and forms."""
     parser.add_argument("--by", metavar="WHAT", help="sums by key, model, provider, day or tag:NAME")
     parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
+    parser.add_argument("--until", metavar="WHEN", help="to before then")
+    parser.add_argument("--key", metavar="ID", help="of this key alone")
     parser.add_argument("--limit", metavar="N", default=str(MAX_ENTRIES), help="entries at most (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="for programs")
+    _desk.add_gateway(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Asks the database; journals that a dead gateway left behind are taken in first."""
-    given = {name: value for name in ("by", "since", "limit") if (value := getattr(args, name)) is not None}
-    try:
-        asked = query(given)
-    except InvalidRequest as error:
-        raise UsageError(f"--{error.message}") from error
-    database = open_state(os.environ, base.home())
-    try:
-        database.migrate()
-        take_left_behind(base.home() / "journal", database)
-        rows = asked.answer(database)
-    finally:
-        database.close()
+    names = ("by", "since", "until", "key", "limit")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    with _desk.opened(args) as desk:
+        rows = desk.usage(given)
     if args.json:
         base.print_json(rows)
-    elif asked.by is None:
+    elif args.by is None:
         _print_entries(rows)
     else:
         _print_sums(args.by, rows)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from svc.gateway.healing.breaker import State, worst
 from svc.stores.base import Entry
 
 MAX_SERIES = 2000
@@ -75,6 +76,8 @@ class Page(msgspec.Struct):
 
     series: list[Series] = []
     values: dict[str, float] = {}
+    breakers: dict[str, State] = {}
+    """By `provider/model`, with `#account` where there are several."""
 
 
 class Metrics:
@@ -114,9 +117,9 @@ class Metrics:
         made = self._series[at] = Series((at[0], at[1], status, str(http)))
         return made
 
-    def page(self, values: dict[str, float]) -> Page:
+    def page(self, values: dict[str, float], breakers: dict[str, State]) -> Page:
         """What is counted, with the numbers that others keep."""
-        return Page(list(self._series.values()), values)
+        return Page(list(self._series.values()), values, breakers)
 
 
 class Board:
@@ -141,7 +144,10 @@ class Board:
         pages = [own, *self._others()]
         series: dict[tuple[str, str, str, str], Series] = {}
         values: dict[str, float] = {}
+        breakers: dict[str, State] = {}
         for page in pages:
+            for name, state in page.breakers.items():
+                breakers[name] = worst((state, breakers.get(name, "closed")))
             for each in page.series:
                 if each.labels in series:
                     series[each.labels].add(each)
@@ -150,7 +156,7 @@ class Board:
             for name, value in page.values.items():
                 most = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
                 values[name] = max(values.get(name, 0.0), value) if most else values.get(name, 0.0) + value
-        return Page(list(series.values()), values)
+        return Page(list(series.values()), values, breakers)
 
     def _others(self) -> Iterable[Page]:
         if self._folder is None:
@@ -161,6 +167,7 @@ class Board:
                     page = msgspec.json.decode(path.read_bytes(), type=Page)
                     if time.time() - path.stat().st_mtime > STALE_SECONDS:  # it has left: its counters stay
                         page.values = {name: value for name, value in page.values.items() if "_total" in name}
+                        page.breakers = {}
                     yield page
 
 

@@ -11,7 +11,6 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from starlette.routing import BaseRoute
 
 from svc.errors import ProviderFailed
 from svc.gateway.attempt import Attempt
@@ -64,8 +63,6 @@ class Plane:
         self.steering = Steering(settings.routing)
         self.gate = gate
         self.metrics = Metrics()
-        self.extra: list[BaseRoute] = []
-        """Routes of what watches this plane."""
         self.degraded: Callable[[], list[str]] = list
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time

@@ -48,22 +48,29 @@ class Prices:
     """The price of each model that is offered, by provider and the model's name here."""
 
     def __init__(self, offers: Iterable[Offer]) -> None:
+        offers = list(offers)
         self._given: dict[tuple[str, str], Price] = {}
         self._prices: dict[tuple[str, str], Price] = {}
-        self.wanted: list[tuple[str, str, str, str]] = []
+        self.give(offers)
+        self.wanted = [
+            (provider.name, model.id, offer.target.model, provider.address.geturl())
+            for offer in offers
+            if ((provider := offer.provider).name, (model := offer.model).id) not in self._given
+        ]
         """Provider, model here, model there, base address: of what configuration gives no price for."""
-        for offer in offers:
-            model, provider = offer.model, offer.provider
-            if model.input_price is not None or model.output_price is not None:
-                price = Price(model.input_price or 0.0, model.output_price or 0.0)
-                self._given[provider.name, model.id] = price
-            else:
-                self.wanted.append((provider.name, model.id, offer.target.model, provider.address.geturl()))
         shipped = _shipped() if self.wanted else {}
         known = {(name, here): shipped.get((name, there)) for name, here, there, _ in self.wanted}
         self._prices = {at: price for at, price in known.items() if price is not None} | self._given
         self.complete = len(self._prices) == len(self._given) + len(self.wanted)
         """Every price that can be known is."""
+
+    def give(self, offers: Iterable[Offer]) -> None:
+        """Takes the prices that offers carry themselves."""
+        for offer in offers:
+            model = offer.model
+            if model.input_price is not None or model.output_price is not None:
+                price = Price(model.input_price or 0.0, model.output_price or 0.0)
+                self._given[offer.provider.name, model.id] = self._prices[offer.provider.name, model.id] = price
 
     def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
         """What the price list had; other models stay without a price."""

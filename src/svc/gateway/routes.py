@@ -26,6 +26,7 @@ from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
 from svc.security import Key, bearer
+from svc.stores.base import StoreDown
 from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")
@@ -199,7 +200,11 @@ def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Ex
             return error_response(refusal)
         return error_response(_translated(request, error))
 
-    return {SvcError: ours, HTTPException: http}
+    async def down(request: Request, error: Exception) -> Response:
+        log.error("a question to the database failed: %s", error)
+        return error_response(StoreDown("The database does not answer at the moment; try again."))
+
+    return {StoreDown: down, SvcError: ours, HTTPException: http}
 
 
 def _translated(request: Request, error: Exception) -> SvcError:

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.gateway.metrics import Board, text
+from svc.gateway.metrics import Board, Page, text
 from svc.gateway.plane import Plane
 from svc.gateway.routes import authenticated
-from svc.keys import IssuedKeys
+from svc.keys.known import IssuedKeys
 from svc.stores.redis import Redis
 
 PUT_SECONDS = 1.0
@@ -39,7 +39,7 @@ class Watch:
 
     async def _put(self) -> None:
         while True:
-            self._board.put(self._plane.metrics.page(self._values()))
+            self._board.put(self._page())
             await asyncio.sleep(PUT_SECONDS)
 
     def degraded(self) -> list[str]:
@@ -68,14 +68,20 @@ class Watch:
             values[f'svc_breaker_open{{provider="{provider}",model="{model}"}}'] = state != "closed"
         return {name: float(value) for name, value in values.items()}
 
+    def _page(self) -> Page:
+        return self._plane.metrics.page(self._values(), self._plane.steering.states())
+
+    async def total(self) -> Page:
+        """The numbers of all workers, added up."""
+        return await asyncio.to_thread(self._board.total, self._page())
+
     def routes(self) -> list[BaseRoute]:
         """`GET /metrics`: open to this machine, else with the scope `metrics`."""
 
         async def metrics(request: Request) -> Response:
             if not _is_local(request):
                 (await authenticated(self._plane, request)).require("metrics")
-            page = await asyncio.to_thread(self._board.total, self._plane.metrics.page(self._values()))
-            return Response(text(page), media_type="text/plain; version=0.0.4; charset=utf-8")
+            return Response(text(await self.total()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
         return [Route("/metrics", metrics, methods=["GET"])]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from importlib import resources
@@ -22,6 +22,8 @@ from svc.stores.base import By, Entry, StoredKey, Sum
 
 HOUR = 3600
 DAY = 86400
+MAX_MARKS = 500
+"""Values that one statement is given."""
 
 _SUMMED = "SUM(requests), SUM(prompt_tokens), SUM(completion_tokens), SUM(cost_usd), SUM(priced), MAX(key_name)"
 _COLUMN = {
@@ -114,14 +116,26 @@ class Sql:
 
     def put_key(self, key: StoredKey) -> StoredKey:
         with self._transaction():
-            self._run("UPDATE key_revision SET revision = revision + 1 WHERE one = 1")
-            key = msgspec.structs.replace(key, revision=self.revision())
-            self._run(
-                "INSERT INTO keys (id, digest, old_digest, revision, body) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, old_digest = excluded.old_digest,"
-                " revision = excluded.revision, body = excluded.body",
-                (key.id, key.digest, key.old_digest, key.revision, _pack(key).decode()),
-            )
+            return self._put_next(key, self._next_revision())
+
+    def change_key(self, id: str, change: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
+        with self._transaction():
+            revision = self._next_revision()  # its row is locked from here on: others' changes wait
+            found = self.key(id)
+            return None if found is None else self._put_next(change(found), revision)
+
+    def _next_revision(self) -> int:
+        self._run("UPDATE key_revision SET revision = revision + 1 WHERE one = 1")
+        return self.revision()
+
+    def _put_next(self, key: StoredKey, revision: int) -> StoredKey:
+        key = msgspec.structs.replace(key, revision=revision)
+        self._run(
+            "INSERT INTO keys (id, digest, old_digest, revision, body) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, old_digest = excluded.old_digest,"
+            " revision = excluded.revision, body = excluded.body",
+            (key.id, key.digest, key.old_digest, key.revision, _pack(key).decode()),
+        )
         return key
 
     def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
@@ -181,33 +195,34 @@ class Sql:
             self._run(sql, (*at, group.name, *amounts))
 
     def entries(
-        self, *, key_id: str | None = None, since: float = 0.0, before: str | None = None, limit: int = 1000
+        self,
+        *,
+        key_id: str | None = None,
+        since: float = 0.0,
+        until: float = math.inf,
+        before: str | None = None,
+        limit: int = 1000,
     ) -> list[Entry]:
-        where, args = ["time >= ?"], [math.ceil(since * 1000)]
-        wheres: list[Any] = list(args)
-        if key_id is not None:
-            where.append("key_id = ?")
-            wheres.append(key_id)
+        where, args = _within("time", since * 1000, until * 1000, key_id)
         if before is not None:
-            where.append("(time, request_id) < (SELECT time, request_id FROM entries WHERE request_id = ?)")
-            wheres.append(before)
-        sql = f"SELECT body FROM entries WHERE {' AND '.join(where)} ORDER BY time DESC, request_id DESC LIMIT ?"  # noqa: S608
-        return [_unpack(row[0]) for row in self._run(sql, (*wheres, limit)).fetchall()]
+            where += " AND (time, request_id) < (SELECT time, request_id FROM entries WHERE request_id = ?)"
+            args.append(before)
+        sql = f"SELECT body FROM entries WHERE {where} ORDER BY time DESC, request_id DESC LIMIT ?"  # noqa: S608
+        return [_unpack(row[0]) for row in self._run(sql, (*args, limit)).fetchall()]
 
-    def sums(self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0) -> list[Sum]:
+    def sums(
+        self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0, until: float = math.inf
+    ) -> list[Sum]:
         groups: dict[str, _Group] = defaultdict(_Group)
-        hour, day = math.ceil(since / HOUR) * HOUR, math.ceil(since / DAY) * DAY
-        for table, start, end in (("days", day, math.inf), ("hours", hour, day)):
+        for table, start, end in _spans(since, until):
+            if table == "entries":
+                for entry in self._between(start, end, key_id):
+                    groups[_value(by, tag, _column_of(by, entry))].add(*_amounts(entry))
+                continue
             for row in self._summed(table, _COLUMN[by], start, end, key_id):
                 raw, requests, prompt, completion, cost, priced, name = row
                 amounts = (int(requests), int(prompt), int(completion), float(cost), int(priced), str(name))
                 groups[_value(by, tag, raw)].add(*amounts)
-        for entry in self._between(since, hour, key_id):  # what is left of the first hour
-            _, *dimensions = millis(entry.time), *_dimensions(entry)
-            start = millis(entry.time) // 1000
-            column = {"key": 0, "model": 1, "provider": 2, "tag": 3}.get(by)
-            raw = start - start % DAY if column is None else dimensions[column]
-            groups[_value(by, tag, raw)].add(*_amounts(entry))
         found = [
             Sum(
                 value=value,
@@ -224,40 +239,71 @@ class Sql:
         return sorted(found, key=lambda each: (-(each.cost_usd or 0.0), -each.requests, each.value))
 
     def _summed(self, table: str, column: str, start: float, end: float, key_id: str | None) -> list[Any]:
-        if start >= end:
-            return []
-        where, args = ["start >= ?"], [int(start)]
-        wheres: list[Any] = list(args)
-        if end != math.inf:
-            where.append("start < ?")
-            wheres.append(int(end))
-        if key_id is not None:
-            where.append("key_id = ?")
-            wheres.append(key_id)
-        sql = f"SELECT {column}, {_SUMMED} FROM {table} WHERE {' AND '.join(where)} GROUP BY {column}"  # noqa: S608
-        return self._run(sql, wheres).fetchall()
+        where, args = _within("start", start, end, key_id)
+        sql = f"SELECT {column}, {_SUMMED} FROM {table} WHERE {where} GROUP BY {column}"  # noqa: S608
+        return self._run(sql, args).fetchall()
 
-    def _between(self, start: float, end: float, key_id: str | None) -> list[Entry]:
-        if start >= end:
-            return []
-        sql = "SELECT body FROM entries WHERE time >= ? AND time < ?"
-        args: list[Any] = [math.ceil(start * 1000), math.ceil(end * 1000)]
-        if key_id is not None:
-            sql += " AND key_id = ?"
-            args.append(key_id)
-        return [_unpack(row[0]) for row in self._run(sql, args).fetchall()]
+    def _between(self, start: float, end: float, key_id: str | None) -> Iterator[Entry]:
+        where, args = _within("time", start * 1000, end * 1000, key_id)
+        for row in self._run(f"SELECT body FROM entries WHERE {where}", args).fetchall():  # noqa: S608
+            yield _unpack(row[0])
 
     def spent(self, wanted: Mapping[str, float]) -> dict[str, float]:
-        found = {}
+        found = dict.fromkeys(wanted, 0.0)
+        together: dict[float, list[str]] = defaultdict(list)
         for id, midnight in wanted.items():
-            sql = "SELECT SUM(cost_usd) FROM days WHERE key_id = ? AND start >= ?"
-            found[id] = float(self._run(sql, (id, int(midnight))).fetchall()[0][0] or 0.0)
+            together[midnight].append(id)
+        for midnight, ids in together.items():
+            for at in range(0, len(ids), MAX_MARKS):
+                some = ids[at : at + MAX_MARKS]
+                marks = ", ".join("?" * len(some))
+                sql = f"SELECT key_id, SUM(cost_usd) FROM days WHERE key_id IN ({marks}) AND start >= ? GROUP BY key_id"  # noqa: S608
+                for id, cost in self._run(sql, (*some, int(midnight))).fetchall():
+                    found[id] = float(cost)
         return found
 
     def prune(self, before: float, *, limit: int = 10_000) -> int:
         sql = "DELETE FROM entries WHERE request_id IN (SELECT request_id FROM entries WHERE time < ? LIMIT ?)"
         with self._transaction():
             return self._run(sql, (math.floor(before * 1000), limit)).rowcount
+
+
+def _within(column: str, start: float, end: float, key_id: str | None) -> tuple[str, list[Any]]:
+    """A condition, and its values."""
+    where, args = f"{column} >= ?", [math.ceil(start)]
+    values: list[Any] = list(args)
+    if end != math.inf:
+        where += f" AND {column} < ?"
+        values.append(math.ceil(end))
+    if key_id is not None:
+        where += " AND key_id = ?"
+        values.append(key_id)
+    return where, values
+
+
+def _spans(since: float, until: float) -> list[tuple[str, float, float]]:
+    """Where to look for what was spent: in the sums of whole days and hours, and the entries of the hours at both ends.
+
+    Table, start, end; none is empty, and they do not overlap.
+    """
+    hour, day = _above(since, HOUR), _above(since, DAY)
+    last_hour, last_day = _below(until, HOUR), _below(until, DAY)
+    if hour > last_hour:
+        found = [("entries", since, until)]
+    elif day > last_day:
+        found = [("entries", since, hour), ("hours", hour, last_hour), ("entries", last_hour, until)]
+    else:
+        found = [("entries", since, hour), ("hours", hour, day), ("days", day, last_day)]
+        found += [("hours", last_day, last_hour), ("entries", last_hour, until)]
+    return [span for span in found if span[1] < span[2]]
+
+
+def _above(moment: float, unit: int) -> float:
+    return math.ceil(moment / unit) * unit
+
+
+def _below(moment: float, unit: int) -> float:
+    return moment if moment == math.inf else math.floor(moment / unit) * unit
 
 
 def _migrations() -> list[list[str]]:
@@ -269,6 +315,14 @@ def _migrations() -> list[list[str]]:
 def _dimensions(entry: Entry) -> tuple[str, str, str, str]:
     tags = _pack(dict(sorted(entry.tags.items()))).decode() if entry.tags else "{}"
     return entry.key_id, entry.model or "", entry.provider or "", tags
+
+
+def _column_of(by: By, entry: Entry) -> Any:
+    """What the column of `_COLUMN` would hold."""
+    if by == "day":
+        start = millis(entry.time) // 1000
+        return start - start % DAY
+    return dict(zip(("key", "model", "provider", "tag"), _dimensions(entry), strict=True))[by]
 
 
 def _amounts(entry: Entry) -> tuple[int, int, int, float, int, str]:

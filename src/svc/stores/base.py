@@ -5,8 +5,9 @@ A Database is blocking: who runs an event loop calls it from a thread of its own
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -19,7 +20,16 @@ By = Literal["key", "model", "provider", "tag", "day"]
 
 
 class StoreDown(SvcError):
-    """The database cannot be reached or does not answer; what was asked may succeed later."""
+    """The database cannot be reached or does not answer; what was asked may succeed later.
+
+    Its message is for the operator: a client is told no more than that.
+    """
+
+    status = 503
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +109,12 @@ class Database(Protocol):
     def put_key(self, key: StoredKey) -> StoredKey:
         """Adds or replaces a key by its id, and gives it the next revision."""
 
+    def change_key(self, id: str, change: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
+        """Puts what `change` makes of a key, with nobody else's change in between; None for an unknown id.
+
+        What `change` raises is passed on, and nothing is changed.
+        """
+
     def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
         """Every key, in the order of ids; `after` is the last id of the page before."""
 
@@ -118,12 +134,20 @@ class Database(Protocol):
         """Adds entries that are not there yet (by request id), and to the sums; all or none. How many were new."""
 
     def entries(
-        self, *, key_id: str | None = None, since: float = 0.0, before: str | None = None, limit: int = 1000
+        self,
+        *,
+        key_id: str | None = None,
+        since: float = 0.0,
+        until: float = math.inf,
+        before: str | None = None,
+        limit: int = 1000,
     ) -> list[Entry]:
-        """Newest first; `before` is the request id at which the page before ended."""
+        """Newest first, from `since` to before `until`; `before` is the request id at which the page before ended."""
 
-    def sums(self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0) -> list[Sum]:
-        """What was spent, the most expensive first; `tag` names the tag for `by="tag"`."""
+    def sums(
+        self, by: By, *, tag: str = "", key_id: str | None = None, since: float = 0.0, until: float = math.inf
+    ) -> list[Sum]:
+        """What was spent from `since` to before `until`, the most expensive first; `tag` names that of `by="tag"`."""
 
     def spent(self, wanted: Mapping[str, float]) -> dict[str, float]:
         """USD that each key has spent since a midnight (Unix seconds, UTC; 0 is ever)."""

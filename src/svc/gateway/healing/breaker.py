@@ -7,11 +7,13 @@ closed ── half of the last 20 or more requests failed, or were slow ──> 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from svc.gateway.healing.window import Window
 
 State = Literal["closed", "open", "half-open"]
+_ORDER: tuple[State, ...] = ("closed", "half-open", "open")
 
 SECONDS = 10.0
 NEEDED = 20
@@ -30,6 +32,11 @@ LEARNING = 0.05
 """The weight of one answer in what is usual."""
 
 TOTAL, FAILED, SLOW, SILENT = 0, 1, 2, 3
+
+
+def worst(states: Iterable[State]) -> State:
+    """Of several breakers for one place."""
+    return max(states, key=_ORDER.index, default="closed")
 
 
 class Breaker:

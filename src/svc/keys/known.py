@@ -1,4 +1,4 @@
-"""Issued keys: making and changing them in the database, and having the few that are in use in memory.
+"""Issued keys in memory: the few that are in use. Making and changing them is in `issuing`.
 
     look-up of a secret:   in memory ── unknown ──> the database, in one question for all that wait
     a change elsewhere:    every POLL seconds one cheap question: what has changed since?
@@ -12,15 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from svc.errors import CommandFailed, UsageError
-from svc.security import SCOPES, Key, digest_of, new_secret
+from svc.security import Key
 from svc.stores.base import Database, StoredKey, StoreDown
 
 log = logging.getLogger("svc.keys")
@@ -36,81 +34,6 @@ MAX_WAITING = 10_000
 PRELOADED = 10_000
 """Keys that are read at the start, in the background."""
 BATCH = 500
-
-
-def create(database: Database, key: StoredKey) -> tuple[StoredKey, str]:
-    """Stores a new key, whose id, digest, prefix and time are filled in here. Returns it and its secret, once.
-
-    Raises UsageError for fields that make no sense.
-    """
-    _check(key)
-    secret = new_secret()
-    made = msgspec.structs.replace(
-        key,
-        id=f"key_{secrets.token_hex(8)}",
-        digest=digest_of(secret).hex(),
-        prefix=secret[:12],
-        created=time.time(),
-        revoked=None,
-        old_digest=None,
-        old_until=None,
-    )
-    return database.put_key(made), secret
-
-
-def revoke(database: Database, id: str) -> StoredKey:
-    """Ends a key for good; twice is the same as once. Raises CommandFailed for an unknown id."""
-    key = _existing(database, id)
-    if key.revoked is not None:
-        return key
-    return database.put_key(msgspec.structs.replace(key, revoked=time.time()))
-
-
-def rotate(database: Database, id: str, grace: float) -> tuple[StoredKey, str]:
-    """Gives a key a new secret; the one before stays valid for `grace` seconds. Raises CommandFailed."""
-    key = _existing(database, id)
-    if key.revoked is not None:
-        raise CommandFailed(f"The key {id} is revoked; create another.")
-    secret = new_secret()
-    changed = msgspec.structs.replace(
-        key,
-        digest=digest_of(secret).hex(),
-        prefix=secret[:12],
-        old_digest=key.digest if grace > 0 else None,
-        old_until=time.time() + grace if grace > 0 else None,
-    )
-    return database.put_key(changed), secret
-
-
-def change(database: Database, id: str, **fields: object) -> StoredKey:
-    """Changes limits, models, scopes, name, tags or expiry of a key. Raises CommandFailed and UsageError."""
-    changed = msgspec.structs.replace(_existing(database, id), **fields)
-    _check(changed)
-    return database.put_key(changed)
-
-
-def _existing(database: Database, id: str) -> StoredKey:
-    key = database.key(id)
-    if key is None:
-        raise CommandFailed(f"There is no key {id[:64]!r}. See: svc keys ls")
-    return key
-
-
-def _check(key: StoredKey) -> None:
-    unknown = [scope for scope in key.scopes if scope not in SCOPES]
-    if unknown or not key.scopes:
-        raise UsageError(f"A scope is one of {', '.join(SCOPES)}; not {', '.join(unknown) or 'none at all'}.")
-    if not key.name or len(key.name) > 200 or not key.name.isprintable():
-        raise UsageError("A key's name has 1 to 200 printable characters.")
-    for name in ("rpm", "tpm", "concurrency"):
-        if (limit := getattr(key, name)) is not None and not 0 < limit < 2**31:
-            raise UsageError(f"{name} is a number from 1; leave it out for no limit.")
-    if key.budget_usd is not None and not 0 < key.budget_usd < 1e9:
-        raise UsageError("A budget is an amount of USD above 0; leave it out for none.")
-    if key.expires is not None and not time.time() < key.expires < 1e11:
-        raise UsageError("The time of expiry lies in the past, or too far ahead.")
-    if len(key.tags) > 32 or any(len(name) > 64 or len(value) > 256 for name, value in key.tags.items()):
-        raise UsageError("A key has at most 32 tags, of 64 characters each and values of 256.")
 
 
 def opened(key: StoredKey) -> Key:

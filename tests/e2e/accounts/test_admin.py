@@ -1,0 +1,299 @@
+"""The admin API: what it does, that it answers as `/openapi.json` says, and that the command does the same with it."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from starlette.routing import Route, WebSocketRoute
+
+from svc import app, settings, telemetry
+from tests.e2e.accounts.test_keys import chat, create, until
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+from tests.fakes import openai_wire
+from tests.fakes.http_client import Got
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer
+
+HOT = {("/v1/chat/completions", "post"), ("/v1/messages", "post")}
+
+
+class Admin:
+    """Asks as an administrator, and holds every answer to the document."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.key = create(gateway, "--name", "boss", "--scope", "admin")["key"]
+        self.document = gateway.request("GET", "/openapi.json", key=None).json
+
+    def __call__(self, method: str, path: str, body: Any = None, *, at: str | None = None) -> Got:
+        """`at`: the path as the document has it, where it holds an id."""
+        got = self.gateway.request(method, path, body, key=self.key)
+        self.check(method, at or path.partition("?")[0], got)
+        return got
+
+    def check(self, method: str, path: str, got: Got) -> None:
+        responses = self.document["paths"][path][method.lower()]["responses"]
+        found = self.resolved(responses.get(str(got.status)) or responses["default"])
+        media = found["content"][got.headers["content-type"].partition(";")[0]]
+        schema = {**media["schema"], "components": self.document["components"]}
+        Draft202012Validator(schema).validate(got.json)
+
+    def resolved(self, node: dict[str, Any]) -> dict[str, Any]:
+        while "$ref" in node:
+            found = self.document
+            for part in node["$ref"].removeprefix("#/").split("/"):
+                found = found[part]
+            node = found
+        return node
+
+
+@pytest.fixture(autouse=True)
+def fresh(fakes: object) -> None:
+    """The fakes begin anew for every test."""
+
+
+@pytest.fixture(scope="module")
+def gateway(shared_gateway: Gateway) -> Gateway:
+    return shared_gateway
+
+
+@pytest.fixture(scope="module")
+def admin(gateway: Gateway) -> Admin:
+    return Admin(gateway)
+
+
+def remote(gateway: Gateway, key: str, *arguments: str) -> Any:
+    """What the command says that asks a gateway elsewhere: it has a state folder of its own."""
+    home = gateway.home / "elsewhere"
+    home.mkdir(exist_ok=True)
+    return run(*arguments, "--gateway", gateway.url, home=home, env={"SVC_API_KEY": key})
+
+
+def unspent(text: str) -> dict[str, Any]:
+    """A key without what it has spent, which grows meanwhile."""
+    return {name: value for name, value in json.loads(text).items() if name != "spent_usd"}
+
+
+async def test_every_address_is_described_and_no_other(tmp_path: Path) -> None:
+    from svc.gateway.openapi import document
+
+    described = json.loads(document())
+    OpenAPIV31SpecValidator(described).validate()
+    writer = telemetry.configure()
+    found = settings.load({"SVC_HOME": str(tmp_path)})
+    async with app.wired(found, writer) as (_, _, application):
+        there = set(HOT)
+        for route in application.routes:
+            if isinstance(route, WebSocketRoute):
+                assert route.path in (*described["paths"], "/{path:path}")
+            elif isinstance(route, Route) and (route.path, "post") not in HOT:
+                path = route.path.replace(":path", "")
+                there |= {(path, method.lower()) for method in route.methods or () if method != "HEAD"}
+    writer.close()
+    refused = {("/v1/audio/transcriptions/stream", "post")}  # it says that it takes an upgrade
+    assert there - refused == {
+        (path, method) for path, item in described["paths"].items() for method in item if method != "parameters"
+    }
+
+
+def test_the_life_of_a_key(gateway: Gateway, admin: Admin) -> None:
+    made = admin("POST", "/v1/admin/keys", {"name": "shop", "models": [GPT], "rpm": 100, "tags": {"team": "a"}})
+    assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+    key, id = made.json["key"], made.json["id"]
+    assert chat(gateway, key) == 200
+    one = admin("GET", f"/v1/admin/keys/{id}", at="/v1/admin/keys/{id}").json
+    assert one == {name: value for name, value in made.json.items() if name != "key"}
+    assert chat(gateway, key, CLAUDE) == 404
+    changed = admin(
+        "PATCH", f"/v1/admin/keys/{id}", {"models": None, "rpm": None, "name": "web"}, at="/v1/admin/keys/{id}"
+    )
+    assert (changed.json["name"], changed.json["rpm"], changed.json["tags"]) == ("web", None, {"team": "a"})
+    until(lambda: chat(gateway, key, CLAUDE) == 200, 1.0)
+    turned = admin("POST", f"/v1/admin/keys/{id}/rotate", {"grace": 60}, at="/v1/admin/keys/{id}/rotate").json
+    assert turned["old_until"]
+    assert (chat(gateway, turned["key"]), chat(gateway, key)) == (200, 200)
+    again = admin("POST", f"/v1/admin/keys/{id}/rotate", {"grace": 0}, at="/v1/admin/keys/{id}/rotate").json
+    until(lambda: (chat(gateway, turned["key"]), chat(gateway, again["key"])) == (401, 200), 1.0)
+    revoked = admin("POST", f"/v1/admin/keys/{id}/revoke", at="/v1/admin/keys/{id}/revoke").json
+    until(lambda: chat(gateway, again["key"]) == 401, 1.0)
+    twice = admin("POST", f"/v1/admin/keys/{id}/revoke", at="/v1/admin/keys/{id}/revoke").json
+    assert twice["revoked"] == revoked["revoked"]
+    refused = admin("POST", f"/v1/admin/keys/{id}/rotate", at="/v1/admin/keys/{id}/rotate")
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert not [secret for secret in (key, turned["key"], again["key"]) if secret in gateway.log]
+
+
+def test_pages_of_keys(gateway: Gateway, admin: Admin) -> None:
+    wanted = {create(gateway, "--name", f"page {number}")["id"] for number in range(3)}
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = admin("GET", f"/v1/admin/keys?limit=2&after={after}").json
+        seen += [key["id"] for key in page["data"]]
+        if not page["has_more"]:
+            break
+        after = seen[-1]
+    assert wanted <= set(seen)
+    assert len(seen) == len(set(seen))
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        ({}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "\x1b[31m"}, "name"),
+        ({"name": "x" * 201}, "name"),
+        ({"name": "a", "scopes": ["fly"]}, "scopes"),
+        ({"name": "a", "scopes": []}, "scopes"),
+        ({"name": "a", "rpm": 0}, "rpm"),
+        ({"name": "a", "rpm": "10"}, "rpm"),
+        ({"name": "a", "budget_usd": -1}, "budget_usd"),
+        ({"name": "a", "budget_period": "day"}, "budget_period"),
+        ({"name": "a", "budget_usd": 1, "budget_period": "year"}, "budget_period"),
+        ({"name": "a", "expires": "2020-01-01T00:00:00Z"}, "expires"),
+        ({"name": "a", "expires": "soon"}, "expires"),
+        ({"name": "a", "tags": {"x" * 65: "y"}}, "tags"),
+        ({"name": "a", "digest": "00"}, "digest"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_named(admin: Admin, body: Any, param: str | None) -> None:
+    got = admin("POST", "/v1/admin/keys", body)
+    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", param)
+
+
+def test_strangers_and_others_are_kept_out(gateway: Gateway, admin: Admin) -> None:
+    for path in ("keys", "keys/x", "usage", "limits", "providers"):
+        assert gateway.request("GET", f"/v1/admin/{path}", key=None).status == 401
+        assert gateway.request("GET", f"/v1/admin/{path}").code == "permission_denied"
+    assert gateway.request("POST", "/v1/admin/keys", {"name": "mine", "scopes": ["admin"]}).status == 403
+    at = "/v1/admin/keys/{id}"
+    for method, path, body in (("GET", at, None), ("PATCH", at, {}), ("POST", f"{at}/revoke", None)):
+        got = admin(method, path.replace("{id}", "key_nothing"), body, at=path)
+        assert (got.status, got.code) == (404, "not_found")
+    assert gateway.request("DELETE", "/v1/admin/keys", key=admin.key).status == 405
+    assert gateway.request("GET", "/v1/admin/nothing", key=admin.key).status == 404
+    assert gateway.request("HEAD", "/v1/admin/keys", key=admin.key).status == 200
+
+
+def test_usage_by_key_and_in_a_span(gateway: Gateway, admin: Admin) -> None:
+    made = create(gateway, "--name", "spender", "--tag", "team=x")
+    got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
+    until(lambda: admin("GET", f"/v1/admin/usage?key={made['id']}").json["data"] != [], 2.0)
+    rows = admin("GET", f"/v1/admin/usage?key={made['id']}").json["data"]
+    assert [row["request_id"] for row in rows] == [got.headers["x-request-id"]]
+    sums = admin("GET", "/v1/admin/usage?by=tag:team&since=1h").json["data"]
+    assert [row["requests"] for row in sums if row["tag:team"] == "x"] == [1]
+    for span, count in (("since=1h", 1), ("until=1h", 0), (f"until={rows[0]['time']}", 0), ("since=2h&until=0s", 1)):
+        assert len(admin("GET", f"/v1/admin/usage?key={made['id']}&{span}").json["data"]) == count
+        by = admin("GET", f"/v1/admin/usage?by=key&key={made['id']}&{span}").json["data"]
+        assert sum(row["requests"] for row in by) == count
+    for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h"):
+        assert admin("GET", f"/v1/admin/usage?{wrong}").json["error"]["param"] == wrong.partition("=")[0]
+    own = gateway.request("GET", "/v1/usage?key=key_other", key=made["key"]).json["data"]
+    assert [row["key_id"] for row in own] == [made["id"]]  # whatever it asks for, a key sees its own
+
+
+def test_every_public_answer_is_as_described(gateway: Gateway, admin: Admin) -> None:
+    for path in ("/health", "/health?verbose=1", "/openapi.json", "/v1/models", "/v1/usage", "/v1/usage?by=day"):
+        admin.check("GET", path.partition("?")[0], gateway.request("GET", path))
+    admin.check("GET", "/v1/models/{id}", gateway.request("GET", f"/v1/models/{GPT}"))
+    admin.check("GET", "/v1/models/{id}", gateway.request("GET", "/v1/models/nope"))
+    admin.check("POST", "/v1/chat/completions", gateway.chat())
+    admin.check("POST", "/v1/chat/completions", gateway.chat("nope"))
+    admin.check("POST", "/v1/messages", gateway.message())
+    admin.check("POST", "/v1/messages", gateway.message("nope"))
+
+
+def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config="[routing]\nretries = 0\n[gateway]\nworkers = 2\n[limits]\nrpm = 500\n")
+    admin = Admin(started)
+    before = {row["name"]: row for row in admin("GET", "/v1/admin/providers").json["data"]}
+    assert sorted(before) == ["anthropic", "groq", "openai"]
+    assert {model["breaker"] for model in before["openai"]["models"]} == {"closed"}
+    assert before["openai"]["models"][0]["input_price"] > 0
+    assert not [fake for fake in (provider_a.key,) if fake in json.dumps(before)]
+    provider_a.always_plays(answer(500, openai_wire.error("down")))
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda _: started.chat(), range(80)))
+    for _ in range(2):
+        rows = {row["name"]: row for row in admin("GET", "/v1/admin/providers").json["data"]}
+        states = {model["id"]: model["breaker"] for model in rows["openai"]["models"]}
+        if states[GPT] == "open":
+            break
+        time.sleep(1.2)  # the other worker's page is a second old at most
+    assert states == {"gpt-4o": "closed", GPT: "open", "gpt-4-turbo": "closed"}
+    limits = admin("GET", "/v1/admin/limits").json
+    assert limits["defaults"] == {"rpm": 500, "tpm": None}
+    assert set(limits["reached"]) == {"requests", "tokens", "concurrency", "budget"}
+
+
+def test_the_command_does_the_same_from_elsewhere(gateway: Gateway, admin: Admin) -> None:
+    made = json.loads(remote(gateway, admin.key, "keys", "create", "--name", "far", "--rpm", "9", "--json").stdout)
+    here = json.loads(run("keys", "show", made["id"], "--json", home=gateway.home).stdout)
+    assert {**here, "key": made["key"]} == made
+    assert chat(gateway, made["key"]) == 200
+    far = remote(gateway, admin.key, "keys", "change", made["id"], "--rpm", "none", "--tpm", "7", "--json")
+    assert unspent(far.stdout) == unspent(json.dumps({**here, "rpm": None, "tpm": 7}))
+    near = run("keys", "change", made["id"], "--tpm", "none", "--tag", "a=b", "--json", home=gateway.home)
+    assert unspent(near.stdout) == unspent(json.dumps({**here, "rpm": None, "tags": {"a": "b"}}))
+    lists = [
+        json.loads(done.stdout)
+        for done in (remote(gateway, admin.key, "keys", "ls", "--json"), run("keys", "ls", "--json", home=gateway.home))
+    ]
+    assert [row["id"] for row in lists[0]] == [row["id"] for row in lists[1]]
+    options = ("usage", "--by", "model", "--since", "1h", "--json")
+    sums = json.loads(remote(gateway, admin.key, *options).stdout)
+    assert {row["model"] for row in sums} == {
+        row["model"] for row in json.loads(run(*options, home=gateway.home).stdout)
+    }
+    turned = remote(gateway, admin.key, "keys", "rotate", made["id"], "--grace", "0")
+    until(lambda: chat(gateway, made["key"]) == 401, 1.0)
+    assert chat(gateway, turned.stdout.split("\n")[1]) == 200
+    assert "is revoked" in remote(gateway, admin.key, "keys", "revoke", made["id"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "status", "says"),
+    [
+        ("", ("keys", "ls"), 2, "SVC_API_KEY"),
+        ("svc_sk_wrong", ("keys", "ls"), 1, "not valid"),
+        ("test-client-key-1", ("usage",), 1, "admin"),
+        (None, ("keys", "show", "key_nothing"), 1, "key_nothing"),
+        (None, ("keys", "show", "../../models"), 1, "svc keys ls"),
+        (None, ("keys", "create", "--name", "a", "--rpm", "0"), 2, "rpm"),
+        (None, ("keys", "create", "--name", "a", "--expires", "2020-01-01"), 2, "past"),
+        (None, ("usage", "--by", "colour"), 2, "by is key"),
+    ],
+)
+def test_the_command_says_what_is_wrong_elsewhere(
+    gateway: Gateway, admin: Admin, key: str | None, arguments: tuple[str, ...], status: int, says: str
+) -> None:
+    done = remote(gateway, admin.key if key is None else key, *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_gateway_that_is_none(gateway: Gateway, tmp_path: Path) -> None:
+    for url, status in (("http://127.0.0.1:9", 1), ("ftp://x", 2), ("", 2)):
+        done = run("keys", "ls", "--gateway", url, home=tmp_path, env={"SVC_API_KEY": "k"})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+
+
+def test_a_database_that_is_away_is_said_and_not_shown(start_gateway: StartGateway, tmp_path: Path) -> None:
+    started = start_gateway(env={"SVC_DATABASE_URL": f"sqlite:///{tmp_path}"})  # a folder is no database
+    got = started.request("GET", "/v1/usage")
+    assert (got.status, got.code, got.headers["retry-after"]) == (503, "internal_error", "1")
+    assert str(tmp_path) not in got.body.decode()
