@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.pipeline.conftest import Machine
+from tests.speech import material
 from tests.speech.material import TEXTS, errors, words
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -101,3 +102,14 @@ def _failing(machine: Machine, *arguments: str) -> str:
     )
     assert done.returncode == 2
     return done.stderr
+
+
+def test_a_natural_voice_is_understood(machine: Machine) -> None:
+    """Piper's voice, by sherpa-onnx and espeak-ng, heard by Moonshine; both from the folder that recipes fill."""
+    root = material.model("piper-joe-en-us").parents[3]
+    material.model()
+    stages = "stages: [piper-joe-en-us@1.0.0, moonshine-tiny-en@1.0.0]"
+    (machine.home / "natural.yaml").write_text(f"name: natural\nregistry: {{local_path: {root}}}\n{stages}\n")
+    text = "The quick brown fox jumps over the lazy dog."
+    said = machine.run("natural", "run", "natural.yaml", "--input", text)
+    assert errors(text, said) <= 1

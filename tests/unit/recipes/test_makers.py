@@ -1,6 +1,10 @@
-import pytest
+import json
 
-from svc.recipes.makers import concat, moonshine_tokens
+import onnx
+import pytest
+from onnx import helper
+
+from svc.recipes.makers import concat, moonshine_tokens, piper_model, piper_tokens
 
 
 def test_tokens():
@@ -20,3 +24,20 @@ def test_tokens_that_are_cut(data):
 
 def test_parts():
     assert concat.make(b"one", b"", b"two") == b"onetwo"
+
+
+def test_a_piper_voice_gets_the_properties_that_its_engine_reads() -> None:
+    graph = helper.make_graph([], "g", [], [])
+    about = {"espeak": {"voice": "en-us"}, "num_speakers": 1, "audio": {"sample_rate": 22050}}
+    long = {"language": {"name_english": "L" * 300}}
+    made = piper_model.make(helper.make_model(graph).SerializeToString(), json.dumps({**about, **long}).encode())
+    properties = {one.key: one.value for one in onnx.load_from_string(made).metadata_props}
+    assert properties["sample_rate"] == "22050"
+    assert properties["language"] == "L" * 300
+    assert (properties["comment"], properties["n_speakers"]) == ("piper", "1")
+    with pytest.raises(KeyError):
+        piper_model.make(b"", b"{}")
+
+
+def test_piper_tokens() -> None:
+    assert piper_tokens.make(json.dumps({"phoneme_id_map": {" ": [3], "ə": [59]}}).encode()).decode() == "  3\nə 59\n"

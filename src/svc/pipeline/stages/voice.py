@@ -1,7 +1,8 @@
 """Text to speech. It speaks sentence by sentence: the first is heard while the text still comes.
 
 tts.json   {engine: "espeak", voice: "en-us", rate: 165}      words a minute      with the files of the bundle beside it
-           {engine: "sherpa", family: "vits"|"kokoro"|"matcha", files: {role: name}, speaker: 0, speed: 1.0}
+           {engine: "sherpa", family: "vits"|"kokoro"|"matcha", files: {role: name}, speaker: 0, speed: 1.0,
+            sounds: "espeak", voice: "en-us"}     # for Piper's voices: espeak-ng tells how the text sounds
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,14 +26,15 @@ from svc.speech.audio import Format
 LONGEST = 600
 """Characters that are spoken at once at most, where no sentence ends."""
 _END = re.compile(r"(?<=[.!?…。！？])[\"'”’)\]]*\s+|\n{2,}")
-_PACKAGES = {"espeak": "espeakng_loader", "sherpa": "sherpa_onnx"}
-_EXTRAS = {"espeak": "voice", "sherpa": "speech"}
+_PACKAGES = {"espeak": ("espeakng_loader", "voice"), "sherpa": ("sherpa_onnx", "speech")}
+"""What an engine needs, and the extra that has it."""
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """tts.json."""
 
     engine: str
+    sounds: Literal["", "espeak"] = ""
     voice: str = "en-us"
     rate: int = 165
     family: str = ""
@@ -62,8 +64,9 @@ def make(stage: Stage, bundle: Bundle) -> Voice:
         raise PipelineFailed(
             f"The bundle {bundle.reference} asks for an unknown engine {about.engine[:40]!r} to speak."
         )
-    if find_spec(_PACKAGES[about.engine]) is None:
-        raise PipelineFailed(f"This voice needs an extra: pip install 'svc[{_EXTRAS[about.engine]}]'")
+    for package, extra in (_PACKAGES[engine] for engine in (about.engine, about.sounds) if engine):
+        if find_spec(package) is None:
+            raise PipelineFailed(f"This voice needs an extra: pip install 'svc[{extra}]'")
     for name in about.files.values():
         inside(bundle, name)
     return Voice(bundle, about)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,18 @@ NO_EXIT = 0x8000
 UTF8 = 1
 RATE = 1
 LEAST, MOST = 80, 450
+IPA = 2
+MARKS = ",;:.!?"
+_BREAK = re.compile(rf"(?<=[{MARKS}])\s+")
+_SWITCH = re.compile(r"\([a-z-]+\)")
+"""`(en)`: from here on it is said in another language."""
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+def sounds(text: str, voice: str) -> str:
+    """How a text sounds, in the phonetic alphabet, for engines that are told. Raises PipelineFailed."""
+    return _library().sounds(text, voice)
 
 
 def load(folder: Path, about: Any) -> Espeak:
@@ -48,6 +59,7 @@ class Library:
         self.rate = int(self._lib.espeak_Initialize(SYNCHRONOUS, 0, data, NO_EXIT))
         if self.rate <= 0:
             raise PipelineFailed("espeak-ng could not be started: its data is missing.")
+        self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
         self._pieces: list[bytes] = []
         self._callback = _Callback(self._take)  # kept, since the library calls it
         self._lib.espeak_SetSynthCallback(self._callback)
@@ -69,6 +81,23 @@ class Library:
             if status != 0:
                 raise PipelineFailed(f"espeak-ng could not say it (status {status}).")
             return b"".join(self._pieces)
+
+    def sounds(self, text: str, voice: str) -> str:
+        """How a text sounds, in the phonetic alphabet, with its punctuation."""
+        with self._lock:
+            self.choose(voice, MOST)
+            return " ".join(self._clause(clause) for clause in _BREAK.split(text.replace("\0", " ")) if clause.strip())
+
+    def _clause(self, clause: str) -> str:
+        words = clause.rstrip(f"{MARKS} ")
+        mark = clause[len(words) : len(words) + 1].strip()  # the library leaves it out
+        raw = ctypes.create_string_buffer(words.strip().encode())
+        rest = ctypes.c_void_p(ctypes.addressof(raw))
+        said: list[str] = []
+        while rest.value:  # the library sets it to where it has come, and to nothing at the end
+            found = self._lib.espeak_TextToPhonemes(ctypes.byref(rest), UTF8, IPA)
+            said.append(_SWITCH.sub("", (found or b"").decode("utf-8", "replace")).strip())
+        return " ".join(part for part in said if part) + mark
 
     def _take(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:

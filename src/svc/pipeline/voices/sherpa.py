@@ -1,4 +1,7 @@
-"""sherpa-onnx's offline text to speech: VITS (Piper's voices among them), Kokoro and Matcha."""
+"""sherpa-onnx's offline text to speech: VITS (Piper's voices among them), Kokoro and Matcha.
+
+Voices with a lexicon read text themselves. Others are told how it sounds, by espeak-ng: `sounds` in tts.json.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 import sherpa_onnx
 
+from svc import plugins
 from svc.errors import PipelineFailed
 
 FAMILIES = ("vits", "kokoro", "matcha")
@@ -31,12 +35,30 @@ class Sherpa:
             raise PipelineFailed("The files of this voice do not fit its family.")
         self._tts = sherpa_onnx.OfflineTts(config)
         self._speaker, self._speed = about.speaker, about.speed
+        self._voice = about.voice
+        self._sounds = plugins.load("pipeline.voices", about.sounds).sounds if about.sounds else None
+        self._known = _symbols(Path(files.get("tokens", ""))) if about.sounds else frozenset()
 
     def say(self, text: str) -> tuple[int, bytes]:
-        """Samples per second, and 16-bit samples, mono."""
-        made = self._tts.generate(text, sid=self._speaker, speed=self._speed)
+        """Samples per second, and 16-bit samples, mono. Raises PipelineFailed when nothing comes."""
+        how = sherpa_onnx.GenerationConfig()
+        how.sid, how.speed = self._speaker, self._speed
+        if self._sounds is not None:
+            how.phoneme_codepoints = [[ord(one) for one in self._sounds(text, self._voice) if one in self._known]]
+        made = self._tts.generate(text, how)
+        if not len(made.samples):
+            raise PipelineFailed("The voice has no sounds for this text.")
         samples = np.clip(np.asarray(made.samples, np.float32), -1, 1)
         return int(made.sample_rate), (samples * 32767).astype("<i2").tobytes()
+
+
+def _symbols(tokens: Path) -> frozenset[str]:
+    """What the voice was taught: one symbol and its number in each line. Raises PipelineFailed."""
+    try:
+        lines = tokens.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineFailed("The tokens of this voice cannot be read.") from error
+    return frozenset(line[0] for line in lines if line)
 
 
 def _part(family: str, files: dict[str, str]) -> Any:
