@@ -91,6 +91,18 @@ class Remote:
         """The bundle's path (interface, "Registry server")."""
         return f"/bundles/{entry.key}/{entry.model_id}.xyb"
 
+    def part(self, entry: Entry, start: int, length: int) -> bytes:
+        """Some bytes of a bundle. Raises Unreachable when the server gives no parts, or breaks off."""
+        asked = {"range": f"bytes={start}-{start + length - 1}"}
+        with self.ask("GET", self.address(entry), asked) as answer:
+            self.expect(answer, 200, 206)
+            if answer.status != 206:
+                raise Unreachable(f"{self.url} gives no parts of its bundles.")
+            try:
+                return answer.read(length)
+            except (OSError, http.client.HTTPException) as error:
+                raise Unreachable(f"{self.url} broke off.") from error
+
     def put(
         self, key: str, size: int, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None
     ) -> tuple[Entry, bool]:

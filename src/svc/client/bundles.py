@@ -8,6 +8,7 @@ asked, and what is here answers when it cannot be reached.
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from svc import plugins
 from svc.bundles import metadata
 from svc.bundles.archive import Limits
 from svc.bundles.download import HttpSource, Report, Side, Sink, Source
+from svc.bundles.peek import peek
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import Reference, choose, parse
 from svc.bundles.remote import TIMEOUT, Remote, Unreachable
@@ -232,3 +234,16 @@ def check_trust(entry: Entry, trusted_keys: tuple[str, ...]) -> None:
         except ImportError as error:
             raise CommandFailed("Trusted keys need the package cryptography: pip install 'svc[signing]'") from error
         signature.check(entry, trusted_keys)
+
+
+def look_into(entry: Entry, options: Options) -> metadata.Metadata | None:
+    """What a bundle says of itself, without downloading it; None when that cannot be told. Raises InvalidBundle."""
+    folder = _folder_of(options.registry or "")
+    if folder is not None:
+        with (folder / entry.path).open("rb") as file:
+            return peek(lambda start, length: os.pread(file.fileno(), length, start), entry.size_bytes)
+    remote = Remote(options.registry or "", key=options.key, timeout=options.timeout)
+    try:
+        return peek(lambda start, length: remote.part(entry, start, length), entry.size_bytes)
+    except Unreachable:  # it answers, but not for parts of a file
+        return None

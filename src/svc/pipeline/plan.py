@@ -1,6 +1,6 @@
 """Who does what: a definition becomes stages that are ready, or a clear refusal. Nothing runs here.
 
-look      reads the index and what is here already; downloads nothing, needs no key (`--check`)
+look      reads the index, what is here already, and the metadata of what is not; downloads no bundle, needs no key
 prepare   resolves every bundle and makes every stage; what does not fit is refused before anything runs
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,12 +19,15 @@ from svc.bundles.metadata import Metadata
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import choose
 from svc.bundles.reference import parse as parse_reference
-from svc.bundles.remote import TIMEOUT, Unreachable
+from svc.bundles.remote import TIMEOUT
 from svc.client import bundles
 from svc.client.config import current
-from svc.errors import BundleNotFound, PipelineFailed, SvcError
+from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
 from svc.pipeline.definition import Kind, Pipeline, Registry, Stage
-from svc.pipeline.stages.base import Runner
+from svc.pipeline.stages.base import Kinds, Runner
+from svc.wire.bundle import Entry
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 0.5
 
@@ -81,7 +84,10 @@ def prepare(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) 
         for stage in pipeline.stages:
             runner: Runner = _of(stage.id, partial(_make, stage, pipeline.registry, options, environ))
             ready.append(Ready(stage.id, runner))
-        check_kinds(pipeline, [(one.id, one.runner.takes, one.runner.gives) for one in ready])
+        flowing = pipeline.input
+        for one in ready:
+            check_kind(one.id, flowing, one.runner.takes)
+            flowing = one.runner.gives
     except BaseException:
         close(ready)
         raise
@@ -105,7 +111,7 @@ def _make(stage: Stage, registry: Registry, options: bundles.Options, environ: M
     if stage.target == "integration":
         made: Runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
         return made
-    return runner_of(stage, _resolve(stage.reference or "", registry, options))
+    return runner_of(stage, patiently(registry, lambda: bundles.resolve(stage.reference or "", options)))
 
 
 def runner_of(stage: Stage, bundle: bundles.Bundle) -> Runner:
@@ -125,23 +131,20 @@ def kind_of(about: Metadata) -> str:
     )
 
 
-def _resolve(reference: str, registry: Registry, options: bundles.Options) -> bundles.Bundle:
-    attempts = registry.remote.retry_attempts if registry.remote else 0
-    for _ in range(attempts):
+def patiently(registry: Registry, work: Callable[[], T]) -> T:
+    """Asks a registry that fails once more, as often as the definition says."""
+    for _ in range(registry.remote.retry_attempts if registry.remote else 0):
         try:
-            return bundles.resolve(reference, options)
-        except Unreachable:
+            return work()
+        except RegistryFailed:
             time.sleep(RETRY_SECONDS)
-    return bundles.resolve(reference, options)
+    return work()
 
 
-def check_kinds(pipeline: Pipeline, stages: list[tuple[str, Kind, Kind]]) -> None:
-    """Each stage must take what the one before it gives. Raises StageError with the stage's id."""
-    flowing = pipeline.input or stages[0][1]
-    for identifier, takes, gives in stages:
-        if takes != flowing:
-            raise StageError(identifier, PipelineFailed(f"it takes {takes} and would get {flowing}."))
-        flowing = gives
+def check_kind(stage: str, flowing: Kind | None, takes: Kind) -> None:
+    """Each stage must take what the one before it gives, if that is known. Raises StageError."""
+    if flowing is not None and takes != flowing:
+        raise StageError(stage, PipelineFailed(f"it takes {takes} and would get {flowing}."))
 
 
 # --check
@@ -151,24 +154,19 @@ def look(pipeline: Pipeline, environ: Mapping[str, str]) -> list[Seen]:
     """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading."""
     options = options_of(pipeline.registry, environ)
     seen: list[Seen] = []
-    kinds: list[tuple[str, Kind, Kind]] = []
+    flowing = pipeline.input
     for stage in pipeline.stages:
-        one, known = _of(stage.id, partial(_look, stage, options, environ))
+        one, kinds = _of(stage.id, partial(_look, stage, pipeline.registry, options, environ))
         seen.append(one)
-        if known is None:
-            kinds.clear()  # what flows after a bundle that is not here cannot be told
-        else:
-            kinds.append((stage.id, *known))
-            _check_last(kinds)
+        if kinds is not None:
+            check_kind(stage.id, flowing, kinds[0])
+        flowing = kinds[1] if kinds is not None else None
     return seen
 
 
-def _check_last(kinds: list[tuple[str, Kind, Kind]]) -> None:
-    if len(kinds) > 1 and kinds[-2][2] != kinds[-1][1]:
-        raise StageError(kinds[-1][0], PipelineFailed(f"it takes {kinds[-1][1]} and would get {kinds[-2][2]}."))
-
-
-def _look(stage: Stage, options: bundles.Options, environ: Mapping[str, str]) -> tuple[Seen, tuple[Kind, Kind] | None]:
+def _look(
+    stage: Stage, registry: Registry, options: bundles.Options, environ: Mapping[str, str]
+) -> tuple[Seen, Kinds | None]:
     if stage.target == "integration":
         runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
         where = runner.address
@@ -179,17 +177,27 @@ def _look(stage: Stage, options: bundles.Options, environ: Mapping[str, str]) ->
     try:
         bundle = bundles.resolve(reference, local)
     except BundleNotFound:
-        return Seen(stage.id, "device", reference, None, _offered(reference, options)), None
+        return patiently(registry, lambda: _look_there(stage, options))
     runner = runner_of(stage, bundle)
     return Seen(stage.id, "device", bundle.reference, None, str(bundle.path)), (runner.takes, runner.gives)
 
 
-def _offered(reference: str, options: bundles.Options) -> str:
-    """Raises BundleNotFound when the registry does not have it either, RegistryFailed when it cannot be asked."""
+def _look_there(stage: Stage, options: bundles.Options) -> tuple[Seen, Kinds | None]:
+    """Raises PipelineFailed for what cannot be run, BundleNotFound when the registry does not have it either."""
+    reference = stage.reference or ""
+    entry = _offered(reference, options)
+    about = bundles.look_into(entry, options)
+    kinds = plugins.load("pipeline.stages", kind_of(about)).kinds(about) if about is not None else None
+    where = f"{options.registry}: {entry.key}, {entry.size_bytes / 1e6:.1f} MB to download"
+    return Seen(stage.id, "device", reference, None, where), kinds
+
+
+def _offered(reference: str, options: bundles.Options) -> Entry:
+    """Raises BundleNotFound, RegistryFailed when the registry cannot be asked."""
     wanted = parse_reference(reference)
     there = bundles.entries_at(options, wanted.model_id) if options.registry else []
     entry = choose(wanted, there, fallbacks(options.platform))
     if entry is None:
         where = f"here or at {options.registry}" if options.registry else "here, and no registry is named"
         raise BundleNotFound(f"There is no bundle {reference} {where}.")
-    return f"{options.registry}: {entry.key}, {entry.size_bytes / 1e6:.1f} MB to download"
+    return entry
