@@ -39,6 +39,7 @@ from svc.gateway.routes import application
 from svc.gateway.socket import Socket
 from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
+from svc.gateway.visits import Visits
 from svc.gateway.watch import Watch
 from svc.keys.known import IssuedKeys
 from svc.registry.desk import Desk
@@ -286,7 +287,7 @@ async def wired(
         _aside(settings, "desk") as desk,
         connected(settings.environ) as redis,
         _plane(settings, writer, books, shared, redis) as (plane, watch),
-        _speech(settings, plane.keyring) as speech,
+        _speech(settings, plane) as speech,
     ):
         routes = [*watch.routes(), *usage_routes(plane, desk), *Admin(plane, desk, watch).routes(), *openapi_routes()]
         yield plane, speech, application(plane, [*speech_routes(speech), *routes], speech_models=speech.models)
@@ -337,9 +338,10 @@ async def _aside(settings: Settings, name: str) -> AsyncIterator[Aside]:
 
 
 @contextlib.asynccontextmanager
-async def _speech(settings: Settings, keyring: Keyring) -> AsyncIterator[Speech]:
+async def _speech(settings: Settings, plane: Plane) -> AsyncIterator[Speech]:
     unpack = functools.partial(unpacked, settings.registry_root)
-    speech = Speech(settings, keyring, unpack, _pull(settings))
+    speech = Speech(settings, plane.keyring, Visits(plane), unpack, _pull(settings))
+    plane.beside = speech.counts.values
     speech.start()
     try:
         yield speech

@@ -151,6 +151,11 @@ class Gate:
         else:
             self._go_on(asked, None)
 
+    def admit_free(self, key: Key, then: Then) -> None:
+        """Like `admit`, for what costs neither tokens nor money: requests count, and those at the same time."""
+        limits = Limits(key_id=key.id, requests=key.rpm or self._settings.rpm, concurrency=key.concurrency)
+        self._go_on(_Asked(key, limits, 0, 0, then), None)
+
     def _dearest(self, chain: tuple[Offer, ...], usage: Usage) -> int:
         """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
         prices = [self._prices.of(offer.provider.name, offer.model.id) for offer in chain]

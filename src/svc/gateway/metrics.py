@@ -41,6 +41,12 @@ HELP = {
     "svc_journal_lag_seconds": ("gauge", "Since everything was last taken from the journal into the database."),
     "svc_journal_lost_total": ("counter", "Entries for which there was no room anywhere."),
     "svc_log_lines_dropped_total": ("counter", "Access-log lines for which the reader was too slow."),
+    "svc_speech_sessions": ("gauge", "Live speech sessions that are open."),
+    "svc_speech_requests_total": ("counter", "Speech that was begun, by kind: stream or upload."),
+    "svc_speech_errors_total": ("counter", "Errors that speech clients were told, by code."),
+    "svc_speech_audio_seconds_total": ("counter", "Seconds of audio that models were given."),
+    "svc_speech_workers": ("gauge", "Speech worker processes that run."),
+    "svc_speech_workers_lost_total": ("counter", "Speech workers that died under sessions."),
     "svc_degraded": ("gauge", "1 while something is not as it should be, by what."),
 }
 

@@ -64,6 +64,8 @@ class Plane:
         self.gate = gate
         self.metrics = Metrics()
         self.degraded: Callable[[], list[str]] = list
+        self.beside: Callable[[], dict[str, float]] = dict
+        """Numbers of other rooms, for `/metrics`."""
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.doors: set[Ticking] = set()

@@ -90,12 +90,13 @@ class RequestId:
         echoed = text(dict(scope["headers"]).get(b"x-request-id", b""))
         if echoed:
             ours.append((b"x-client-request-id", echoed.encode("ascii")))
+        scope["request_ids"] = (ours[0][1].decode(), echoed)
         began = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal began
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                message["headers"] = [*message["headers"], *ours]
+            if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
+                message["headers"] = [*message.get("headers", ()), *ours]
             began = True
             await send(message)
 

@@ -60,6 +60,7 @@ class Watch:
             "svc_journal_lag_seconds": plane.ledger.intake.lag,
             "svc_journal_lost_total": plane.ledger.journal.lost,
             "svc_log_lines_dropped_total": plane.log_dropped,
+            **plane.beside(),
             **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.gate.reached.items()},
             **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._states().items()},
         }

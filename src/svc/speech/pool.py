@@ -13,6 +13,7 @@ from collections.abc import Callable
 from svc.errors import RateLimited, SpeechFailed
 from svc.speech import link
 from svc.speech.audio import LIVE, Format
+from svc.speech.books import Counts
 from svc.speech.model import Model
 from svc.speech.process import Listener, Process
 
@@ -64,8 +65,9 @@ class Seat:
 class _Group:
     """The workers of one model."""
 
-    def __init__(self, model: Model, size: int, voices: int) -> None:
+    def __init__(self, model: Model, size: int, voices: int, counts: Counts) -> None:
         self.model = model
+        self._counts = counts
         self._size, self._room = size, voices
         self._lock = asyncio.Lock()
         self._processes: list[Process] = []
@@ -80,7 +82,7 @@ class _Group:
             self._processes = [process for process in self._processes if not process.dead]
             best = min(self._processes, key=lambda process: process.busy, default=None)
             if best is None or (best.busy and len(self._processes) < self._size):
-                best = Process(self.model, self._room)
+                best = Process(self.model, self._room, self._counts)
                 await best.start()
                 self._processes.append(best)
             return best
@@ -94,8 +96,8 @@ class _Group:
 class Pool:
     """`workers` processes for a model, `max_sessions` voices each."""
 
-    def __init__(self, workers: int, max_sessions: int) -> None:
-        self._workers, self._voices = workers, max_sessions
+    def __init__(self, workers: int, max_sessions: int, counts: Counts) -> None:
+        self._workers, self._voices, self._counts = workers, max_sessions, counts
         self._places = workers * max_sessions
         self._groups: dict[tuple[tuple[str, str], ...], _Group] = {}
 
@@ -142,7 +144,7 @@ class Pool:
         if key not in self._groups:
             await self._make_room()
         if key not in self._groups:
-            self._groups[key] = _Group(model, self._workers, self._voices)
+            self._groups[key] = _Group(model, self._workers, self._voices, self._counts)
         return self._groups[key]
 
     async def _make_room(self) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from svc.errors import SpeechFailed
 from svc.speech import link
 from svc.speech.audio import Format
+from svc.speech.books import Counts
 from svc.speech.model import Model
 
 log = logging.getLogger("svc.speech")
@@ -50,8 +51,9 @@ class Listener(Protocol):
 class Process:
     """One worker. `start` it, then `open` voices on it."""
 
-    def __init__(self, model: Model, voices: int) -> None:
+    def __init__(self, model: Model, voices: int, counts: Counts) -> None:
         self.model = model
+        self._counts = counts
         self.room = voices
         self.dead = False
         self._voices: dict[int, Listener] = {}
@@ -134,12 +136,15 @@ class Process:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unframer = link.Unframer()
+        self._counts.workers += 1
         try:
             while data := await reader.read(1 << 16):
                 for body in unframer.push(data):
                     self._take(link.from_worker.decode(body))
         except (OSError, ValueError, msgspec.DecodeError) as error:
             log.error("the link to a speech worker broke: %s", error)
+        finally:
+            self._counts.workers -= 1
         self._lose()
 
     def _take(self, message: link.FromWorker) -> None:
@@ -166,6 +171,7 @@ class Process:
         if not self._loaded.done():
             self._loaded.set_exception(SpeechFailed(f"The model {name!r} does not load: its process ended."))
         if self._voices:
+            self._counts.lost += 1
             log.warning("a speech worker died under %d sessions", len(self._voices))
         listeners, self._voices = list(self._voices.values()), {}
         for listener in listeners:
@@ -177,16 +183,18 @@ class Process:
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
     descriptor = theirs.fileno()
     command = [sys.executable, "-m", "svc.speech.worker", str(descriptor)]
-    # One thread infers; libraries that see the cores would start more.
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    for name in [name for name in environ if name.endswith(("_API_KEY", "_API_KEYS"))]:
-        del environ[name]
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,), env=environ, start_new_session=True
+        command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,), env=bare_environ(), start_new_session=True
     )
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
     return child
+
+
+def bare_environ() -> dict[str, str]:
+    """For a process that computes: nobody's keys, and one thread, where libraries that see the cores want more."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_API_KEYS"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

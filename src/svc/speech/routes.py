@@ -10,6 +10,7 @@ from starlette.websockets import WebSocket
 
 from svc.errors import MethodNotAllowed, SvcError
 from svc.security import bearer
+from svc.speech.books import STREAM_PATH, UPLOAD_PATH
 from svc.speech.service import Service
 from svc.speech.stream import Stream
 from svc.speech.upload import transcribe
@@ -18,9 +19,6 @@ from svc.wire.problem import encode_problem
 SUBPROTOCOL = "svc.v1"
 KEY_SUBPROTOCOL = "svc.api-key."
 """Browsers cannot set headers on a WebSocket: decisions.md, section 3."""
-
-STREAM_PATH = "/v1/audio/transcriptions/stream"
-UPLOAD_PATH = "/v1/audio/transcriptions"
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -57,7 +55,7 @@ class _Socket:
             await websocket.send_denial_response(answer)
             return
         await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await Stream(self._service, websocket, key).run()
+        await Stream(self._service, websocket, key, scope["request_ids"]).run()
 
 
 def _secret(websocket: WebSocket, offered: list[str]) -> str | None:

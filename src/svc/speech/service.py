@@ -11,6 +11,7 @@ from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, Permission
 from svc.security import Key, Keyring
 from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
+from svc.speech.books import Counts, Visits
 from svc.speech.catalogue import Catalogue, Unpack
 from svc.speech.model import Model
 from svc.speech.pool import Pool, Seat
@@ -40,10 +41,14 @@ class Running(Protocol):
 class Service:
     """Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, keyring: Keyring, unpack: Unpack, pull: Pull | None = None) -> None:
+    def __init__(
+        self, settings: Settings, keyring: Keyring, visits: Visits, unpack: Unpack, pull: Pull | None = None
+    ) -> None:
         self.settings = settings.speech
         self.keyring = keyring
-        self.pool = Pool(settings.speech.workers, settings.speech.max_sessions)
+        self.visits = visits
+        self.counts = Counts()
+        self.pool = Pool(settings.speech.workers, settings.speech.max_sessions, self.counts)
         self.sessions: set[Running] = set()
         self._catalogue = Catalogue(settings, unpack)
         self._pull = pull

@@ -82,6 +82,8 @@ class Session:
         self._attempt = 0
         self._announce = False
         self._refusal = ""
+        self.closed_for: wire.Reason | None = None
+        """Why it ended, unless the client has just gone."""
         self._joiner = Joiner()
         self._epoch = 0
         self._losses = 0
@@ -286,12 +288,12 @@ class Session:
         """The server stops."""
         self._close("server_shutdown", 1001)
 
-    def full(self) -> None:
-        """There is no room for this session."""
+    def turn_away(self, error: SvcError) -> None:
+        """There is no room for this session, or a limit of its key is reached."""
         if self.state != "closed":
             self.state = "closed"
-            error = wire.Error("All speech sessions are taken; try again later.", "rate_limit_exceeded")
-            self._orders += [Send(error), Close(1013)]
+            self._error(error)
+            self._orders.append(Close(1013))
 
     def _close(self, reason: wire.Reason, code: int) -> None:
         if self.state == "closed":
@@ -299,6 +301,7 @@ class Session:
         if self.state == "live":
             self._orders.append(Release())
         self.state = "closed"
+        self.closed_for = reason
         self._held.clear()
         self._orders += [Send(wire.Closed(reason)), Close(code)]
 

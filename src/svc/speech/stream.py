@@ -8,7 +8,9 @@ not read any further.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+import time
 from collections import deque
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -16,6 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from svc.errors import SvcError
 from svc.security import Key
 from svc.speech import link, session
+from svc.speech.audio import BYTES_PER_SECOND
+from svc.speech.books import STREAM_PATH, Ids, Status, Visit
 from svc.speech.pool import SLICE, Seat
 from svc.speech.service import Service
 from svc.wire import speech as wire
@@ -33,9 +37,9 @@ FINAL_PATIENCE = 90.0
 class Stream:
     """Runs one session on an accepted WebSocket."""
 
-    def __init__(self, service: Service, websocket: WebSocket, key: Key) -> None:
+    def __init__(self, service: Service, websocket: WebSocket, key: Key, ids: Ids) -> None:
         settings = service.settings
-        self._service, self._socket, self._key = service, websocket, key
+        self._service, self._socket, self._key, self._ids = service, websocket, key, ids
         self._loop = asyncio.get_running_loop()
         self._session = session.Session(
             f"sess_{secrets.token_hex(12)}",
@@ -52,16 +56,33 @@ class Stream:
         self._hearer: _Hearer | None = None
         self._attaching: asyncio.Task[None] | None = None
         self._owed_since: float | None = None
+        self._visit: Visit | None = None
+        self._asked: str | None = None
+        self._model: str | None = None
+        self._refusal: SvcError | None = None
+        self._ready: float | None = None
 
     async def run(self) -> None:
         """Until the session is closed, or the client has gone."""
-        try:
-            leave = self._service.pool.admit()
-        except SvcError:
-            self._session.full()
-            self._carry_out()
-            await self._send()
-            return
+        counts = self._service.counts
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.callback(self._service.pool.admit())
+                self._visit = await self._service.visits.enter(self._key, STREAM_PATH, self._ids)
+            except SvcError as error:
+                self._session.turn_away(error)
+                self._carry_out()
+                await self._send()
+                return
+            counts.began("stream")
+            counts.sessions += 1
+            try:
+                await self._run()
+            finally:
+                counts.sessions -= 1
+                self._note(gone=True)
+
+    async def _run(self) -> None:
         self._service.sessions.add(self)
         ticker = self._loop.call_later(TICK, self._tick)
         self._ticker = ticker
@@ -78,7 +99,6 @@ class Stream:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._let_go()
-            leave()
             self._service.sessions.discard(self)
             self._over.set()
 
@@ -90,6 +110,18 @@ class Stream:
     async def ended(self) -> None:
         """Waits for the end."""
         await self._over.wait()
+
+    def _note(self, *, gone: bool = False) -> None:
+        """Into the books: what came of it. The first word counts."""
+        if self._visit is None:
+            return
+        status: Status = "client_closed" if gone else "ok"
+        http_status = 499 if gone else 101
+        if self._model is None and self._refusal is not None:
+            status, http_status = "error", self._refusal.status
+        elif self._session.closed_for == "server_shutdown":
+            status = "cut"
+        self._visit.end(status, http_status, asked=self._asked, model=self._model, first=self._ready)
 
     # client -> worker
 
@@ -113,6 +145,7 @@ class Stream:
 
     async def _forward(self, order: session.Feed | session.Flush | session.Reset) -> None:
         if isinstance(order, session.Feed):
+            self._service.counts.seconds += len(order.data) / BYTES_PER_SECOND
             for place in range(0, len(order.data), SLICE):
                 while self._seat is not None and self._seat.full:
                     self._moved.clear()
@@ -135,6 +168,7 @@ class Stream:
                 case session.Send():
                     self._put(order.message)
                 case session.Close():
+                    self._note()
                     self._outbox.append(order)
                 case session.Attach():
                     self._let_go()
@@ -148,6 +182,8 @@ class Stream:
         self._moved.set()
 
     def _put(self, message: wire.ServerMessage) -> None:
+        if isinstance(message, wire.Error):
+            self._service.counts.failed(message.code)
         self._outbox.append(message)
         if len(self._outbox) > MAX_OUTBOX:
             for waiting in self._outbox:
@@ -157,12 +193,15 @@ class Stream:
 
     async def _attach(self, order: session.Attach) -> None:
         hearer = _Hearer(self)
+        self._asked = order.config.model or self._service.settings.default_model
         try:
             seat, name, _ = await self._service.attach(self._key, order.config, hearer)
         except SvcError as error:
+            self._refusal = error
             self._session.refused(order.number, error)
         else:
-            self._seat, self._hearer = seat, hearer
+            self._seat, self._hearer, self._model = seat, hearer, name
+            self._ready = self._ready or time.monotonic()
             self._session.opened(order.number, name)
         self._attaching = None
         self._carry_out()

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Coroutine
 from importlib.util import find_spec
 from typing import Any
 
 import msgspec
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive
 
-from svc.errors import InvalidRequest, SpeechFailed
+from svc.errors import InvalidRequest, SpeechFailed, SvcError
 from svc.security import Key
-from svc.speech import link
-from svc.speech.audio import Format, read_wav
-from svc.speech.pool import SLICE, Seat
+from svc.speech import link, transcripts
+from svc.speech.books import UPLOAD_PATH
+from svc.speech.files import Sound, opened
+from svc.speech.pool import Seat
 from svc.speech.service import Service
 from svc.wire.speech import MAX_NAME, Config
 
-FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
-MAX_FILE = 512 << 20
-"""Bytes; the gateway's own limit on a body comes first."""
 PATIENCE = 600.0
 """Seconds without any progress of the worker."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the form says."""
+
+    file: UploadFile
+    config: Config
+    shape: str
 
 
 async def transcribe(service: Service, key: Key, request: Request) -> Response:
@@ -34,31 +42,30 @@ async def transcribe(service: Service, key: Key, request: Request) -> Response:
         raise SpeechFailed("Speech is not installed here: pip install 'svc[speech]'.")
     try:
         async with request.form(max_files=1, max_fields=32) as form:
-            file = form.get("file")
-            if not isinstance(file, UploadFile):
-                raise InvalidRequest("There is no 'file' in the form (multipart/form-data).", param="file")
-            config = Config(model=_text(form, "model"), language=_text(form, "language"))
-            shape = _text(form, "response_format") or "json"
-            if shape not in FORMATS:
-                raise InvalidRequest(f"'response_format' is not one of {', '.join(FORMATS)}.", param="response_format")
-            if (_text(form, "stream") or "false").lower() not in ("false", "0"):
-                raise InvalidRequest("'stream' is not offered here; the WebSocket beside it streams.", param="stream")
-            data = await file.read(MAX_FILE)
+            wanted = _wanted(form)
+            await asyncio.to_thread(wanted.file.file.rollover)  # type: ignore[attr-defined]
+            return await _heard(service, key, request, wanted)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody hears it
     except HTTPException as error:
         raise InvalidRequest(f"The form cannot be read: {error.detail}") from None
-    wav = read_wav(data)
-    leave = service.pool.admit()
-    try:
-        done, language = await _Upload(wav.format, wav.samples).run(service, key, config)
-    finally:
-        leave()
-    answer = _answer(shape, done, wav.seconds, language)
-    if wav.lacks:
-        answer.headers["x-svc-warning"] = wav.lacks
-    return answer
 
 
-def _text(form: Any, name: str) -> str | None:
+def _wanted(form: FormData) -> Wanted:
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise InvalidRequest("There is no 'file' in the form (multipart/form-data).", param="file")
+    shape = _text(form, "response_format") or "json"
+    if shape not in transcripts.SHAPES:
+        raise InvalidRequest(
+            f"'response_format' is not one of {', '.join(transcripts.SHAPES)}.", param="response_format"
+        )
+    if (_text(form, "stream") or "false").lower() not in ("false", "0"):
+        raise InvalidRequest("'stream' is not offered here; the WebSocket beside it streams.", param="stream")
+    return Wanted(file, Config(model=_text(form, "model"), language=_text(form, "language")), shape)
+
+
+def _text(form: FormData, name: str) -> str | None:
     value = form.get(name)
     if value is None or value == "":
         return None
@@ -67,29 +74,87 @@ def _text(form: Any, name: str) -> str | None:
     return value
 
 
+async def _heard(service: Service, key: Key, request: Request, wanted: Wanted) -> Response:
+    """The transcript, and the books."""
+    visit = await service.visits.enter(key, UPLOAD_PATH, request.scope["request_ids"])
+    asked = wanted.config.model or service.settings.default_model
+    upload = _Upload(service, key, wanted)
+    service.counts.began("upload")
+    try:
+        done = await _unless_gone(request.receive, upload.run())
+    except SvcError as error:
+        service.counts.failed(error.code)
+        visit.end("error", error.status, asked=asked, model=upload.model)
+        raise
+    except BaseException:
+        visit.end("client_closed", 499, asked=asked, model=upload.model)
+        raise
+    visit.end("ok", 200, asked=asked, model=upload.model)
+    answer = transcripts.answer(wanted.shape, done, upload.seconds, upload.language)
+    answer.headers.update(visit.headers)
+    if upload.warning:
+        answer.headers["x-svc-warning"] = upload.warning
+    return answer
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, link.Done]) -> link.Done:
+    """Does the work; lets go of it when the client leaves. Raises ClientDisconnect then."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class _Upload:
     """Feeds a seat, and waits for its one answer."""
 
-    def __init__(self, format_: Format, samples: memoryview) -> None:
-        self._format, self._samples = format_, samples
+    def __init__(self, service: Service, key: Key, wanted: Wanted) -> None:
+        self._service, self._key, self._wanted = service, key, wanted
         self._answer: asyncio.Future[link.Done] = asyncio.get_running_loop().create_future()
         self._moved = asyncio.Event()
         self._seat: Seat | None = None
+        self.model: str | None = None
+        """The one that was reached."""
+        self.language: str | None = None
+        self.seconds = 0.0
+        self.warning = ""
 
-    async def run(self, service: Service, key: Key, config: Config) -> tuple[link.Done, str | None]:
-        self._seat, _, language = await service.attach(key, config, self, format_=self._format, live=False)
-        try:
-            step = SLICE - SLICE % self._format.frame
-            for place in range(0, len(self._samples), step):
-                while self._seat.full and not self._answer.done():
-                    self._moved.clear()
-                    await self._wait(self._moved.wait())
-                self._seat.feed(bytes(self._samples[place : place + step]))
-            self._seat.flush()
-            return await self._wait(asyncio.shield(self._answer)), language
-        finally:
-            self._seat.release()
-            self._answer.cancel()
+    async def run(self) -> link.Done:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._service.pool.admit())
+            sound = await stack.enter_async_context(opened(self._wanted.file.file))
+            self._seat, self.model, self.language = await self._service.attach(
+                self._key, self._wanted.config, self, format_=sound.format, live=False
+            )
+            stack.callback(self._seat.release)
+            stack.callback(self._answer.cancel)
+            await self._feed(self._seat, sound)
+            self.seconds, self.warning = sound.seconds, sound.warning
+            self._service.counts.seconds += sound.seconds
+            answer: link.Done = await self._wait(asyncio.shield(self._answer))
+            return answer
+
+    async def _feed(self, seat: Seat, sound: Sound) -> None:
+        async for piece in sound.pieces():
+            while seat.full and not self._answer.done():
+                self._moved.clear()
+                await self._wait(self._moved.wait())
+            if self._answer.done():  # it failed
+                return
+            seat.feed(piece)
+        seat.flush()
 
     async def _wait(self, what: Any) -> Any:
         try:
@@ -122,43 +187,3 @@ class _Upload:
         if not self._answer.done():
             self._answer.set_exception(SpeechFailed(message))
         self._moved.set()
-
-
-def _answer(shape: str, done: link.Done, seconds: float, language: str | None) -> Response:
-    match shape:
-        case "text":
-            return Response(done.text + "\n", media_type="text/plain")
-        case "srt":
-            return Response(_subtitles(done.segments, ","), media_type="text/plain")
-        case "vtt":
-            return Response("WEBVTT\n\n" + _subtitles(done.segments, ".", numbers=False), media_type="text/vtt")
-        case "verbose_json":
-            body: dict[str, Any] = {
-                "task": "transcribe",
-                "language": language,
-                "duration": round(seconds, 3),
-                "text": done.text,
-                "segments": [_segment(number, each) for number, each in enumerate(done.segments)],
-            }
-        case _:
-            body = {"text": done.text, "usage": {"type": "duration", "seconds": round(seconds)}}
-    return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-def _segment(number: int, segment: link.Segment) -> dict[str, Any]:
-    return {"id": number, "start": segment.start / 1000, "end": segment.end / 1000, "text": segment.text}
-
-
-def _subtitles(segments: Sequence[link.Segment], point: str, *, numbers: bool = True) -> str:
-    blocks = []
-    for number, segment in enumerate(segments, 1):
-        head = f"{number}\n" if numbers else ""
-        blocks.append(f"{head}{_clock(segment.start, point)} --> {_clock(segment.end, point)}\n{segment.text}\n")
-    return "\n".join(blocks)
-
-
-def _clock(milliseconds: int, point: str) -> str:
-    seconds, milliseconds = divmod(milliseconds, 1000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{milliseconds:03}"

@@ -233,7 +233,7 @@ def test_time():
 
 def test_no_room():
     session = Session("s", now=0)
-    session.full()
+    session.turn_away(RateLimited("full"))
     error, close = session.orders()
     assert error.message.code == "rate_limit_exceeded"
     assert close == protocol.Close(1013)

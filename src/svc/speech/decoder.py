@@ -1,0 +1,48 @@
+"""Decodes one sound file from standard input: `python -m svc.speech.decoder KIND`, never in the gateway's process.
+
+Files come from strangers and decoders are written in C, so it may use little, and its death harms nobody. Standard
+output: the rate in a line of its own, then 16-bit mono samples. The exit status is 1 when the file is damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import signal
+import sys
+
+from svc import plugins
+from svc.speech.files import HEAVY
+
+MEMORY = 3 << 30
+CPU_SECONDS = 600
+
+
+def main() -> int:
+    """The exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for limit, most in (
+        (resource.RLIMIT_AS, MEMORY),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    kind, out = sys.argv[1], sys.stdout.buffer
+    library = plugins.load("speech.decoders", "ffmpeg" if kind in HEAVY else "sndfile")
+    try:
+        rate, pieces = library.decode(sys.stdin.buffer, kind)
+        out.write(b"%d\n" % rate)
+        for piece in pieces:
+            out.write(piece)
+        out.flush()
+    except BrokenPipeError:  # whoever asked has left
+        return 1
+    except Exception:  # the edge of a process: whatever a decoder raises is a damaged file
+        logging.exception("the file cannot be decoded")
+        out.flush()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

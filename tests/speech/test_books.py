@@ -1,0 +1,173 @@
+"""Speech in the books: limits of keys, the ledger, the metrics, as for any request."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import websockets
+
+from tests.speech import material
+from tests.speech.gateway import KEY, Gateway, session
+from tests.speech.gateway import gateway as run
+
+STREAM, UPLOAD = "/v1/audio/transcriptions/stream", "/v1/audio/transcriptions"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("books")
+
+
+@pytest.fixture(scope="module")
+def books(home: Path, model: Path) -> Iterator[Gateway]:
+    with run(home) as running:
+        yield running
+
+
+def svc(home: Path, *arguments: str) -> Any:
+    environ = {**os.environ, "SVC_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def issued(home: Path, name: str, *limits: str) -> dict[str, str]:
+    made = svc(home, "keys", "create", "--name", name, "--json", *limits)
+    return {"Authorization": f"Bearer {made['key']}"}
+
+
+async def entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
+    """What the ledger says of a key, oldest first, once there is so much."""
+    for _ in range(100):
+        found = [row for row in svc(home, "usage", "--json") if row["key_name"] == name]
+        if len(found) >= count:
+            break
+        await asyncio.sleep(0.1)
+    return found[::-1]
+
+
+async def numbers(gateway: Gateway) -> dict[str, float]:
+    async with httpx2.AsyncClient() as client:
+        page = (await client.get(gateway.address + "/metrics")).text
+    rows = [line.rpartition(" ") for line in page.splitlines() if line.startswith("svc_speech")]
+    return {name: float(value) for name, _, value in rows}
+
+
+async def upload(gateway: Gateway, headers: dict[str, str], data: bytes, **form: str) -> httpx2.Response:
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as client:
+        return await client.post(gateway.address + UPLOAD, data=form, files={"file": ("a.wav", data)})
+
+
+async def test_every_session_and_upload_has_one_entry(books: Gateway, home: Path, clips: dict[str, Path]):
+    key = issued(home, "counted", "--tag", "team=ears")
+    hello = clips["en-hello-world"]
+    async with session(books, headers=key) as client:
+        request_id = client.socket.response.headers["x-request-id"]
+        await client.audio(material.pcm(hello))
+        await client.say(type="flush")
+        await client.get("final")
+        await client.say(type="flush")
+        await client.say(type="close")
+        await client.get("closed")
+    async with session(books, headers={**key, "x-request-id": "mine"}) as client:
+        await client.say(type="config")
+        await client.get("ready")
+        client.socket.transport.abort()
+    answer = await upload(books, key, hello.read_bytes())
+    assert (await upload(books, key, b"no sound")).status_code == 400
+    async with session(books, headers=key) as client:  # never reached a model
+        await client.say(type="config", model="none")
+        await client.get("error")
+    ok, gone, uploaded = await entries(home, "counted", 3)
+    assert (ok["request_id"], ok["endpoint"], ok["model"], ok["provider"]) == (
+        request_id,
+        STREAM,
+        "moonshine-tiny-en",
+        "local",
+    )
+    assert (ok["status"], ok["http_status"], ok["attempts"], ok["tags"]) == ("ok", 101, 1, {"team": "ears"})
+    assert (ok["model_asked"], ok["prompt_tokens"], ok["cost_usd"]) == ("moonshine-tiny-en", None, None)
+    assert 0 < ok["ttfb_ms"] < ok["latency_ms"]
+    assert (gone["status"], gone["client_request_id"]) == ("client_closed", "mine")
+    assert (uploaded["request_id"], uploaded["endpoint"]) == (answer.headers["x-request-id"], UPLOAD)
+    assert (uploaded["status"], uploaded["http_status"]) == ("ok", 200)
+
+
+async def test_sessions_and_uploads_count_for_the_limit_of_a_minute(books: Gateway, home: Path, clips: dict[str, Path]):
+    key = issued(home, "slow", "--rpm", "2")
+    answer = await upload(books, key, clips["en-hello-world"].read_bytes())
+    assert answer.headers["x-ratelimit-remaining-requests"] == "1"
+    async with session(books, headers=key) as client:
+        await client.say(type="config")
+        await client.get("ready")
+    async with session(books, headers=key) as client:
+        error = json.loads(await client.socket.recv())
+        assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
+        assert "2 requests a minute" in error["message"]
+        with pytest.raises(websockets.ConnectionClosed):
+            await client.socket.recv()
+        assert client.socket.close_code == 1013
+    refused = await upload(books, key, clips["en-hello-world"].read_bytes())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_open_sessions_count_for_the_limit_at_the_same_time(books: Gateway, home: Path, clips: dict[str, Path]):
+    key = issued(home, "one at a time", "--concurrency", "1", "--budget-usd", "1", "--tpm", "10")
+    for _ in range(2):
+        async with session(books, headers=key) as client:
+            await client.say(type="config")
+            await client.get("ready")
+            assert (await upload(books, key, clips["en-hello-world"].read_bytes())).status_code == 429
+            await client.say(type="close")
+            await client.get("closed")
+
+
+async def test_what_a_key_may_use(books: Gateway, home: Path, clips: dict[str, Path]):
+    async with session(books, headers=issued(home, "other model", "--models", "gpt-4o")) as client:
+        await client.say(type="config")
+        assert (await client.get("error"))["code"] == "model_not_found"
+    with pytest.raises(websockets.InvalidStatus) as refusal:
+        async with session(books, headers=issued(home, "chat alone", "--scope", "chat")):
+            pass
+    assert refusal.value.response.status_code == 403
+
+
+async def test_metrics(books: Gateway, clips: dict[str, Path]):
+    before = await numbers(books)
+    own = {"Authorization": f"Bearer {KEY}"}
+    audio = material.pcm(clips["en-counting"])
+    async with session(books) as client:
+        await client.say(type="config", model="none")
+        await client.get("error")
+        await client.say(type="config")
+        await client.get("ready")
+        during = await numbers(books)
+        await client.audio(audio)
+        await client.say(type="flush")
+        await client.get("final")
+    await upload(books, own, clips["en-hello-world"].read_bytes())
+    await upload(books, own, b"no sound")
+    for _ in range(50):
+        after = await numbers(books)
+        if not after["svc_speech_sessions"]:
+            break
+        await asyncio.sleep(0.05)
+    assert (before["svc_speech_sessions"], during["svc_speech_sessions"], after["svc_speech_sessions"]) == (0, 1, 0)
+    assert during["svc_speech_workers"] == 1
+
+    def more(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    assert more('svc_speech_requests_total{kind="stream"}') == 1
+    assert more('svc_speech_requests_total{kind="upload"}') == 2
+    assert more('svc_speech_errors_total{code="model_not_found"}') == 1
+    assert more('svc_speech_errors_total{code="invalid_request"}') == 1
+    hello = len(material.pcm(clips["en-hello-world"])) / 32000
+    assert abs(more("svc_speech_audio_seconds_total") - len(audio) / 32000 - hello) < 0.1

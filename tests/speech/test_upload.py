@@ -1,0 +1,122 @@
+"""The upload form: every kind of file that clients send, and what is wrong with files."""
+
+import io
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx2
+import numpy as np
+import openai
+import pytest
+import soundfile
+
+from tests.speech import material
+from tests.speech.gateway import KEY, Gateway
+
+PATH = "/v1/audio/transcriptions"
+KINDS = ["wav", "flac", "mp3", "ogg-vorbis", "ogg-opus", "m4a", "webm"]
+
+
+def encoded(pcm: bytes, kind: str) -> tuple[str, bytes]:
+    """16 kHz mono samples as a file of that kind, and its name."""
+    samples = np.frombuffer(pcm, "<i2")
+    out = io.BytesIO()
+    if kind == "wav":
+        with wave.open(out, "wb") as file:
+            file.setparams((2, 2, 16000, 0, "NONE", ""))
+            file.writeframes(samples.repeat(2).tobytes())
+    elif kind in ("m4a", "webm"):
+        with av.open(out, "w", format={"m4a": "mp4", "webm": "webm"}[kind]) as container:
+            stream: Any = container.add_stream({"m4a": "aac", "webm": "libopus"}[kind], rate=16000, layout="mono")
+            frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
+            frame.sample_rate = 16000
+            resampler = av.AudioResampler(format=stream.format.name, layout="mono", rate=stream.rate)
+            for piece in [*resampler.resample(frame), *resampler.resample(None)]:
+                container.mux(stream.encode(piece))
+            container.mux(stream.encode(None))
+    else:
+        form, subtype = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III")}.get(
+            kind, ("OGG", kind.removeprefix("ogg-").upper())
+        )
+        soundfile.write(out, samples, 16000, format=form, subtype=subtype)
+    return f"speech.{kind.partition('-')[0]}", out.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file(gateway: Gateway, clips: dict[str, Path], kind: str):
+    file = encoded(material.pcm(clips["en-counting"]), kind)
+    with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
+        heard = client.audio.transcriptions.create(
+            model="moonshine-tiny-en", file=file, response_format="verbose_json", language="en"
+        )
+    assert material.errors(material.TEXTS["en-counting"], heard.text) <= 1
+    assert abs(float(heard.duration) - len(material.pcm(clips["en-counting"])) / 32000) < 0.2
+    assert heard.segments
+
+
+async def post(gateway: Gateway, data: bytes, name: str = "a.bin", **form: str) -> httpx2.Response:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
+        return await client.post(gateway.address + PATH, data=form, files={"file": (name, data)})
+
+
+@pytest.mark.parametrize("kind", ["flac", "mp3", "ogg-opus", "m4a", "webm"])
+async def test_damaged_files(gateway: Gateway, clips: dict[str, Path], kind: str):
+    _, whole = encoded(material.pcm(clips["en-counting"]), kind)
+    answers = [await post(gateway, data) for data in (whole[: len(whole) // 2], whole[:40], whole[:64] + bytes(5000))]
+    for answer in answers:  # what can be heard is heard, else the fault is the client's
+        assert answer.status_code in (200, 400), answer.text
+        if answer.status_code == 400:
+            assert answer.json()["error"]["code"] == "invalid_request"
+    assert answers[1].status_code == 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no sound",
+        b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:1/secret.ts\n",
+        b"ffconcat version 1.0\nfile '/etc/passwd'\n",
+        b"fLaC" + bytes(1000),
+        b"\x1a\x45\xdf\xa3" + b"#EXTM3U\nhttp://127.0.0.1:1/\n",
+        b"\0\0\0\x18ftypM4A " + bytes(1000),
+        b"\xff\xfb" * 2000,
+    ],
+)
+async def test_what_is_no_sound_names_the_kinds_that_are(gateway: Gateway, data: bytes):
+    answer = await post(gateway, data)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    if b"EXTM3U" in data[:10] or not data:
+        assert "wav, mp3, flac, ogg, m4a, mp4, webm" in answer.json()["error"]["message"]
+
+
+async def test_a_client_that_leaves_gives_its_place_back(gateway: Gateway, clips: dict[str, Path]):
+    long = io.BytesIO()
+    with wave.open(long, "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(material.pcm(clips["two-cities"]) * 6)
+    for _ in range(10):  # more than there are places
+        with pytest.raises(httpx2.ReadTimeout):
+            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=0.15) as client:
+                await client.post(gateway.address + PATH, files={"file": ("long.wav", long.getvalue())})
+    answer = await post(gateway, clips["en-hello-world"].read_bytes(), response_format="text")
+    assert material.words(answer.text) == ["hello", "world"]
+    assert gateway.log is not None
+    assert "Traceback" not in gateway.log.read_text()
+
+
+async def test_shapes(gateway: Gateway, clips: dict[str, Path]):
+    data = clips["en-counting"].read_bytes()
+    shapes = ("json", "text", "verbose_json", "srt", "vtt")
+    answers = {shape: await post(gateway, data, response_format=shape) for shape in shapes}
+    assert all(answer.status_code == 200 and "seven" in answer.text for answer in answers.values())
+    assert json.loads(answers["json"].text)["usage"]["type"] == "duration"
+    assert answers["srt"].text.startswith("1\n00:00:0")
+    assert answers["vtt"].text.startswith("WEBVTT\n\n00:00:0")
+    assert (await post(gateway, data, response_format="xml")).status_code == 400
+    assert (await post(gateway, data, model="none")).json()["error"]["code"] == "model_not_found"
+    cut = await post(gateway, data[:-40_000])
+    assert "cut off" in cut.headers["x-svc-warning"]
