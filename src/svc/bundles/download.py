@@ -22,14 +22,14 @@ from typing import Protocol
 import msgspec
 
 from svc.bundles.remote import Remote, Unreachable
-from svc.errors import BundleNotFound, InsufficientStorage, RegistryFailed
+from svc.bundles.room import room
+from svc.errors import BundleNotFound, RegistryFailed
 from svc.wire.bundle import Entry
 
 BUFFER = 1 << 20
 BUFFERS = 4
 ATTEMPTS = 7
 """So often in a row may nothing at all come."""
-FULL = (28, 122, 27)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 Report = Callable[[int, int], None]
@@ -95,8 +95,9 @@ class Sink:
     def note(self) -> None:
         """Writes the side file."""
         temporary = self._side_file.with_suffix(".json.new")
-        temporary.write_bytes(msgspec.json.encode(self.side))
-        os.replace(temporary, self._side_file)
+        with room("The disk is full."):
+            temporary.write_bytes(msgspec.json.encode(self.side))
+            os.replace(temporary, self._side_file)
 
     def reread(self) -> None:
         """Hashes what is there already."""
@@ -130,15 +131,11 @@ class Sink:
         return filled
 
     def _write(self, view: memoryview) -> None:
-        try:
+        with room("The disk is full; what has come so far is kept."):
             while view:
                 done = os.write(self._fd, view)
                 view = view[done:]
                 self.size += done
-        except OSError as error:
-            if error.errno in FULL:
-                raise InsufficientStorage("The disk is full; what has come so far is kept.") from error
-            raise
         self._tell()
 
     def _tell(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from svc.bundles import tarred, zipped
 from svc.bundles.archive import Archive, Limits
+from svc.bundles.room import room
 from svc.errors import InsufficientStorage, InvalidBundle
 
 RESERVE = 16 << 20
@@ -39,9 +40,10 @@ def extract(archive: Archive, temporary: Path, target: Path, *, trusted: bool = 
     try:
         if need > shutil.disk_usage(temporary).free:
             raise InsufficientStorage(f"The disk has no room for it: it unpacks to {need >> 20} MiB.")
-        archive.unpack(temporary, trusted=trusted)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(temporary, target)
+        with room("The disk is full; nothing was unpacked."):
+            archive.unpack(temporary, trusted=trusted)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

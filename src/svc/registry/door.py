@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 from typing import Any
+from urllib.parse import quote
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -122,7 +123,7 @@ class Door(HttpToolsProtocol):
             return
         item = self._desk.shelf.get(key) if admitted else None
         if item is not None:
-            self._serve(item, bare, key, headers)
+            self._serve(item, bare, headers)
         else:
             self._in_task(self._fetch(bare, key, headers))
 
@@ -140,9 +141,9 @@ class Door(HttpToolsProtocol):
             self._refuse(error, bare)
             return
         if not self.transport.is_closing():
-            self._serve(item, bare, key, headers)
+            self._serve(item, bare, headers)
 
-    def _serve(self, item: Item, bare: bool, key: str, headers: dict[bytes, bytes]) -> None:
+    def _serve(self, item: Item, bare: bool, headers: dict[bytes, bytes]) -> None:
         part = ranges.choose(
             item.size,
             item.etag,
@@ -150,7 +151,7 @@ class Door(HttpToolsProtocol):
             if_range=_text(headers, b"if-range"),
             if_none_match=_text(headers, b"if-none-match"),
         )
-        head = self._head(item, part, key)
+        head = self._head(item, part)
         length = part.end - part.start
         if bare or length == 0 or self._desk.accel is not None:
             self._write(head)
@@ -159,14 +160,14 @@ class Door(HttpToolsProtocol):
         else:
             self._in_task(self._send(item, part, head))
 
-    def _head(self, item: Item, part: ranges.Part, key: str) -> bytes:
+    def _head(self, item: Item, part: ranges.Part) -> bytes:
         lines = [_LINES[part.status], item.tail or self._describe(item)]
         if part.status in (200, 206):
             accel = self._desk.accel
             length = part.end - part.start if accel is None else 0
             lines.append(b"content-type: application/octet-stream\r\ncontent-length: %d\r\n" % length)
             if accel is not None:
-                lines.append(f"x-accel-redirect: {accel}{key}/{key.partition('/')[0]}.xyb\r\n".encode())
+                lines.append(f"x-accel-redirect: {accel}{quote(item.inside)}\r\n".encode())
         if part.status == 206:
             lines.append(b"content-range: bytes %d-%d/%d\r\n" % (part.start, part.end - 1, item.size))
         elif part.status == 416:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from svc.errors import BundleNotFound
 from svc.registry.catalog import is_served
 from svc.stores.bundles.base import BundleStore
+from svc.wire.bundle import Entry
 
 OPEN_FILES = 256
 TRUST_SECONDS = 1.0
@@ -18,17 +19,19 @@ TRUST_SECONDS = 1.0
 class Item:
     """An open bundle. Its descriptor is closed when nobody has the item any more."""
 
-    __slots__ = ("__weakref__", "checked", "etag", "fd", "inode", "path", "size", "tail")
+    __slots__ = ("__weakref__", "checked", "etag", "fd", "inode", "inside", "path", "size", "tail")
 
-    def __init__(self, path: str, size: int, sha256: str) -> None:
+    def __init__(self, path: str, entry: Entry) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.path = path
-        self.size = size
-        self.etag = f'"sha256:{sha256}"'
+        self.inside = entry.path
+        """The path from the root."""
+        self.size = entry.size_bytes
+        self.etag = f'"sha256:{entry.sha256}"'
         status = os.fstat(self.fd)
         self.inode = status.st_ino
         self.checked = time.monotonic()
-        if status.st_size != size:
+        if status.st_size != entry.size_bytes:
             raise BundleNotFound("The bundle's file is damaged; see: svc registry verify")
         self.tail = b""
 
@@ -82,7 +85,7 @@ class Shelf:
         if path is None:
             raise BundleNotFound(f"There is no bundle {key} here.")
         try:
-            return Item(str(path), entry.size_bytes, entry.sha256 or "")
+            return Item(str(path), entry)
         except OSError as error:
             raise BundleNotFound(f"The file of {key} is missing; see: svc registry verify") from error
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+collect_ignore = [
+    test
+    for program, test in (("nginx", "test_nginx.py"), ("docker-registry", "test_docker_registry.py"))
+    if shutil.which(program) is None
+]
+"""Real servers of others, where they are installed."""
 
 SVC = [sys.executable, "-m", "svc"]
 

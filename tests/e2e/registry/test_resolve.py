@@ -1,15 +1,14 @@
 """Resolving, with the real command against real servers."""
 
-import contextlib
 import json
 import os
 import random
-import threading
 import zipfile
 
 import pytest
 
 from .conftest import make_bundle, until
+from .throttle import Throttle
 
 
 @pytest.fixture
@@ -180,60 +179,6 @@ def test_mirror(served, machine, tmp_path):
     there = {(e["sha256"], e["yanked"], e["created"]) for e in json.loads(two.run("registry", "ls", "--json").stdout)}
     listed = json.loads(two.run("registry", "ls", "--registry", served.url, "--json").stdout)
     assert there == {(e["sha256"], e["yanked"], e["created"]) for e in listed}
-
-
-class Throttle:
-    """A proxy that counts what the server sends, and sends it at a measured pace."""
-
-    def __init__(self, target: int, bytes_per_second: int) -> None:
-        import socket
-
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._target, self._pace, self.sent = target, bytes_per_second, 0
-        self._open, self._lock = [], threading.Lock()
-        self._closed = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while not self._closed:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client):
-        import socket
-        import time
-
-        try:
-            server = socket.create_connection(("127.0.0.1", self._target), 5)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-            self._open += [client, server]
-            server.sendall(client.recv(65536))
-            while data := server.recv(65536):
-                client.sendall(data)
-                with self._lock:
-                    self.sent += len(data)
-                time.sleep(len(data) / self._pace)
-        except OSError:
-            pass
-        finally:
-            client.close()
-
-    def cut(self):
-        import socket
-
-        for each in self._open:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        self._open = []
-
-    def close(self):
-        self._closed = True
-        self._listener.close()
-        self.cut()
 
 
 def test_pull_through(served, machine, tmp_path):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from svc.bundles.archive import BLOCK, Limits
 from svc.bundles.digest import sha256_of
+from svc.bundles.room import room
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
 from svc.stores.bundles import tidy
 from svc.stores.bundles.base import Draft, Finding, check_bundle
@@ -70,8 +71,8 @@ class FolderStore:
         return self.records.revision()
 
     def refresh(self) -> None:
-        """Takes in what another tool has written to index.json."""
-        if self.projection.foreign():
+        """Takes in what another tool has written to index.json, and writes what a full disk has kept from it."""
+        if self.projection.foreign() or self.projection.behind:
             self.projection.sync()
 
     def lock(self, key: str) -> Path:
@@ -90,7 +91,8 @@ class FolderStore:
             if known is not None and self.is_whole(known):
                 return known, False
             check_bundle(spool.path, draft)
-            return self._keep(spool, draft)
+            with room():
+                return self._keep(spool, draft)
         finally:
             spool.close()
 
@@ -99,7 +101,8 @@ class FolderStore:
         try:
             draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
             draft.check()
-            kept, created = self._keep(finished, draft, entry.created)
+            with room():
+                kept, created = self._keep(finished, draft, entry.created)
             if created and entry.yanked:
                 kept = self.set_yanked(entry.key, True)
             return kept
@@ -135,16 +138,24 @@ class FolderStore:
                 make_folders(self.root, target.parent)
                 tidy.make_way(self, draft.path, note)
                 os.rename(spool.path, target)
-                sync_folder(target.parent)
-                entry = _entry(draft, spool.size, spool.sha256, created)
-                if known is None:
-                    entry = self.records.insert(entry)
-                else:  # its file was lost, and is back
-                    self.records.update(draft.key, path=draft.path, sha256=spool.sha256, size_bytes=spool.size)
+                try:
+                    sync_folder(target.parent)
+                    entry = self._note(known, _entry(draft, spool.size, spool.sha256, created))
+                except BaseException:  # a full disk, mostly: without a record there is no bundle
+                    if self.find(draft.key) is None:
+                        tidy.remove_bundle(target, self.root)
+                    raise
         finally:
             note.unlink(missing_ok=True)
         self.projection.changed()
-        return self.find(draft.key) or entry, known is None
+        return entry, known is None
+
+    def _note(self, known: Entry | None, entry: Entry) -> Entry:
+        if known is None:
+            return self.records.insert(entry)
+        # Its file was lost, and is back.
+        values = {"path": entry.path, "sha256": entry.sha256, "size_bytes": entry.size_bytes}
+        return self.records.update(known.key, **values) or entry
 
     def put_aside(self, path: Path) -> Path:
         """Moves a file that is in the way to where `gc` finds it."""

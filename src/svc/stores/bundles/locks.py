@@ -12,6 +12,8 @@ from pathlib import Path
 
 from svc.errors import CommandFailed
 
+ATTEMPTS = 100
+
 
 @contextmanager
 def held(path: Path, *, patience: float = 600.0, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -59,7 +61,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folders(root: Path, below: Path) -> None:
-    """Makes the folders from root down to `below`, and what names them durable."""
+    """Makes the folders from root down to `below`, and what names them durable. Raises FileNotFoundError."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _make_missing(root, below)
+            return
+        except FileNotFoundError:  # `gc` has just removed one of them, which was empty
+            if attempt == ATTEMPTS:
+                raise
+
+
+def _make_missing(root: Path, below: Path) -> None:
     missing = []
     folder = below
     while folder != root and not folder.is_dir():

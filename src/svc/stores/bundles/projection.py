@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from svc.bundles.reference import check_name
-from svc.errors import InvalidRequest
+from svc.bundles.room import room
+from svc.errors import InsufficientStorage, InvalidRequest
 from svc.stores.bundles.locks import held
 from svc.stores.bundles.records import Records
 from svc.wire.bundle import Entry, shown
@@ -43,6 +44,8 @@ class Projection:
         self._thread: threading.Thread | None = None
         self._due = False
         self._closing = threading.Event()
+        self.behind = False
+        """The disk was full: the records are right, the file will be."""
 
     def changed(self) -> None:
         """A record has changed: at once while that is cheap, else soon."""
@@ -91,9 +94,22 @@ class Projection:
                 self._take_in(stamp)
             revision = self._records.revision()
             if revision != self._records.state("projected") or not stamp:
+                self._try_to_write(revision)
+        self._cost = time.perf_counter() - began
+
+    def _try_to_write(self, revision: str) -> None:
+        """A full disk is no reason to fail: the records are the truth, and what is committed is committed."""
+        try:
+            with room():
                 self._write()
                 self._records.set_state(projected=revision, index_stamp=_stamp(self._file))
-        self._cost = time.perf_counter() - began
+        except InsufficientStorage:
+            self._temporary.unlink(missing_ok=True)
+            if not self.behind:
+                log.warning("the disk is full: index.json will follow when there is room")
+            self.behind = True
+        else:
+            self.behind = False
 
     def _write(self) -> None:
         index: dict[str, object] = dict(self._records.unread())

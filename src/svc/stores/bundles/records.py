@@ -120,7 +120,8 @@ class Records:
                     self._db.execute(_NEXT)
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
                 raise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -10,9 +9,8 @@ import uuid
 from pathlib import Path
 
 from svc.bundles.opening import known
-from svc.errors import InsufficientStorage, InvalidBundle
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from svc.bundles.room import room
+from svc.errors import InvalidBundle
 
 
 class Spool:
@@ -40,13 +38,9 @@ class Spool:
         self._hash.update(data)
         self.size += len(data)
         view = memoryview(data)
-        try:
+        with room():
             while view:
                 view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            if error.errno in FULL:
-                raise InsufficientStorage("The registry's disk is full.") from error
-            raise
 
     def sync(self) -> None:
         """Everything is on the disk after this."""

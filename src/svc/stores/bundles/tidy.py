@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import time
@@ -10,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from svc.bundles.archive import metadata_of
 from svc.bundles.digest import sha256_of
-from svc.bundles.opening import open_archive
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, SvcError
 from svc.stores.bundles.base import Draft, Finding, check_bundle
@@ -68,8 +68,7 @@ def _finish(store: Folder, note: Path) -> None:
         if target.exists() and not is_abandoned(target):
             return
         if store.records.find(key) is None:
-            target.unlink(missing_ok=True)
-            _remove_empty(target.parent, store.root)
+            remove_bundle(target, store.root)
         note.unlink(missing_ok=True)
 
 
@@ -109,6 +108,12 @@ def remove_abandoned(path: Path) -> bool:
     return True
 
 
+def remove_bundle(path: Path, root: Path) -> None:
+    """Removes the file, and the folders that are empty without it."""
+    path.unlink(missing_ok=True)
+    _remove_empty(path.parent, root)
+
+
 def _remove_empty(folder: Path, root: Path) -> None:
     while folder != root:
         try:
@@ -130,34 +135,39 @@ def verify(store: Folder, *, repair: bool) -> Iterator[Finding]:
 def _verify(store: Folder, entry: Entry, repair: bool) -> Finding:
     path = store.path(entry)
     try:
-        digest, size = sha256_of(path), path.stat().st_size
+        status, digest = path.stat(), sha256_of(path)
     except OSError as error:
         return Finding(entry.key, "missing", f"{path}: {error.strerror}; pull or publish it again")
-    if entry.sha256 is None and size == entry.size_bytes:
+    if entry.sha256 is None and status.st_size == entry.size_bytes:
         store.records.update(entry.key, sha256=digest)
         return Finding(entry.key, "ok", "hash noted")
-    if (digest, size) == (entry.sha256, entry.size_bytes):
+    if (digest, status.st_size) == (entry.sha256, entry.size_bytes):
         return Finding(entry.key, "ok")
     if not repair:
         return Finding(
             entry.key, "damaged", f"{path} is not what was published; mend with: svc registry verify --repair"
         )
     with held(store.lock(entry.key)):
+        if _inode(path) != status.st_ino:
+            return Finding(entry.key, "mended", "somebody has just published it again")
         aside = store.put_aside(path)
     return Finding(entry.key, "removed", f"damaged; put aside as {aside}; pull or publish it again")
 
 
-def _offer(store: Folder, path: Path, repair: bool) -> Finding:
-    name = "/".join(path.relative_to(store.root).parts[:3])
+def _inode(path: Path) -> int | None:
     try:
-        model_id, version, target = path.relative_to(store.root).parts[:3]
-        draft = Draft(model_id, version, target)
-        draft.check()
-        if not repair:
-            with open_archive(path) as archive:
-                about = metadata_of(archive)
-            return Finding(name, "unlisted", f"{path} is {about.model_id}@{about.version}; add with: verify --repair")
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _offer(store: Folder, path: Path, repair: bool) -> Finding:
+    model_id, version, target = path.relative_to(store.root).parts[:3]
+    draft = Draft(model_id, version, target)
+    try:
         check_bundle(path, draft)
+        if not repair:
+            return Finding(draft.key, "unlisted", f"{path} is sound; add it with: svc registry verify --repair")
         entry = Entry(
             model_id=draft.model_id,
             version=draft.version,
@@ -167,21 +177,25 @@ def _offer(store: Folder, path: Path, repair: bool) -> Finding:
             sha256=sha256_of(path),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
-        with held(store.lock(name)):
+        with held(store.lock(draft.key)):
             store.records.insert(entry)
     except (SvcError, OSError) as error:
-        return Finding(name, "unlisted", f"{path} cannot be added: {error}")
-    return Finding(name, "added", str(path))
+        return Finding(draft.key, "unlisted", f"{path} cannot be added: {error}")
+    return Finding(draft.key, "added", str(path))
+
+
+def _in_layout(store: Folder, name: str) -> list[Path]:
+    """What is called so in <model_id>/<version>/<platform>/. Folders that go while we look are passed over."""
+    found = (store.root / path for path in sorted(glob.glob(f"*/*/*/{name}", root_dir=store.root)))
+    return [path for path in found if _is_key(path.relative_to(store.root).parts[:3])]
 
 
 def _unlisted(store: Folder) -> Iterator[Path]:
     """Bundles in the layout that no record names and no publisher is at."""
-    for path in sorted(store.root.glob("[!.]*/*/*/*.xyb")):
-        parts = path.relative_to(store.root).parts
-        if _is_key(parts[:3]):
-            entry = store.records.find("/".join(parts[:3]))
-            if (entry is None or store.path(entry) != path) and is_abandoned(path):
-                yield path
+    for path in _in_layout(store, "*.xyb"):
+        entry = store.records.find("/".join(path.relative_to(store.root).parts[:3]))
+        if (entry is None or store.path(entry) != path) and is_abandoned(path):
+            yield path
 
 
 def _is_key(parts: tuple[str, ...]) -> bool:
@@ -196,10 +210,8 @@ def _is_key(parts: tuple[str, ...]) -> bool:
 def gc(store: Folder, *, dry_run: bool) -> Iterator[str]:
     """Removes, and names, what no record names; what a running publish is about to name is left alone."""
     store.projection.sync()
-    for path in [*_unlisted(store), *sorted(store.root.glob("[!.]*/*/*/content"))]:
+    for path in [*_unlisted(store), *_in_layout(store, "content")]:
         key = "/".join(path.relative_to(store.root).parts[:3])
-        if not _is_key(tuple(key.split("/"))):
-            continue
         with held(store.lock(key)):
             entry = store.records.find(key)
             if entry is not None and (path.name == "content" or store.path(entry) == path):
@@ -218,8 +230,9 @@ def gc(store: Folder, *, dry_run: bool) -> Iterator[str]:
 
 def _stale(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
-            yield path
+        with contextlib.suppress(FileNotFoundError):  # it has just become a bundle
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                yield path
 
 
 def _remove(path: Path) -> None:

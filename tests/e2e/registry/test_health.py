@@ -1,0 +1,186 @@
+"""Full disks, gc beside publishes under way, bundles that were dropped into the folder."""
+
+import contextlib
+import http.client
+import json
+import os
+import resource
+import shutil
+import threading
+import time
+
+from svc.errors import AlreadyExists
+from svc.stores.bundles.base import Draft
+from svc.stores.bundles.folder import FolderStore
+from tests.soak.registry_kill import bundle
+
+from .conftest import Server, make_bundle, until
+
+MIB = 1 << 20
+
+
+def small_files() -> None:
+    """In the child, before it runs: no file may grow beyond this, as if the disk were full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, 2 * MIB))
+
+
+def put(server: Server, path: str, data, length: int | None = None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.putrequest("PUT", path)
+    connection.putheader("authorization", "Bearer k1")
+    connection.putheader("content-length", str(len(data) if length is None else length))
+    connection.endheaders()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have refused already
+        connection.send(data)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_a_full_disk_is_507_and_leaves_nothing(machine, tmp_path):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    server = Server(one.start("registry", "serve", "--port", "0", preexec_fn=small_files))
+    large = make_bundle(tmp_path / "l.xyb", "large", "1", data=os.urandom(5 * MIB)).read_bytes()
+    status, said = put(server, "/bundles/large/1/any/large.xyb", large)
+    assert (status, said["error"]["code"]) == (507, "insufficient_storage")
+    assert not list((one.root / ".registry/uploads").iterdir())
+    assert not (one.root / "large").exists()
+    status, said = put(server, "/bundles/huge/1/any/huge.xyb", b"PK\x03\x04", length=10**15)
+    assert (status, said["error"]["code"]) == (507, "insufficient_storage"), "what cannot fit is refused at once"
+    small = make_bundle(tmp_path / "s.xyb", "small", "1").read_bytes()
+    assert put(server, "/bundles/small/1/any/small.xyb", small)[0] == 201, "it goes on"
+
+
+def test_a_download_to_a_full_disk_says_so_and_goes_on_later(machine, tmp_path):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(5 * MIB)))
+    server, two = one.serve(), machine("two")
+    client = two.start("registry", "pull", "m@1.0", "--registry", server.url, preexec_fn=small_files)
+    assert client.wait(30) == 1
+    assert client.stderr.read().decode().strip() == "svc: The disk is full; what has come so far is kept."
+    (part,) = (two.root / ".registry/downloads").glob("*.part")
+    assert part.stat().st_size == 2 * MIB
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+    assert (two.root / "m/1.0/any/m.xyb").read_bytes() == (tmp_path / "m.xyb").read_bytes()
+
+
+def test_gc_leaves_a_publish_under_way_alone(machine, tmp_path):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    server = one.serve()
+    data = make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)).read_bytes()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.putrequest("PUT", "/bundles/m/1.0/any/m.xyb")
+    connection.putheader("authorization", "Bearer k1")
+    connection.putheader("content-length", str(len(data)))
+    connection.endheaders(data[: 2 * MIB])
+    uploads = one.root / ".registry/uploads"
+    until(lambda: any(part.stat().st_size for part in uploads.glob("*.part")))
+    orphan = one.root / "orphan/1/any/orphan.xyb"
+    orphan.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "m.xyb", orphan)
+    assert one.run("registry", "gc", "--dry-run").stdout == "would remove orphan/1/any/orphan.xyb\n"
+    assert one.run("registry", "gc").stdout == "removed orphan/1/any/orphan.xyb\n"
+    assert not orphan.parent.parent.parent.exists()
+    connection.send(data[2 * MIB :])
+    assert connection.getresponse().status == 201
+    assert one.run("registry", "verify").stdout.startswith("ok")
+
+
+def drop_until(stop, root):
+    """Bundles that nobody names, for gc to take."""
+    number = 0
+    while not stop.is_set():
+        number += 1
+        path = root / f"p{number % 40}/dropped/any/p{number % 40}.xyb"
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # gc has just taken the folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+
+
+def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
+    """Every publish is seen by some gc at every one of its steps."""
+    root, stop, kept, faults = tmp_path / "root", threading.Event(), {}, []
+    FolderStore(root).close()
+
+    def collect():
+        with FolderStore(root) as store:
+            while not stop.is_set():
+                try:
+                    taken = [name for name in store.gc() if "dropped" not in name]
+                    assert not taken, "gc took what a publish was about to name"
+                except Exception as error:
+                    faults.append(error)
+                    return
+
+    def publish(number):
+        with FolderStore(root) as store:
+            for version in range(40):
+                spool = store.spool()
+                spool.write(bundle(f"p{version}", str(number % 2)))
+                try:
+                    entry, _ = store.publish(spool, Draft(f"p{version}", str(number % 2), "any"))
+                    kept[entry.key] = entry.sha256
+                except AlreadyExists:  # the other publisher of this name was first
+                    continue
+                except Exception as error:
+                    faults.append(error)
+                    return
+
+    collectors = [threading.Thread(target=collect) for _ in range(2)]
+    collectors.append(threading.Thread(target=drop_until, args=(stop, root)))
+    publishers = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
+    for thread in collectors + publishers:
+        thread.start()
+    for thread in publishers:
+        thread.join(60)
+    stop.set()
+    for thread in collectors:
+        thread.join(20)
+    assert not faults
+    with FolderStore(root) as store:
+        list(store.gc())
+        assert {finding.key: finding.state for finding in store.verify()} == dict.fromkeys(kept, "ok")
+        assert {entry.key: entry.sha256 for entry in store.entries()} == kept
+
+
+def test_gc_beside_a_download_under_way(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(6 * MIB)))
+    server, two = one.serve(), machine("two")
+    downloads = two.root / ".registry/downloads"
+    downloads.mkdir(parents=True)
+    old = downloads / "forgotten.part"
+    old.write_bytes(b"x")
+    os.utime(old, (time.time() - 30 * 86400,) * 2)
+    (downloads / "recent.part").write_bytes(b"x")
+    assert two.run("registry", "gc").stdout == "removed .registry/downloads/forgotten.part\n"
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+    assert two.run("registry", "gc").stdout == ""
+
+
+def test_bundles_dropped_into_the_folder_are_found_and_offered(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    for name in ("good", "other", "torn"):
+        path = one.root / name / "1" / "any" / f"{name}.xyb"
+        path.parent.mkdir(parents=True)
+        make_bundle(path, "good" if name == "other" else name, "1")
+    torn = one.root / "torn/1/any/torn.xyb"
+    torn.write_bytes(torn.read_bytes()[:-5])
+    found = json.loads(one.run("registry", "verify", "--json", check=1).stdout)
+    assert {each["key"]: each["state"] for each in found} == {
+        "m/1.0/any": "ok",
+        "good/1/any": "unlisted",
+        "other/1/any": "unlisted",
+        "torn/1/any": "unlisted",
+    }
+    offer = next(each["detail"] for each in found if each["key"] == "good/1/any")
+    assert "svc registry verify --repair" in offer
+    assert "cannot be added" in next(each["detail"] for each in found if each["key"] == "other/1/any")
+    assert len(json.loads(one.run("registry", "ls", "--json").stdout)) == 1, "looking changes nothing"
+    found = json.loads(one.run("registry", "verify", "--repair", "--json", check=1).stdout)
+    states = {each["key"]: each["state"] for each in found}
+    assert (states["good/1/any"], states["other/1/any"], states["torn/1/any"]) == ("added", "unlisted", "unlisted")
+    assert "good/1/any" in json.loads((one.root / "index.json").read_text())
+    one.run("registry", "pull", "good@1")
+    assert (one.root / "good/1/any/content/w.bin").read_bytes() == b"weights"
+    assert one.run("registry", "gc").stdout.count("removed") == 2
