@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 ROLES = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+ATTEMPTS = 3
 
 
 def free_ports(count: int) -> list[int]:
@@ -27,11 +28,33 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+class Died(Exception):
+    """The server ended: another process was quicker to take one of its ports."""
+
+
 @contextmanager
 def bucket_server() -> Iterator[dict[str, str]]:
     """Gives the environment that leads to an empty bucket."""
-    weed = Path(sys.executable).with_name("weed")
     folder = Path(tempfile.mkdtemp(prefix="svc-s3-"))
+    try:
+        for attempt in range(ATTEMPTS):
+            process, environ = _start(folder / str(attempt))
+            try:
+                _make_bucket(environ, process, folder / str(attempt) / "log")
+                yield environ
+                return
+            except Died:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            finally:
+                process.kill()
+                process.wait(10)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    folder.mkdir()
     ports = free_ports(len(ROLES) + 2)
     identity = {
         "name": "t",
@@ -39,26 +62,20 @@ def bucket_server() -> Iterator[dict[str, str]]:
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    weed = Path(sys.executable).with_name("weed")
     command = [weed, "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1", "-s3"]
     command += [f"-{role}={port}" for role, port in zip(ROLES, ports, strict=False)]
     command += [f"-s3.port={ports[-2]}", f"-s3.port.grpc={ports[-1]}", f"-s3.config={folder / 's3.json'}"]
     command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false", "-s3.port.iceberg=0"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    try:
-        environ = {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "testtest",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[-2]}",
-            "SVC_BLOB_URL": "s3://bundles/prefix",
-        }
-        _make_bucket(environ, process, folder / "log")
-        yield environ
-    finally:
-        process.kill()
-        process.wait(10)
-        shutil.rmtree(folder, ignore_errors=True)
+    return process, {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "testtest",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[-2]}",
+        "SVC_BLOB_URL": "s3://bundles/prefix",
+    }
 
 
 def _make_bucket(environ: dict[str, str], process: subprocess.Popen[bytes], log: Path) -> None:
@@ -76,7 +93,8 @@ def _make_bucket(environ: dict[str, str], process: subprocess.Popen[bytes], log:
     )
     deadline = time.monotonic() + 60
     while True:
-        assert process.poll() is None, log.read_text()[-2000:]
+        if process.poll() is not None:
+            raise Died(log.read_text()[-2000:])
         try:
             url = obstore.sign(root, "PUT", "", timedelta(minutes=5))
             urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5).close()
