@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint bench bench-steps faults soak lock clean
+.PHONY: setup run test lint conformance conformance-lock bench bench-steps faults soak lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -50,6 +50,24 @@ bench-steps: setup ## what each step of the hot path costs
 
 faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page
+
+CONFORMANCE := .conformance
+LOCKS       := tests/conformance/locks
+conformance: $(VENV)/.dev $(CONFORMANCE)/.ready ## docs/conformance.md: real clients, each as locked in tests/conformance/locks
+	$(BIN)/python -m tests.conformance
+
+$(CONFORMANCE)/.ready: $(wildcard $(LOCKS)/*.lock) $(LOCKS)/package-lock.json
+	for name in clients llamaindex; do \
+		$(PYTHON) -m venv $(CONFORMANCE)/$$name && $(CONFORMANCE)/$$name/bin/pip install --quiet --disable-pip-version-check \
+			--require-hashes --only-binary :all: -r $(LOCKS)/$$name.lock || exit 1; done
+	mkdir -p $(CONFORMANCE)/node && cp $(LOCKS)/package.json $(LOCKS)/package-lock.json $(CONFORMANCE)/node/
+	if command -v npm >/dev/null; then cd $(CONFORMANCE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
+	@touch $@
+
+conformance-lock: ## needs uv and npm; writes hashes and no addresses
+	for name in clients llamaindex; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header --no-emit-index-url -o $(LOCKS)/$$name.lock $(LOCKS)/$$name.in || exit 1; done
+	cd $(LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
 
 soak: $(VENV)/.dev ## ten minutes at 300 requests a second, one in twenty to a provider that fails
 	$(BIN)/python -m tests.soak

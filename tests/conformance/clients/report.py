@@ -1,0 +1,78 @@
+"""How a client in Python reports: one line of JSON for each check. It runs in the client's own environment.
+
+    @check("tools")
+    def tools(model): ...        # raises when it does not hold; run for each model that is asked for
+
+The gateway's address and keys are in the environment.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import time
+import traceback
+
+URL = os.environ["SVC_URL"]
+KEY, WEAK_KEY = os.environ["SVC_KEY"], os.environ["SVC_WEAK_KEY"]
+GPT, CLAUDE, LOCAL = "gpt-4o-mini", "claude-3-5-sonnet-20241022", "smollm2-135m"
+BOTH = (GPT, CLAUDE)
+WORDS = "The fake answers with, in ünïcode and 🦙, ten words."
+TOOL_SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+WEATHER = "Weather in 'Oslo' for 3 days?"
+ARGUMENTS = {"city": "Oslo", "days": 3}
+CODES = {  # what is asked -> the status and the code that the client has to show
+    "401": (401, "authentication_error"),
+    "403": (403, "permission_denied"),
+    "404": (404, "model_not_found"),
+    "[[400]]": (400, "invalid_request"),
+    "[[429]]": (429, "rate_limit_exceeded"),
+    "[[500]]": (502, "provider_error"),
+}
+_checks = []
+
+
+def check(name, models=BOTH):
+    def note(function):
+        _checks.append((name, models, function))
+        return function
+
+    return note
+
+
+def run():
+    for name, models, function in _checks:
+        for model in models:
+            began = time.monotonic()
+            try:
+                result = function(model)
+                if inspect.isawaitable(result):
+                    asyncio.run(result)
+                say(name, model, None, began)
+            except Exception as error:
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                words = " ".join(str(error).split())[:300] or f"line {place.lineno} of {place.filename.split('/')[-1]}"
+                say(name, model, f"{type(error).__name__}: {words}", began)
+
+
+def say(name, model, fault, began):
+    print(
+        json.dumps({"check": name, "model": model, "fault": fault, "s": round(time.monotonic() - began, 2)}), flush=True
+    )
+
+
+def same(found, wanted):
+    assert found == wanted, f"{found!r} is not {wanted!r}"
+
+
+def raises(kind, function):
+    """The exception that comes, of that class; without one the check fails."""
+    try:
+        function()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")

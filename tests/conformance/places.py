@@ -1,0 +1,63 @@
+"""The clients, where they are installed, and how each is started."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INSTALLED = HERE.parents[1] / ".conformance"
+MAIN, LLAMAINDEX = INSTALLED / "clients", INSTALLED / "llamaindex"
+NODE = INSTALLED / "node"
+
+
+@dataclass(frozen=True)
+class Client:
+    """`packages` are those whose versions the page names."""
+
+    name: str
+    command: tuple[str, ...]
+    packages: tuple[str, ...]
+
+    def is_there(self) -> bool:
+        """Its packages have been installed."""
+        place = NODE / "node_modules" if self.command[0] == "node" else Path(self.command[0])
+        return place.exists() and shutil.which(self.command[0]) is not None
+
+
+def _python(name: str, script: str, *packages: str, place: Path = MAIN) -> Client:
+    return Client(name, (str(place / "bin" / "python"), script), packages)
+
+
+def _node(name: str, script: str, *packages: str) -> Client:
+    return Client(name, ("node", str(NODE / script)), packages)
+
+
+CLIENTS = [
+    _python("openai-python", "openai_python.py", "openai"),
+    _python("anthropic-sdk-python", "anthropic_python.py", "anthropic"),
+    _node("openai-node", "openai_node.mjs", "openai (npm)"),
+    _node("Vercel AI SDK", "vercel.mjs", "ai (npm)", "@ai-sdk/openai-compatible (npm)", "@ai-sdk/anthropic (npm)"),
+    _python("LangChain", "langchain_clients.py", "langchain-openai", "langchain-anthropic"),
+    _python("langchain-tests", "langchain_standard.py", "langchain-tests", "langchain-openai"),
+    _python("llm", "llm_command.py", "llm"),
+    _python("LlamaIndex", "llamaindex.py", "llama-index-llms-openai-like", place=LLAMAINDEX),
+]
+AIMOCK = _node("aimock", "node_modules/@copilotkit/aimock/dist/cli.js", "@copilotkit/aimock (npm)")
+
+
+def versions() -> dict[str, str]:
+    """Of every package, as locked; npm's have `(npm)` behind their names."""
+    found = {"python": platform.python_version()}
+    for path in sorted((HERE / "locks").glob("*.lock"), reverse=True):  # a client's own lock comes before others' needs
+        for name, version in re.findall(r"^([a-z0-9-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.M):
+            found[name] = version
+    packages = json.loads((HERE / "locks" / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    found |= {f"{name} (npm)": version for name, version in packages.items()}
+    said = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=10, check=False)
+    return {**found, "node": said.stdout.strip().removeprefix("v")}

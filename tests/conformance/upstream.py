@@ -1,0 +1,185 @@
+"""The provider behind the conformance run: it does what the prompt says, and else answers by rules, as a model would.
+
+[[cut]] [[half]] [[broken]] [[slow]] [[429]]      what goes wrong, or takes long
+a schema for the answer                           JSON that fits it
+tools that have no results yet                    calls them, with arguments that fit
+anything else                                     a sentence
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import Recorded
+from tests.fakes.script import Script, answer, reset, sse
+
+WORDS = "The fake answers with, in ünïcode and 🦙, ten words."
+SLOW = " ".join(["slow"] * 200)
+ORDER = re.compile(r"\[\[(\w+)\]\]")
+STATUS = {400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+Tool = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, whichever dialect it came in."""
+
+    prompt: str
+    tools: dict[str, dict[str, Any]]
+    """Schemas by name; empty where none is to be called."""
+    forced: str | None
+    schema: dict[str, Any] | None
+    answered: bool
+    """The results of tools are the last thing in it."""
+
+    @property
+    def order(self) -> str:
+        found = ORDER.search(self.prompt)
+        return found.group(1) if found else ""
+
+    def calls(self) -> list[Tool]:
+        """The tools to call; two of them when the prompt says so."""
+        if not self.tools or (self.answered and self.forced is None):
+            return []
+        names = [self.forced] if self.forced in self.tools else list(self.tools)[: 2 if self.order == "two" else 1]
+        return [(f"call_{at}", name, json.dumps(fitting(self.tools[name], self))) for at, name in enumerate(names)]
+
+    def text(self) -> str:
+        if self.schema is not None:
+            return json.dumps(fitting(self.schema, self))
+        return SLOW if self.order == "slow" else WORDS
+
+
+def fitting(schema: dict[str, Any], asked: Asked, root: dict[str, Any] | None = None) -> Any:
+    """A value that the schema allows, with the first number or quoted word of the prompt in it."""
+    root = root or schema
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        return fitting({**root.get("$defs", {}), **root.get("definitions", {})}[name], asked, root)
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return fitting(schema[choice][0], asked, root)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", (schema.get("enum") or [None])[0])
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    number = re.search(r"\d+", asked.prompt)
+    word = re.search(r"'([^']+)'", asked.prompt)
+    values: dict[str, Any] = {
+        "integer": int(number.group()) if number else 1,
+        "number": float(number.group()) if number else 1.5,
+        "boolean": True,
+        "null": None,
+        "string": word.group(1) if word else "a word",
+    }
+    if kind == "object":
+        return {name: fitting(part, asked, root) for name, part in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [fitting(schema.get("items", {}), asked, root)]
+    return values[kind]
+
+
+class OpenAIUpstream(OpenAIWire):
+    """Speaks OpenAI's dialect."""
+
+    def usual(self, seen: Recorded) -> Script:
+        if seen.method == "GET":
+            return super().usual(seen)
+        request = seen.json
+        asked = asked_of_openai(request)
+        if asked.order.isdigit():
+            status = int(asked.order)
+            said = openai_wire.error(f"status {status}", STATUS.get(status, "server_error"))
+            return answer(status, said, headers={"retry-after": "30"} if status == 429 else None)
+        calls = asked.calls()
+        if not request.get("stream"):
+            return answer(200, openai_wire.chat(None if calls else asked.text(), tools=calls, finish=finish(calls)))
+        usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        events = openai_wire.tool_stream(calls) if calls else openai_wire.stream(asked.text(), usage=usage)
+        if calls and not usage:
+            events = [one for one in events if b'"choices": []' not in one]
+        return played(asked.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
+
+
+class AnthropicUpstream(AnthropicWire):
+    """Speaks Anthropic's."""
+
+    def usual(self, seen: Recorded) -> Script:
+        if seen.method == "GET":
+            return super().usual(seen)
+        asked = asked_of_anthropic(seen.json)
+        if asked.order.isdigit():
+            status = int(asked.order)
+            said = anthropic_wire.error(STATUS.get(status, "api_error"), f"status {status}")
+            return answer(status, said, headers={"retry-after": "30"} if status == 429 else None)
+        calls = [anthropic_wire.tool_use(*call) for call in asked.calls()]
+        content: Sequence[dict[str, Any]] | str = calls or asked.text()
+        stop = "tool_use" if calls else "end_turn"
+        if not seen.json.get("stream"):
+            return answer(200, anthropic_wire.message(content, stop=stop))
+        return played(asked.order, anthropic_wire.stream(content, stop=stop), anthropic_wire.error_event())
+
+
+def finish(calls: list[Tool]) -> str:
+    return "tool_calls" if calls else "stop"
+
+
+def played(order: str, events: list[bytes], broken: bytes) -> Script:
+    """The stream, whole or as the prompt orders."""
+    if order == "cut":
+        return sse(events[:5], end=reset())
+    if order == "half":
+        return sse(events[:5])
+    if order == "broken":
+        return sse([*events[:5], broken])
+    return sse(events, every=0.03 if order == "slow" else 0.0)
+
+
+def asked_of_openai(request: dict[str, Any]) -> Asked:
+    messages = request["messages"]
+    choice = request.get("tool_choice", "auto")
+    tools = {one["function"]["name"]: one["function"].get("parameters") or {} for one in request.get("tools", [])}
+    wanted = request.get("response_format") or {}
+    prompt = words_of([one.get("content") for one in messages if one["role"] == "user"][-1:])
+    keys: dict[str, Any] = {name: {} for name in re.findall(r"'(\w+)'", prompt)}
+    named = {"json_schema": (wanted.get("json_schema") or {}).get("schema"), "json_object": {"properties": keys}}
+    return Asked(
+        prompt=prompt,
+        tools={} if choice == "none" else tools,
+        forced=choice["function"]["name"] if isinstance(choice, dict) else None,
+        schema=named.get(wanted.get("type", "")),
+        answered=messages[-1]["role"] == "tool",
+    )
+
+
+def asked_of_anthropic(request: dict[str, Any]) -> Asked:
+    turns = request["messages"]
+    choice = request.get("tool_choice") or {"type": "auto"}
+    said = [one["content"] for one in turns if one["role"] == "user"]
+    results = [one for one in said[-1] if isinstance(one, dict) and one["type"] == "tool_result"]
+    texts = [one for one in said if isinstance(one, str) or any(part["type"] == "text" for part in one)]
+    form = (request.get("output_config") or {}).get("format") or {}
+    return Asked(
+        prompt=words_of(texts[-1:]),
+        tools={}
+        if choice["type"] == "none"
+        else {one["name"]: one["input_schema"] for one in request.get("tools", [])},
+        forced=choice.get("name"),
+        schema=form.get("schema"),
+        answered=bool(results),
+    )
+
+
+def words_of(contents: list[Any]) -> str:
+    """The text of a message's content, whatever its form."""
+    found = []
+    for content in contents:
+        parts = [content] if isinstance(content, str) else content or []
+        found += [part if isinstance(part, str) else str(part.get("text", "")) for part in parts]
+    return " ".join(found)
