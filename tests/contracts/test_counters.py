@@ -6,6 +6,8 @@ Two parties, `one` and `two`, count the same keys. Time is moved by the test: th
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from svc.stores import shared
+from svc.stores import redis_counters, shared
 from svc.stores.base import StoreDown
 from svc.stores.counting import BUCKETS, Denied, Limits
 from svc.stores.redis import Redis
@@ -113,6 +115,9 @@ class RemoteParties:
     def __init__(self, one: Redis, two: Redis) -> None:
         self.one, self.two = Remote(one), Remote(two)
 
+    def monotonic(self) -> float:
+        return time.monotonic() + self.one.waited
+
     async def wait(self, seconds: int) -> None:
         """Everything in Redis is made so much older."""
         redis = self.one.redis
@@ -155,6 +160,7 @@ async def parties(
     await one.start()
     await two.start()
     remote = RemoteParties(one, two)
+    monkeypatch.setattr(redis_counters, "time", remote)
     yield remote
     for party in (remote.one, remote.two):
         await party.counters.close()
@@ -183,7 +189,7 @@ async def test_the_window_slides(parties: Parties) -> None:
     assert 29 <= denied.retry_after <= 31  # a real second may pass on the way
     assert 48.5 <= denied.requests_reset <= 51
     assert denied.tokens_reset == 0
-    await parties.wait(int(denied.retry_after) - 2)
+    await parties.wait(math.ceil(denied.retry_after) - 2)
     assert isinstance(await parties.one.take(limits), Denied)
     await parties.wait(2)
     assert not isinstance(await parties.one.take(limits), Denied)
@@ -284,6 +290,17 @@ async def test_sums_of_money_that_are_large(parties: Parties) -> None:
     await parties.one.settle(taken, 0, 3)
     assert isinstance(await parties.two.take(limits, 0, 3), Denied)
     assert isinstance(await parties.two.take(limits, 0, 2), Taken | Held)
+
+
+async def test_a_limit_that_was_raised_holds_at_once(parties: Parties) -> None:
+    assert not isinstance(await parties.one.take(Limits(key_id="k", requests=1)), Denied)
+    first = await parties.one.take(Limits(key_id="k", requests=1))
+    again = await parties.one.take(Limits(key_id="k", requests=1))
+    assert isinstance(first, Denied)
+    assert isinstance(again, Denied)
+    assert first.retry_after - 1.1 <= again.retry_after <= first.retry_after
+    assert not isinstance(await parties.one.take(Limits(key_id="k", requests=2)), Denied)
+    assert isinstance(await parties.one.take(Limits(key_id="k", requests=2)), Denied)
 
 
 async def test_settling_what_is_forgotten(parties: Parties) -> None:

@@ -79,7 +79,7 @@ local function leaving(sign, wanted)
       first = i * 1000
     end
   end
-  return first or BUCKETS * 1000, math.max(0, last - millis)
+  return math.max(1, (first or BUCKETS * 1000) - millis), math.max(0, last - millis)
 end
 
 -- Forgets what processes that have died had running; looked at once a second at most, and only before a refusal.
@@ -142,8 +142,13 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then
     keep()
-    local _, requests_reset = leaving('r', 1)
-    local _, tokens_reset = leaving('t', 1)
+    local requests_reset, tokens_reset, _ = 0, 0
+    if requests > 0 then
+      _, requests_reset = leaving('r', 1)
+    end
+    if tokens > 0 then
+      _, tokens_reset = leaving('t', 1)
+    end
     return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset}
   end
   at.requests, at.tokens = at.requests + 1, at.tokens + wanted

@@ -28,8 +28,10 @@ from svc.stores.resp import NotRedis, Reader, Reply, ReplyError, Word, packed
 log = logging.getLogger("svc.stores")
 
 CONNECT_SECONDS = 2.0
-ANSWER_SECONDS = 0.5
+ANSWER_SECONDS = 1.0
 """An answer that takes longer breaks the connection: no request waits longer than this for Redis."""
+LAST_CHANCE = 0.05
+"""It may have come while this process itself was not running: time to read it, before it counts as late."""
 PAUSE = 0.5
 MAX_WAITING = 20_000
 UNABLE = (
@@ -202,6 +204,8 @@ class _Link(asyncio.Protocol):
         self._waiting: deque[tuple[float, Then]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._doubted: Then | None = None
+        """Who waits too long, and gets a last chance."""
 
     def send(self, then: Then, words: Sequence[Word]) -> None:
         if self._transport is None or len(self._waiting) >= MAX_WAITING:
@@ -233,11 +237,14 @@ class _Link(asyncio.Protocol):
         self._timer = None
         if not self._waiting:
             return
-        due, _ = self._waiting[0]
-        if due <= self._loop.time():
-            self.abort(f"It did not answer within {ANSWER_SECONDS:g} s.")
-        else:
+        due, then = self._waiting[0]
+        if due > self._loop.time():
             self._timer = self._loop.call_at(due, self._look)
+        elif self._doubted is not then:
+            self._doubted = then
+            self._timer = self._loop.call_later(LAST_CHANCE, self._look)
+        else:
+            self.abort(f"It did not answer within {ANSWER_SECONDS:g} s.")
 
     # asyncio.Protocol
 

@@ -1,5 +1,8 @@
 """Counters of keys in Redis: what several machines share. One script, run once for a request; `counters.lua` is it.
 
+Who has reached a limit of requests has done so until the window has moved on, whatever others do: until then the
+refusal is repeated here, so that a client that hammers costs Redis nothing.
+
 A process counts what it has running under a name, and keeps that name alive; what a name that has died had running is
 forgotten. After each loss of Redis it takes a new name, since nobody can say what had arrived. Money that was spent in
 the meantime is told when Redis is back, unless it has been told by the database since.
@@ -24,6 +27,8 @@ from svc.stores.resp import Reply
 ALIVE_SECONDS, BEAT_SECONDS = 15, 5.0
 MAX_KNOWN = 50_000
 """Keys with a budget of which it is known who said what they had spent."""
+MAX_REFUSED = 10_000
+"""Keys whose refusals are repeated here."""
 ASK, FROM_NOTHING = "", -1
 """Instead of what was spent: to be asked for it; to count without, since nobody knows."""
 
@@ -43,6 +48,14 @@ class Held(msgspec.Struct, frozen=True):
     """Seconds until this request has left the window."""
 
 
+class _Refused(msgspec.Struct, frozen=True):
+    """No request of the key is let through before `until` (monotonic time), if its limit stays the same."""
+
+    limit: int
+    until: float
+    denied: Denied
+
+
 class Unsaid(msgspec.Struct, frozen=True):
     """Nobody has said yet what the key has spent: to be asked again with that."""
 
@@ -60,6 +73,7 @@ class RedisCounters:
         self._since = 0.0
         self._seeds: dict[str, int] = {}
         self._owed: dict[str, int] = {}
+        self._refused: dict[str, _Refused] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -87,12 +101,15 @@ class RedisCounters:
 
     def take(self, limits: Limits, tokens: int, nanos: int, spent: int | None, then: Then) -> None:
         """Reserves one request, tokens and money; all or nothing. `spent` is what a database says, or FROM_NOTHING."""
-        told = ASK if spent is None else spent
+        refused = self._refused.get(limits.key_id)
+        if refused is not None and (again := self._again(refused, limits)) is not None:
+            then(again)
+            return
+        told, process = ASK if spent is None else spent, self._process
 
         def answered(reply: Reply | StoreDown) -> None:
             then(reply if isinstance(reply, StoreDown) else self._read(reply, limits, tokens, nanos, process))
 
-        process = self._process
         self._redis.run(
             answered,
             self._script,
@@ -122,10 +139,35 @@ class RedisCounters:
                     reset=reset / 1000,
                 )
             case [0, bytes(limit), int(retry), int(requests_left), int(tokens_left), int(requests), int(tokens)]:
-                return Denied(limit.decode(), retry / 1000, requests_left, tokens_left, requests / 1000, tokens / 1000)
+                resets = requests / 1000, tokens / 1000
+                denied = Denied(limit.decode(), retry / 1000, requests_left, tokens_left, *resets)
+                if denied.limit == "requests":
+                    self._refuse(limits, denied)
+                return denied
             case [2]:
                 return Unsaid()
         return StoreDown("Redis answers in a way that is not understood.")
+
+    def _refuse(self, limits: Limits, denied: Denied) -> None:
+        if len(self._refused) >= MAX_REFUSED:
+            self._refused.clear()
+        until = time.monotonic() + denied.retry_after
+        self._refused[limits.key_id] = _Refused(limits.requests, until, denied)
+
+    def _again(self, refused: _Refused, limits: Limits) -> Denied | None:
+        """The refusal as it stands now; None when it no longer holds."""
+        rest = refused.until - time.monotonic()
+        if rest <= 0 or refused.limit != limits.requests:
+            del self._refused[limits.key_id]
+            return None
+        denied = refused.denied
+        gone = denied.retry_after - rest
+        return msgspec.structs.replace(
+            denied,
+            retry_after=rest,
+            requests_reset=max(0.0, denied.requests_reset - gone),
+            tokens_reset=max(0.0, denied.tokens_reset - gone),
+        )
 
     def settle(self, held: Held, tokens: int, nanos: int) -> None:
         """Ends a reservation with what was really used."""
@@ -161,6 +203,7 @@ class RedisCounters:
         """Redis is there."""
         self._process = secrets.token_hex(8)
         self._since = time.monotonic()
+        self._refused.clear()
         self._live()
         owed, self._owed = self._owed, {}
         for key_id, nanos in owed.items():

