@@ -194,6 +194,8 @@ class Supervisor:
     def _stop(self) -> None:
         for worker in self._workers:
             worker.end()
+        for listener in self._listeners:
+            listener.close()  # at once: who comes now is refused, and goes elsewhere
         deadline = time.monotonic() + self._drain + 5.0
         for worker in self._workers:
             try:
@@ -202,8 +204,6 @@ class Supervisor:
                 worker.process.kill()
                 worker.process.wait()
             worker.pipe.close()
-        for listener in self._listeners:
-            listener.close()
         self._wake.close()
         self._waker.close()
 

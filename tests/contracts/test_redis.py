@@ -85,7 +85,7 @@ async def test_it_hangs(redis: Redis, server: RedisServer) -> None:
         began = time.monotonic()
         found = await asyncio.gather(*(redis.ask("PING") for _ in range(100)), return_exceptions=True)
         assert {type(one) for one in found} == {StoreDown}
-        assert 0.9 < time.monotonic() - began < 2.5
+        assert 1.9 < time.monotonic() - began < 4
         assert redis.down
     finally:
         server.thaw()

@@ -95,14 +95,15 @@ class Clients:
                 async with asyncio.timeout(PATIENCE):
                     if reader is None or writer is None:
                         reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[node])
-                    await self._ask(reader, writer, node)
+                    last = await self._ask(reader, writer, node)
             except (OSError, EOFError, TimeoutError):
                 self.lost += 1
                 if writer is not None:
                     writer.close()
                 reader = writer = None
                 await asyncio.sleep(0.01)
-            if writer is not None and not self._keep:
+                continue
+            if last or not self._keep:
                 writer.close()
                 reader = writer = None
             if self._pause:
@@ -110,7 +111,8 @@ class Clients:
         if writer is not None:
             writer.close()
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: int) -> None:
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: int) -> bool:
+        """Whether the connection is not to be used again."""
         streams = random.random() < self._streams
         sent = time.monotonic()
         writer.write(self._stream if streams else self._plain)
@@ -127,6 +129,7 @@ class Clients:
         assert found, head
         kept = b"" if status in (200, 429) else body
         self.answers.append(Answer(sent, time.monotonic(), status, found[1].decode(), node, kept))
+        return b"\r\nconnection: close\r\n" in head
 
 
 def certainly_within(answers: Sequence[Answer], seconds: float) -> int:

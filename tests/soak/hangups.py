@@ -27,6 +27,7 @@ from tests.soak.cluster import Cluster, running
 
 WORDS = 30
 EVERY = 0.01
+EVENTS = openai_wire.stream(" ".join(["word"] * WORDS), usage=False)
 CONTENT = re.compile(rb'"content": ?"[^"]')
 
 
@@ -71,7 +72,7 @@ class Left:
 def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
     """One node."""
     made = cluster.key("leaver", "--concurrency", str(at_once * 4))
-    cluster.fake.always_plays(sse(openai_wire.stream(" ".join(["word"] * WORDS)), every=EVERY))
+    cluster.fake.always_plays(sse(EVENTS, every=EVERY))
     left: dict[int, Left] = {}
     guard = threading.Lock()
 
@@ -112,7 +113,7 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left]) -> Report:
     entries = cluster.entries(key_id)
     report.entries = len(entries)
     counted = Counter(int(entry.client_request_id or -1) for entry in entries)
-    report.unaccounted = len(counted.keys() ^ asked.keys()) + sum(count - 1 for count in counted.values())
+    report.unaccounted = len(asked.keys() - counted.keys()) + sum(count - 1 for count in counted.values())
     by_number = {int(entry.client_request_id or -1): entry for entry in entries}
     for number, seen in asked.items():
         if left[number].whole or seen.played or number not in by_number:
@@ -129,9 +130,8 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left]) -> Report:
 
 def _sent(seen: Recorded) -> int:
     """Words that the upstream had sent."""
-    events = openai_wire.stream(" ".join(["word"] * WORDS))
     size = words = 0
-    for event in events:
+    for event in EVENTS:
         size += len(event) + len(f"{len(event):x}") + 4
         if size > seen.sent:
             break

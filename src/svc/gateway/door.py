@@ -31,6 +31,8 @@ MAX_STRANGERS_BODY = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
 LINGER_SECONDS = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
+LAST_CALL_SECONDS = 1.0
+"""When the server stops, an unused connection is closed only after so long."""
 HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
@@ -159,9 +161,9 @@ class FrontDoor(asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops: what runs is finished, then the connection is closed."""
         self._shutting = True
-        if self._busy is None:
-            self._close()
-        elif self._cold is not None and self._exchange is None:
+        if self._busy is None and self._state == "idle":  # a request may be on its way: it gets the last answer here
+            self._wait("idle", LAST_CALL_SECONDS)
+        elif self._busy is not None and self._cold is not None and self._exchange is None:
             self._cold.shutdown()
 
     # time

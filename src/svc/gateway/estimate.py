@@ -47,7 +47,10 @@ def completion_tokens(size: int, first: bytes, last: bytes) -> int:
         middle -= len(last)
         last_length, last_tokens = _measure(last)
         length, tokens = length + last_length, tokens + last_tokens
-    return tokens + (int(middle * tokens / length) if length else 0)
+    if not length:  # neither holds text, so what lies between does: a token in each event, as long as the last ones
+        length, tokens = len(last), last.count(b"\n\n")
+        return int(middle * tokens / length)
+    return tokens + int(middle * tokens / length)
 
 
 def _measure(piece: bytes) -> tuple[int, int]:

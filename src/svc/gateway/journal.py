@@ -45,6 +45,8 @@ class Journal:
         self._guard = threading.Lock()
         self.full = False
         """The disk, or what may be used of it, is full: lines are kept in memory."""
+        self._said = False
+        """That it is; once is enough."""
 
     def open(self) -> None:
         """Begins a file; raises OSError."""
@@ -91,7 +93,9 @@ class Journal:
 
     def _fail(self, written: int, line: bytes) -> None:
         self.full = True
-        log.error("the journal in %s cannot be written: the disk is full, or gone", self._folder)
+        if not self._said:
+            log.error("the journal in %s cannot be written: the disk is full, or gone", self._folder)
+        self._said = True
         if written:  # no half lines
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -134,6 +138,7 @@ class Journal:
             self.append(line)
         if not self.full:
             log.warning("the journal is written again")
+            self._said = False
 
     def close(self) -> None:
         """Lets go of the file; what is in it can be taken by anyone."""

@@ -28,7 +28,7 @@ from svc.stores.resp import NotRedis, Reader, Reply, ReplyError, Word, packed
 log = logging.getLogger("svc.stores")
 
 CONNECT_SECONDS = 2.0
-ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
 """An answer that takes longer breaks the connection: no request waits longer than this for Redis."""
 LAST_CHANCE = 0.05
 """It may have come while this process itself was not running: time to read it, before it counts as late."""

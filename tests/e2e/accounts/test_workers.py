@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 import time
@@ -14,10 +13,11 @@ import pytest
 from tests.e2e.accounts.test_keys import chat, create, until
 from tests.e2e.accounts.test_usage import usage
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import GPT, HI, Gateway, run
+from tests.e2e.harness import GPT, HI, KEY, Gateway, run
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import sse
+from tests.fakes.script import Gate, body, end, hold, sse
+from tests.soak.clients import Clients
 
 
 def workers_of(gateway: Gateway) -> list[int]:
@@ -58,68 +58,53 @@ def test_a_revoked_key_is_refused_by_every_worker(gateway: Gateway) -> None:
     assert {chat(gateway, made["key"]) for _ in range(30)} == {401}
 
 
-def test_killed_workers_are_replaced_and_nothing_complete_is_lost(gateway: Gateway) -> None:
-    seen: set[str] = set()
-    stop = threading.Event()
-
-    def hammer(stream: bool) -> None:
-        while not stop.is_set():
-            try:
-                got = gateway.chat(stream=stream)
-            except OSError:
-                continue
-            if got.whole and got.status == 200 and (not stream or b"[DONE]" in got.body):
-                seen.add(got.headers["x-request-id"])
-
-    threads = [threading.Thread(target=hammer, args=(number % 2 == 0,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for _ in range(6):
-        time.sleep(0.4)
-        os.kill(random.choice(workers_of(gateway)), signal.SIGKILL)
-    until(lambda: len(workers_of(gateway)) == 3, 10)
-    time.sleep(1)
-    stop.set()
-    for thread in threads:
-        thread.join(10)
-    time.sleep(2)
-    rows = [row["request_id"] for row in usage(gateway)]
-    assert len(seen) > 50
-    assert len(rows) == len(set(rows))
-    assert not seen - set(rows)
-
-
-def test_a_rolling_restart_drops_nothing(gateway: Gateway, provider_a: FakeProvider) -> None:
+@pytest.mark.parametrize("keep", [True, False], ids=["kept connections", "new connections"])
+def test_a_rolling_restart_drops_nothing(gateway: Gateway, provider_a: FakeProvider, keep: bool) -> None:
+    """Load and a slow stream go on over it; a kept connection is closed between two answers, as HTTP allows."""
     before = set(workers_of(gateway))
     provider_a.plays(sse(openai_wire.stream("a b c d e f g h i j k l m n o p q r s t"), every=0.15))
     stream: list[bytes] = []
-    failed: list[int] = []
-    stop = threading.Event()
-
-    def hammer() -> None:
-        while not stop.is_set():
-            if (status := gateway.chat().status) != 200:
-                failed.append(status)
-
     reader = threading.Thread(target=lambda: stream.append(gateway.chat(stream=True).body))
     reader.start()
     provider_a.wait()
-    threads = [threading.Thread(target=hammer) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    (gateway.home / "given.toml").write_text("[gateway]\nworkers = 3\ndrain_timeout = 5\n[limits]\nrpm = 1\n")
-    made = create(gateway, "--name", "one", "--rpm", "1000")
-    gateway.process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
-    stop.set()
-    for thread in threads:
-        thread.join(10)
-    until(lambda: len(workers_of(gateway)) == 3 and not before & set(workers_of(gateway)), 15)
+    with Clients([gateway.port], KEY, 6, streams=0.5, keep=keep) as clients:
+        (gateway.home / "given.toml").write_text("[gateway]\nworkers = 3\ndrain_timeout = 5\n[limits]\nrpm = 100000\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: len(workers_of(gateway)) == 3 and not before & set(workers_of(gateway)), 15)
+        time.sleep(0.3)
     reader.join(10)
     assert b"[DONE]" in stream[0]
-    assert failed == []
-    assert chat(gateway, made["key"]) == 200
-    assert sorted(gateway.chat().status for _ in range(3)) == [200, 429, 429]
+    assert set(clients.statuses()) == {200}
+    assert clients.lost == 0
+    assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100000"
+
+
+def test_a_stream_is_finished_when_all_are_told_to_stop(gateway: Gateway, provider_a: FakeProvider) -> None:
+    gate = Gate()
+    events = openai_wire.stream("a b c d e f")
+    provider_a.plays(sse(events[:3], end=hold(gate)) + body(b"".join(events[3:])) + end())
+    stream: list[bytes] = []
+    reader = threading.Thread(target=lambda: stream.append(gateway.chat(stream=True).body))
+    reader.start()
+    gate.reached()
+    gateway.ask_to_stop()
+    time.sleep(0.5)
+    with pytest.raises(ConnectionRefusedError):  # nobody is let in any more, and the stream goes on
+        gateway.chat()
+    assert gateway.process.poll() is None
+    gate.open()
+    reader.join(10)
+    assert b"[DONE]" in stream[0]
+    assert gateway.process.wait(5) == 0
+    assert len(usage(gateway)) == 1
+
+
+def test_one_that_dies_is_replaced(gateway: Gateway) -> None:
+    before = workers_of(gateway)
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: len(workers_of(gateway)) == 3 and before[0] not in workers_of(gateway), 10)
+    assert set(before[1:]) < set(workers_of(gateway))
+    assert {gateway.chat().status for _ in range(12)} == {200}
 
 
 def test_a_broken_configuration_leaves_the_old_workers(gateway: Gateway) -> None:

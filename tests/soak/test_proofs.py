@@ -1,0 +1,70 @@
+"""The short forms of what is proven of keys, limits and the ledger; each module beside this has a long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import disk, hangups, kills, limits, outages, revoking
+from tests.soak.cluster import running
+
+
+@pytest.mark.parametrize(("nodes", "redis"), [(2, True), (1, False)])
+def test_limits_hold_over_workers_and_nodes(tmp_path: Path, nodes: int, redis: bool) -> None:
+    with running(tmp_path, nodes=nodes, workers=2, redis=redis, postgres=False) as cluster:
+        report = limits.hammer(cluster, rpm=60, clients=30, seconds=2)
+        assert (report.first_minute, report.let_through, report.in_any_minute) == (60, 60, 60), str(report)
+        poor = limits.hammer(cluster, rpm=100, clients=30, seconds=2, share=0.3)
+    assert poor.let_through in (30, 31), str(poor)
+    assert poor.spent_usd <= poor.budget_usd, str(poor)
+    for each in (report, poor):
+        assert (each.other, each.doubled_or_missing) == (0, 0), str(each)
+
+
+def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1, workers=3, redis=False, postgres=False) as cluster:
+        report = kills.kill(cluster, kills=6, clients=8, every=0.4)
+    assert report.complete > 50, str(report)
+    assert (report.missing, report.doubled, report.left) == (0, 0, 0), str(report)
+
+
+def test_stores_that_go_away(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=2, workers=1) as cluster:
+        report = outages.outages(cluster, seconds=2, clients=6)
+    assert set(report.statuses) == {200}, str(report)
+    assert report.said == {"postgres": [["keys", "ledger"]] * 2, "redis": [["redis"]] * 2}
+    assert (report.lost, report.missing, report.doubled) == (0, 0, 0), str(report)
+    assert max(report.back.values()) < 10, str(report)
+
+
+@pytest.mark.parametrize("policy", ["continue", "refuse"])
+def test_a_full_disk(tmp_path: Path, policy: disk.Policy) -> None:
+    config = f'access_log = false\n[ledger]\nwhen_full = "{policy}"\n'
+    with running(tmp_path, nodes=1, workers=1, redis=False, postgres=False, config=config) as cluster:
+        full, free = disk.by_limit(cluster)
+        report = disk.fill(cluster, policy=policy, clients=4, seconds=1, full=full, free=free)
+    assert set(report.during) == ({200} if policy == "continue" else {507}), str(report)
+    assert set(report.after) == {200}, str(report)
+    assert report.said == ["ledger", "journal"], str(report)
+    assert (report.missing, report.doubled, report.check, report.broken) == (0, 0, "ok", False), str(report)
+    if policy == "refuse":
+        assert b"disk is full" in report.refusal
+        assert b'"code":"' in report.refusal
+
+
+def test_revoked_keys_are_let_in_nowhere(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
+        report = revoking.revoke(cluster, keys=2, clients=6)
+    assert report.answers > 20, str(report)
+    assert report.latest < 1, str(report)
+    assert report.never == 0, str(report)
+
+
+def test_clients_that_hang_up(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1, workers=2, redis=False, postgres=False) as cluster:
+        report = hangups.hang_up(cluster, streams=40, at_once=4)
+    assert report.cut > 10, str(report)
+    assert report.late <= 1, str(report)  # a machine that is busy with other tests may not let us run for a moment
+    assert sorted(report.closed_ms)[len(report.closed_ms) // 2] < 50, str(report)
+    assert (report.unaccounted, report.wrong_tokens) == (0, []), str(report)
