@@ -36,7 +36,7 @@ lint: $(VENV)/.dev
 
 lock: ## needs uv; writes hashes and no addresses
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra speech --extra voice --group build -o requirements.lock pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV)

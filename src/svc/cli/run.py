@@ -5,6 +5,7 @@ Examples:
   svc run voice-assistant.yaml --input question.wav -o answer.wav
   svc run ask.yaml --check
   svc run transcribe.yaml --input-list files.txt -o results.jsonl --resume
+  svc run transcribe.yaml --input-list files.txt -o results.jsonl --ray auto
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from svc import plugins
+from svc.cli._watching import Batch, Screen, Stages
 from svc.cli.base import Progress, print_json, print_table
 from svc.errors import CommandFailed, UsageError
-from svc.pipeline.batch import run_many
-from svc.pipeline.definition import Pipeline
-from svc.pipeline.orchestrator import Orchestrator, Result, load
+from svc.pipeline.batch import Runs, run_many
+from svc.pipeline.definition import Pipeline, parse
+from svc.pipeline.files import read_definition, read_input, save
+from svc.pipeline.orchestrator import Orchestrator
 from svc.pipeline.plan import look
 from svc.pipeline.stages.base import Item
 
 MAX_LIST = 64 << 20
+JOBS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,67 +46,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="say what would run where, and run nothing")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="write each stage's output there")
     parser.add_argument("--watch", action="store_true", help="show the stages at work on standard error")
-    parser.add_argument("--jobs", metavar="N", type=int, default=2, help="inputs at a time, of many (default 2)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="inputs at a time, of many (default 2; with --ray: all)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="on a Ray cluster: auto, or HOST:PORT; svc[ray] is needed")
     parser.add_argument("--resume", action="store_true", help="leave out the inputs that are done in the output file")
 
 
 def run(args: argparse.Namespace) -> int:
     """0, or 1 when a stage failed."""
-    pipeline = load(args.pipeline)
+    text = read_definition(args.pipeline)
+    pipeline = parse(text, args.pipeline)
     if args.check:
         return _check(pipeline, as_json=args.json)
     inputs = [*args.input, *(_listed(args.input_list) if args.input_list else [])]
     if not inputs:
         raise UsageError("There is nothing to run on: use --input TEXT_OR_FILE.")
-    if not 1 <= args.jobs <= 64:
-        raise UsageError("--jobs is a number from 1 to 64.")
+    if args.jobs is not None and not 1 <= args.jobs <= 1024:
+        raise UsageError("--jobs is a number from 1 to 1024.")
+    many = len(inputs) > 1 or bool(args.input_list or args.ray)
+    if args.resume and not (many and args.output):
+        raise UsageError("--resume is for many inputs, and needs the output file of the run before: -o FILE.jsonl")
+    if args.ray:
+        with _cluster(args, text) as cluster:
+            return _many(cluster, pipeline.name, inputs, args, cluster.jobs)
     with Progress() as progress:
         orchestrator = Orchestrator(pipeline, os.environ, lambda done, total: progress("getting bundles", done, total))
     with orchestrator:
-        if len(inputs) > 1 or args.input_list:
-            return _many(orchestrator, inputs, args)
+        if many:
+            return _many(orchestrator, pipeline.name, inputs, args, args.jobs or JOBS)
         return _one(orchestrator, inputs[0], args)
 
 
+def _cluster(args: argparse.Namespace, text: str) -> Any:
+    try:
+        cluster = plugins.load("pipeline", "cluster")
+    except ImportError as error:
+        raise CommandFailed("Running on a cluster needs the package ray: pip install 'svc[ray]'") from error
+    return cluster.Cluster(args.ray, text, args.pipeline, os.environ, args.jobs)
+
+
 def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> int:
-    if args.resume:
-        raise UsageError("--resume is for many inputs.")
     if orchestrator.gives == "audio" and args.output is None:
         raise UsageError("This pipeline gives audio: name a file for it with -o FILE.wav")
-    live = not args.json and args.output is None
-    last = orchestrator.last
+    item = read_input(given, orchestrator.takes)
+    drawn = args.watch and sys.stderr.isatty()
+    live = not args.json and args.output is None and not drawn
+    stages = orchestrator.stages
+    watch = Stages(stages) if args.watch else None
 
     def listen(stage: str, event: str, piece: Item | None) -> None:
-        if args.watch and event != "piece":
-            print(f"{stage}: {event}", file=sys.stderr, flush=True)
-        if live and stage == last and isinstance(piece, str):
+        if watch is not None:
+            watch.listen(stage, event, piece)
+        if live and stage == stages[-1] and isinstance(piece, str):
             print(piece, end="", flush=True)
 
-    result = orchestrator.run(given, out=args.output, keep=args.keep, listen=listen)
+    with Screen(watch.lines) if watch is not None and drawn else nullcontext():
+        made = orchestrator.run(given, item, listen)
+    result = save(made, out=args.output, keep=args.keep)
     if args.json:
         print_json(msgspec.to_builtins(result))
         return 1 if result.error else 0
-    if live and result.stages and (result.output is not None or result.error):
+    if drawn and args.output is None and result.output is not None:
+        print(result.output.text)
+    elif live and result.stages and (result.output is not None or result.error):
         print()
     if result.error:
         raise CommandFailed(f"Stage {result.error.stage!r} failed ({result.error.code}): {result.error.message}")
     return 0
 
 
-def _many(orchestrator: Orchestrator, inputs: list[str], args: argparse.Namespace) -> int:
-    if args.resume and args.output is None:
-        raise UsageError("--resume needs the output file of the run before: -o FILE.jsonl")
-    if orchestrator.gives == "audio" and args.keep is None:
+def _many(runs: Runs, name: str, inputs: list[str], args: argparse.Namespace, jobs: int) -> int:
+    if runs.gives == "audio" and args.keep is None:
         raise UsageError("This pipeline gives audio: name a folder for it with --keep DIR")
-
-    def watch(done: int, result: Result) -> None:
-        if args.watch:
-            state = f"failed: {result.error.message}" if result.error else "done"
-            print(f"{done} of {len(inputs)}: {result.input[:60]}: {state}", file=sys.stderr, flush=True)
-
-    failed = run_many(
-        orchestrator, inputs, out=args.output, keep=args.keep, jobs=args.jobs, resume=args.resume, watch=watch
-    )
+    watch = Batch(inputs, told=args.watch)
+    with Screen(watch.lines) if args.watch and sys.stderr.isatty() else nullcontext():
+        failed = run_many(
+            runs, name, inputs, out=args.output, keep=args.keep, jobs=jobs, resume=args.resume, watch=watch
+        )
     if failed:
         print(f"svc: {failed} of {len(inputs)} inputs failed; the lines with an error say why", file=sys.stderr)
     return 1 if failed else 0
@@ -107,11 +129,17 @@ def _many(orchestrator: Orchestrator, inputs: list[str], args: argparse.Namespac
 
 def _listed(name: str) -> list[str]:
     try:
-        text = sys.stdin.read(MAX_LIST) if name == "-" else Path(name).read_text(encoding="utf-8")
+        with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
+            data = file.read(MAX_LIST + 1)
+        text = data.decode()
     except FileNotFoundError:
         raise UsageError(f"There is no file {name}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{name} is not text in UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
+    if len(data) > MAX_LIST:
+        raise UsageError(f"{name} is larger than {MAX_LIST >> 20} MiB.")
     found = [line.strip() for line in text.splitlines() if line.strip()]
     if not found:
         raise UsageError(f"{name} lists no inputs.")

@@ -6,53 +6,79 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from svc.errors import InvalidRequest, SvcError, UsageError
-from svc.pipeline.orchestrator import Failure, Orchestrator, Result
+from svc.pipeline.definition import Kind
+from svc.pipeline.files import read_input, save
+from svc.pipeline.orchestrator import Failure, Listener, Made, Result
+from svc.pipeline.stages.base import Item
 
 AHEAD = 4
 """For each worker, so many inputs may be done before the one whose line is next."""
 
 
+class Runs(Protocol):
+    """What runs a pipeline: an `Orchestrator` here, or a cluster. Threads call it at once."""
+
+    @property
+    def takes(self) -> Kind: ...
+
+    @property
+    def gives(self) -> Kind: ...
+
+    def run(self, given: str, item: Item, listen: Listener | None = None) -> Made: ...
+
+
+class Watch(Protocol):
+    """Who is told what happens; called from several threads."""
+
+    def kept(self, count: int) -> None: ...
+
+    def listen(self, number: int, stage: str, event: str) -> None: ...
+
+    def done(self, number: int, result: Result) -> None: ...
+
+
 def run_many(
-    orchestrator: Orchestrator,
+    runs: Runs,
+    name: str,
     inputs: Sequence[str],
     *,
     out: Path | None,
     keep: Path | None,
     jobs: int,
     resume: bool,
-    watch: Callable[[int, Result], None],
+    watch: Watch,
 ) -> int:
     """How many inputs failed. Lines go to `out`, else to standard output; `keep` gets a folder for each input.
 
     With `resume`, lines of `out` without an error are kept as they are, when they belong to the same inputs.
     """
-    kept = _kept(out, inputs) if resume and out is not None else {}
+    log = _Log(out) if out is not None else None
+    kept = log.take(inputs, resume=resume) if log is not None else {}
+    watch.kept(len(kept))
     failed = 0
     with ThreadPoolExecutor(jobs, thread_name_prefix="pipeline") as pool:
 
         def work(number: int) -> Result:
-            return _run(orchestrator, inputs[number], keep / f"{number + 1:05}" if keep else None)
+            listen: Listener = lambda stage, event, _: watch.listen(number, stage, event)  # noqa: E731 it is typed so
+            result = _run(runs, name, inputs[number], keep / f"{number + 1:05}" if keep else None, listen)
+            watch.done(number, result)
+            return result
 
         lines = _in_order(pool, work, len(inputs), kept, jobs * AHEAD)
-        partial = _partial(out) if out is not None else None
-        sink = partial.open("wb") if partial is not None else sys.stdout.buffer
-        try:
-            for number, line in enumerate(lines, 1):
-                result = msgspec.json.decode(line, type=Result)
-                failed += result.error is not None
+        with log.part.open("wb") if log is not None else nullcontext(sys.stdout.buffer) as sink:
+            for line in lines:
+                failed += msgspec.json.decode(line, type=Result).error is not None
                 sink.write(line + b"\n")
                 sink.flush()
-                watch(number, result)
-        finally:
-            if partial is not None:
-                sink.close()
-        if partial is not None and out is not None:  # all are done; a run that was cut leaves both files to `resume`
-            partial.replace(out)
+    if log is not None:
+        log.finish()
     return failed
 
 
@@ -74,33 +100,63 @@ def _in_order(
                 one.cancel()
 
 
-def _run(orchestrator: Orchestrator, given: str, keep: Path | None) -> Result:
+def _run(runs: Runs, name: str, given: str, keep: Path | None, listen: Listener) -> Result:
     """One input; what is wrong with the input itself is a failure of this line alone."""
     try:
-        last = keep / "output.wav" if keep is not None and orchestrator.gives == "audio" else None
-        return orchestrator.run(given, out=last, keep=keep)
+        last = keep / "output.wav" if keep is not None and runs.gives == "audio" else None
+        return save(runs.run(given, read_input(given, runs.takes), listen), out=last, keep=keep)
     except SvcError as error:
         code = InvalidRequest.code if isinstance(error, UsageError) else error.code
-        return Result(orchestrator.pipeline.name, given, None, [], Failure(None, code, error.message))
+        return Result(name, given, None, [], Failure(None, code, error.message))
+    except OSError as error:
+        said = f"{error.filename or 'a file'}: {error.strerror or error}."
+        return Result(name, given, None, [], Failure(None, InvalidRequest.code, said))
 
 
-def _kept(out: Path, inputs: Sequence[str]) -> dict[int, bytes]:
-    """Lines of the run before that need not be made again. Raises UsageError when they are of other inputs."""
+class _Log:
+    """The lines, in files that a killed run leaves so that the next one can go on, however often that happens.
+
+    FILE          the whole result of a run
+    FILE.part     the lines of a run that goes on, or was cut
+    FILE.kept     the lines of earlier runs that it need not make again, each in its place
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.part = out.with_name(f"{out.name}.part")
+        self._earlier = out.with_name(f"{out.name}.kept")
+
+    def take(self, inputs: Sequence[str], *, resume: bool) -> dict[int, bytes]:
+        """Lines that need not be made again, by their number. Raises UsageError when they are of other inputs."""
+        if not resume:
+            self._earlier.unlink(missing_ok=True)
+            return {}
+        found: dict[int, bytes] = {}
+        for path in (self._out, self._earlier, self.part):
+            found |= _lines(path, inputs)
+        if found:
+            draft = self._earlier.with_suffix(".tmp")
+            draft.write_bytes(b"".join(found.get(number, b"") + b"\n" for number in range(max(found) + 1)))
+            draft.replace(self._earlier)
+        return found
+
+    def finish(self) -> None:
+        """All are done."""
+        self.part.replace(self._out)
+        self._earlier.unlink(missing_ok=True)
+
+
+def _lines(path: Path, inputs: Sequence[str]) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for path in (out, _partial(out)):  # the second is what a run that was killed has left
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-        for number, line in enumerate(lines[: len(inputs)]):
-            try:
-                result = msgspec.json.decode(line, type=Result)
-            except msgspec.DecodeError:
-                continue  # the last line of a run that was cut
-            if result.input != inputs[number]:
-                said = inputs[number][:60]
-                raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {said!r}.")
-            if result.error is None:
-                found[number] = line
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    for number, line in enumerate(lines[: len(inputs)]):
+        try:
+            result = msgspec.json.decode(line, type=Result)
+        except msgspec.DecodeError:
+            continue  # the last line of a run that was cut, or one that is still to be made
+        if result.input != inputs[number]:
+            said = inputs[number][:60]
+            raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {said!r}.")
+        if result.error is None:
+            found[number] = line
     return found
-
-
-def _partial(out: Path) -> Path:
-    return out.with_name(f"{out.name}.part")

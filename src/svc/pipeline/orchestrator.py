@@ -5,23 +5,16 @@ input ─> [measured stage] ─> [measured stage] ─> pieces for whoever listen
 
 from __future__ import annotations
 
-import io
-import re
 import time
-import wave
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from svc.errors import InternalError, InvalidRequest, SvcError, UsageError
-from svc.pipeline.definition import Kind, Pipeline, parse
+from svc.errors import InternalError, SvcError
+from svc.pipeline.definition import Kind, Pipeline
 from svc.pipeline.plan import Ready, StageError, close, prepare
-from svc.pipeline.stages.base import Item, Picture, Sound, Told, Usage
-from svc.speech.audio import read_wav
-
-MAX_INPUT = 512 << 20
+from svc.pipeline.stages.base import Item, Sound, Told, Usage
 
 
 class Output(msgspec.Struct, omit_defaults=True):
@@ -63,21 +56,15 @@ class Result(msgspec.Struct):
     error: Failure | None
 
 
+class Made(msgspec.Struct):
+    """A result, and what each stage made, also what a failing one had made until then."""
+
+    result: Result
+    pieces: list[tuple[str, list[Item]]]
+
+
 Listener = Callable[[str, str, Item | None], None]
 """Called with a stage's id, what happens (`started`, `piece`, `done`, `failed`), and the piece."""
-
-
-def load(path: str | Path) -> Pipeline:
-    """Reads a definition from a file. Raises UsageError."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"There is no pipeline at {path}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    return parse(text, str(path))
 
 
 class Orchestrator:
@@ -94,9 +81,9 @@ class Orchestrator:
         close(self._ready)
 
     @property
-    def last(self) -> str:
-        """The id of the last stage."""
-        return self._ready[-1].id
+    def stages(self) -> list[str]:
+        """Their ids, in their order."""
+        return [one.id for one in self._ready]
 
     @property
     def takes(self) -> Kind:
@@ -108,28 +95,18 @@ class Orchestrator:
         """What its output is."""
         return self._ready[-1].runner.gives
 
-    def run(
-        self, given: str, *, out: Path | None = None, keep: Path | None = None, listen: Listener | None = None
-    ) -> Result:
-        """Runs once. A failed stage is in the result; what was made before is kept in `keep`, if that is given.
-
-        Raises UsageError for an input that is none.
-        """
-        flow: Iterator[Item] = iter([read_input(given, self.takes)])
+    def run(self, given: str, item: Item, listen: Listener | None = None) -> Made:
+        """Runs once on what `given` names. A failed stage is in the result, and what was made before it beside it."""
+        flow: Iterator[Item] = iter([item])
         measured: list[_Measured] = []
         for ready in self._ready:
             flow = _Measured(ready, flow, listen)
             measured.append(flow)
         error = _drain(flow)
-        if keep is not None:
-            _keep(measured, keep)
-        output = None
-        if error is None:
-            output = measured[-1].output()
-            if out is not None:
-                write(measured[-1].pieces, out)
-                output.path = str(out) if output.kind == "audio" else None
-        return Result(self.pipeline.name, given, output, [one.result() for one in measured if one.begun], error)
+        output = measured[-1].output() if error is None else None
+        stages = [one.result() for one in measured if one.begun]
+        result = Result(self.pipeline.name, given, output, stages, error)
+        return Made(result, [(one.id, one.pieces) for one in measured])
 
 
 def _drain(flow: Iterator[Item]) -> Failure | None:
@@ -208,71 +185,3 @@ class _Measured(Iterator[Item]):
         output = self.output() if self.complete else None
         runner = self.runner
         return StageResult(self.id, runner.route, runner.model, runner.provider, ms, self.told.usage, output)
-
-
-# what comes in, what goes out
-
-
-def read_input(given: str, kind: Kind) -> Item:
-    """A text or a file. Raises UsageError."""
-    path = Path(given) if 0 < len(given) < 4096 and "\0" not in given and "\n" not in given else None
-    try:
-        is_file = path is not None and path.is_file()
-    except OSError:
-        is_file = False
-    if kind == "audio":
-        return _read_audio(given, path if is_file else None)
-    if kind == "image":
-        return Picture(_read_file(given, path if is_file else None, kind))
-    if path is None or not is_file:
-        if not given.strip():
-            raise UsageError("The input is empty.")
-        return given
-    try:
-        if path.stat().st_size > MAX_INPUT:
-            raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8, which this pipeline takes.") from None
-
-
-def _read_audio(given: str, path: Path | None) -> Sound:
-    try:
-        wav = read_wav(_read_file(given, path, "audio"))
-    except InvalidRequest as error:
-        raise UsageError(f"{path}: {error.message}") from None
-    return Sound(wav.format, bytes(wav.samples))
-
-
-def _read_file(given: str, path: Path | None, kind: Kind) -> bytes:
-    if path is None:
-        raise UsageError(f"This pipeline takes {kind}, and there is no file {given[:200]!r}.")
-    if path.stat().st_size > MAX_INPUT:
-        raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
-    return path.read_bytes()
-
-
-def write(pieces: list[Item], path: Path) -> None:
-    """Text, or a WAV file."""
-    sounds = [piece for piece in pieces if isinstance(piece, Sound)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not sounds:
-        text = "".join(piece for piece in pieces if isinstance(piece, str))
-        path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
-        return
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(sounds[0].format.rate)
-        file.writeframes(b"".join(sound.data for sound in sounds))
-    path.write_bytes(made.getvalue())
-
-
-def _keep(measured: list[_Measured], folder: Path) -> None:
-    """`01-hear.txt`, `02-answer.txt`, `03-speak.wav`: also what a stage had made when it failed."""
-    for number, one in enumerate(measured, 1):
-        if one.pieces:
-            ending = "txt" if one.runner.gives == "text" else "wav"
-            name = re.sub(r"[^A-Za-z0-9._-]+", "_", one.id)[:64]
-            write(one.pieces, folder / f"{number:02}-{name}.{ending}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.fakes import openai_wire
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, fin, sse
+from tests.fakes.script import Script, answer, fin, sse, stall
 from tests.unit.pipeline.conftest import content, result, run
 
 from svc.cli import main
@@ -207,15 +209,53 @@ def test_resume_after_a_cut_and_with_other_inputs(gateway: FakeProvider, capsys:
     assert len(Path("out.jsonl").read_text().splitlines()) == 2
 
 
-def test_resume_after_a_kill(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_after_kills(gateway: FakeProvider) -> None:
+    """Twice by kill -9, each time while the first input is at work and others are done: none of these is done again."""
+    Path("p.yaml").write_text(ONE)
+    Path("list.txt").write_text("".join(f"{number}\n" for number in range(8)))
+    command = [sys.executable, "-m", "svc", "run", "p.yaml", "--input-list", "list.txt", "-o", "out.jsonl", "--resume"]
+
+    def killed_when_there_were(requests: int, *scripts: Script) -> None:
+        gateway.forget()
+        gateway.plays(*scripts)
+        with subprocess.Popen([*command, "--jobs", "1"], stderr=subprocess.DEVNULL) as process:
+            gateway.wait(requests, 20)
+            process.kill()
+
+    def done() -> int:
+        return sum(json.loads(line)["error"] is None for line in Path("out.jsonl.part").read_text().splitlines())
+
+    bad = answer(400, openai_wire.error("no", "invalid_request_error"))
+    good = sse(openai_wire.stream())
+    killed_when_there_were(5, bad, good, good, good, stall())
+    assert done() == 3
+    killed_when_there_were(1, stall())
+    assert not Path("out.jsonl").exists()
+    gateway.forget()
+    assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--resume") == 0
+    assert len(gateway.requests) == 8 - 3
+    assert [json.loads(line)["input"] for line in Path("out.jsonl").read_text().splitlines()] == [*"01234567"]
+    assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]
+
+
+def test_a_new_run_forgets_what_was_kept(gateway: FakeProvider) -> None:
     assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
-    lines = Path("out.jsonl").read_text().splitlines()
-    Path("out.jsonl").unlink()
-    Path("out.jsonl.part").write_text(f"{lines[0]}\n")
-    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl", "--resume") == 0
-    assert len(gateway.requests) == 3
-    assert Path("out.jsonl").read_text().splitlines()[0] == lines[0]
-    assert not Path("out.jsonl.part").exists()
+    Path("out.jsonl.kept").write_bytes(Path("out.jsonl").read_bytes())
+    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
+    assert len(gateway.requests) == 4
+    assert not Path("out.jsonl.kept").exists()
+
+
+def test_what_is_kept_of_many(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").write_text("a file")
+    for keep, status in (("kept", 0), ("taken/here", 1)):
+        assert run(TWO, "--input", "a", "--input", "b", "--keep", keep, "--jobs", "2") == status
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["error"] is None for line in lines] == [True, True, False, False]
+    assert "taken" in lines[2]["error"]["message"]
+    kept = sorted(str(path) for path in Path("kept").rglob("*.txt"))
+    assert kept == [f"kept/0000{number}/{name}.txt" for number in (1, 2) for name in ("01-ask", "02-again")]
+    assert Path(kept[0]).read_text() == f"{openai_wire.TEXT}\n"
 
 
 # speech
