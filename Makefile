@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint conformance conformance-lock bench bench-steps faults soak lock clean
+.PHONY: setup run test lint conformance conformance-lock ratchet bench bench-steps faults soak lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -50,6 +50,9 @@ bench-steps: setup ## what each step of the hot path costs
 
 faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page
+
+ratchet: setup ## bench/ratchet.json: calls for each request and piece, modules, memory; the tests hold the gateway to it
+	$(BIN)/python bench/ratchet.py
 
 CONFORMANCE := .conformance
 LOCKS       := tests/conformance/locks

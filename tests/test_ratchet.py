@@ -1,0 +1,21 @@
+"""What is stable about the gateway's cost may not grow by more than a tenth; `make ratchet` writes the limits anew."""
+
+import json
+
+from bench.ratchet import LIMITS, measure, worse
+
+
+def test_nothing_has_become_a_tenth_worse() -> None:
+    limits = json.loads(LIMITS.read_text())
+    found = measure()
+    assert not worse(found, limits), "\n".join(["if that is meant: make ratchet", *worse(found, limits)])
+    assert found.keys() == limits.keys()
+
+
+def test_a_figure_that_grew_is_named() -> None:
+    limits = {"Python calls per request": 100.0, "MB at rest": 40.0}
+    assert worse({"Python calls per request": 110.0, "MB at rest": 30.0}, limits) == []
+    assert worse({"Python calls per request": 111.0}, limits) == [
+        "Python calls per request: 111, at most 110.0 (100 and a tenth)"
+    ]
+    assert worse({"new": 1.0}, limits) == ["new: 1, at most 0.0 (0 and a tenth)"]
