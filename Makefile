@@ -5,12 +5,18 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint conformance conformance-lock ratchet bench bench-steps faults soak lock clean
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faults soak lock clean
 
 run: setup
 	$(BIN)/svc up
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready native
+
+native: $(VENV)/.ready ## the hot path as extension modules, where there is a C compiler
+	@$(BIN)/python native/compile.py || echo "compiling failed: the gateway runs from source, at about half its speed"
+
+pure: $(VENV)/.ready ## back to the plain source
+	@$(BIN)/python native/compile.py clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -25,7 +31,7 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
 	@touch $@
 
-test: $(VENV)/.dev lint
+test: $(VENV)/.dev lint native
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect, Pipe
+from svc.dialects.base import Dialect
+from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
 from svc.wire.chat import Target
 

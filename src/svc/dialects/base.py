@@ -1,4 +1,4 @@
-"""What a dialect is, and the pipes that carry an answer from an upstream to a client. No I/O.
+"""What a dialect is: a wire format, as clients speak it to us and as upstreams speak it with us. No I/O.
 
     client ── head/read_request ──> hub form ── write_request ──> upstream
     client <── write_answer ── hub form <── read_answer ── upstream            (JSON)
@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from svc.dialects.flow import Pipe
 from svc.errors import SvcError
 from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Target, Usage
 
@@ -45,36 +46,6 @@ class Passed(msgspec.Struct, frozen=True):
     usage: Usage | None
     finish: FinishReason
     model: str
-
-
-class Pipe(Protocol):
-    """A stream on its way from the upstream's dialect to the client's.
-
-    `feed` raises SvcError only before `started`; afterwards a failure is in `error` and, in the client's shape, among
-    the bytes returned. After `ended` no more bytes may be fed.
-    """
-
-    started: bool
-    """A first valid event has come: the client's 200 may go out."""
-    ended: bool
-    """Everything for the client has been returned: the end mark, or an error."""
-    finish: FinishReason | None
-    usage: Usage | None
-    error: SvcError | None
-    model: str | None
-    """The model that answered, in the upstream's words."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Bytes from the upstream -> bytes for the client (perhaps none)."""
-
-    def end(self) -> bytes:
-        """The upstream closed its answer: the end mark if it was complete, else an error.
-
-        Never raises; when nothing was `started`, take `error` instead of the bytes.
-        """
-
-    def fail(self, error: SvcError) -> bytes:
-        """Ours broke it off (time-out, reset): the error in the client's shape; nothing once `ended`."""
 
 
 class StreamReader(Protocol):

@@ -1,6 +1,6 @@
-"""What all pipes share: events cut from bytes, honest ends, and errors before and after the start. No dialect's words.
+"""A stream on its way between two dialects: events cut from bytes, honest ends, errors before and after the start.
 
-Flow ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both sides)
+Pipe ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both sides)
      └ pipe.Translation                          (through the hub form)
 """
 
@@ -13,21 +13,26 @@ from svc.wire.chat import FinishReason, Usage
 from svc.wire.sse import Splitter, split
 
 
-class Flow:
-    """The state of a `Pipe`; what to do with events is left to those who inherit."""
+class Pipe:
+    """What to do with events is left to those who inherit. No bytes may be fed after `ended`."""
 
     __slots__ = ("_splitter", "ended", "error", "finish", "model", "started", "usage")
 
     def __init__(self) -> None:
         self.started = False
+        """A first valid event has come: the client's 200 may go out."""
         self.ended = False
+        """Everything for the client has been returned: the end mark, or an error."""
         self.finish: FinishReason | None = None
         self.usage: Usage | None = None
         self.error: SvcError | None = None
+        """Why it failed after it had started."""
         self.model: str | None = None
+        """The model that answered, in the upstream's words."""
         self._splitter = Splitter()
 
     def feed(self, data: bytes) -> bytes:
+        """Bytes from the upstream -> bytes for the client (perhaps none). Raises SvcError before `started` only."""
         if self.ended:
             return b""
         try:
@@ -39,6 +44,10 @@ class Flow:
         return self._pass(block, last=False) if block else b""
 
     def end(self) -> bytes:
+        """The upstream closed its answer: the end mark if it was complete, else an error.
+
+        Never raises; when nothing was `started`, take `error` instead of the bytes.
+        """
         if self.ended:
             return b""
         rest = self._splitter.flush()
@@ -51,6 +60,7 @@ class Flow:
         return out + self._close(rest)
 
     def fail(self, error: SvcError) -> bytes:
+        """Ours broke it off (time-out, reset): the error in the client's shape; nothing once `ended`."""
         if self.ended:
             return b""
         self.ended = True
@@ -92,7 +102,7 @@ class Flow:
         raise NotImplementedError
 
 
-class HandedOn(Flow):
+class HandedOn(Pipe):
     """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
 
     __slots__ = ("_plain", "_template")

@@ -5,9 +5,9 @@ feed ─ Splitter ─ event ─ StreamReader ─ delta ─ StreamWriter ─> byt
 
 from __future__ import annotations
 
-from svc.dialects.base import Dialect, Pipe, StreamReader, StreamWriter
+from svc.dialects.base import Dialect, StreamReader, StreamWriter
 from svc.dialects.failures import cut_short, error_of
-from svc.dialects.flow import Flow
+from svc.dialects.flow import Pipe
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, UsageSeen
 from svc.wire.sse import split
@@ -20,7 +20,7 @@ def open_pipe(upstream: Dialect, client: Dialect, *, include_usage: bool) -> Pip
     return Translation(upstream.reader(), client.writer(include_usage=include_usage))
 
 
-class Translation(Flow):
+class Translation(Pipe):
     """`Pipe` through the hub form."""
 
     __slots__ = ("_reader", "_writer")

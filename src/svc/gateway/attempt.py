@@ -9,13 +9,15 @@ waiting ── 200, event-stream ──> streaming ── the pipe has ended ─
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
-from svc.dialects.base import Dialect, Passed, Pipe
+from svc.dialects.base import Dialect, Passed
+from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
-from svc.gateway.connection import Call
+from svc.gateway.connection import Call, Receiver
 from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.healing.pace import Pace
@@ -43,27 +45,35 @@ class Timeouts(Protocol):
     def idle_timeout(self) -> float: ...
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """Where the pieces of a stream go."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def write(self, data: bytes, end: bool) -> None: ...
 
 
-class Owner(Protocol):
+class AttemptOwner(ABC):
     """The exchange that an attempt is for."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
         """Nothing has gone to the client."""
 
+    @abstractmethod
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
         """A whole answer that is not a stream."""
 
+    @abstractmethod
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         """A piece of a stream that has started: the first one, and the last one, when `pipe.ended`."""
 
 
-class Attempt:
-    """Implements `connection.Receiver` for one call."""
+class Attempt(Receiver):
+    """The receiver of one call."""
 
     __slots__ = (
         "_active",
@@ -92,7 +102,7 @@ class Attempt:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: AttemptOwner,
         offer: Offer,
         client: Dialect,
         timeouts: Timeouts,
@@ -107,7 +117,7 @@ class Attempt:
         self.over = False
         self.sent = 0.0
         """Loop time."""
-        self._owner: Owner | None = owner
+        self._owner: AttemptOwner | None = owner
         self._client = client
         self._timeouts = timeouts
         self._stream = stream
@@ -117,11 +127,11 @@ class Attempt:
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
         self.sink: Sink | None = None
+        """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self.received = 0
         self.first = b""
         self.last = b""
         """Of a stream: its bytes, its first and its last piece. What is owed is guessed from them when it is cut."""
-        """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self._call: Call | None = None
         self._pace: Pace | None = None
         self._paused = False
@@ -361,8 +371,9 @@ class Attempt:
 
 
 class _Drain:
-    first_byte_timeout = DRAIN_SECONDS
-    idle_timeout = DRAIN_SECONDS
+    def __init__(self) -> None:
+        self.first_byte_timeout = DRAIN_SECONDS
+        self.idle_timeout = DRAIN_SECONDS
 
 
 _DRAIN = _Drain()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -21,21 +22,28 @@ MAX_HEAD = 64 * 1024
 """Bytes of an answer's head."""
 
 
-class Receiver(Protocol):
+class Receiver(ABC):
     """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The head; names are lower case, the last of equal names wins."""
 
+    @abstractmethod
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
 
+    @abstractmethod
     def on_end(self) -> None:
         """The answer is whole, as far as HTTP can tell."""
 
+    @abstractmethod
     def on_lost(self, reason: str, *, late: bool) -> None:
         """The connection could not be made (`late`: in time), or broke; `reason` is fit for a log."""
 
+    @abstractmethod
     def on_fault(self) -> None:
         """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
 
@@ -91,11 +99,13 @@ class Call:
             self.connection.transport.resume_reading()
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One socket to an origin. llhttp calls the `on_…` methods while it is fed."""
+class Connection:
+    """One socket to an origin: a BufferedProtocol of asyncio's, by its methods. llhttp calls the `on_…` ones."""
 
+    __deletable__ = ("_feed", "_parser")
     __slots__ = (
         "_body",
+        "_buffer",
         "_call",
         "_delimited",
         "_ended",
@@ -107,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         "_receiver",
         "_reusable",
         "_silent",
+        "_view",
         "idle_since",
         "on_body",
         "origin",
@@ -117,6 +128,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, pool: Pool, origin: Origin) -> None:
         self._pool = pool
+        self._buffer = pool.buffer
+        self._view = pool.view
         self.origin = origin
         self.idle_since = 0.0
         self._body: list[bytes] = []
@@ -172,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pool.opened(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._pool.buffer
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
@@ -180,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._silent = False
         try:
-            self._feed(self._pool.view[:nbytes])
+            self._feed(self._view[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"sent what is not HTTP: {error}")
             return
@@ -191,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
                 body.clear()
                 if receiver is not None:
                     receiver.on_body(data)  # one piece for each read, however many chunks it came in
-            if self._ended and self._call is not None:
+            if self._ended:
                 self._finish()
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
@@ -199,8 +212,21 @@ class Connection(asyncio.BufferedProtocol):
             if receiver is not None:
                 receiver.on_fault()
 
+    def data_received(self, data: bytes) -> None:
+        """For loops that take only its children for a BufferedProtocol: at most a buffer at once."""
+        for start in range(0, len(data), len(self._buffer)):
+            part = data[start : start + len(self._buffer)]
+            self._buffer[: len(part)] = part
+            self.buffer_updated(len(part))
+
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
+
+    def pause_writing(self) -> None:
+        """A request waits for the provider to read it: it is in memory anyway."""
+
+    def resume_writing(self) -> None:
+        """See above."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.closed(self)
@@ -252,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
 
     def _finish(self) -> None:
-        call = self._release()
+        call = self._release()  # None if its last piece made it let go
         if self._reusable and self.usable and not self.transport.get_write_buffer_size():
             self._pool.park(self)
         else:

@@ -22,7 +22,7 @@ from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, S
 from svc.gateway import reply
 from svc.gateway.cold import Cold
 from svc.gateway.credentials import identify, trust
-from svc.gateway.exchange import Exchange
+from svc.gateway.exchange import Client, Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request, is_far_ahead
@@ -37,9 +37,10 @@ HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
 
-class FrontDoor(asyncio.Protocol):
-    """One client connection; also the `Client` of its exchanges. `options` are uvicorn's."""
+class FrontDoor(Client):
+    """One client connection: an asyncio.Protocol by its methods. `options` are uvicorn's."""
 
+    __deletable__ = ("_parser",)
     __slots__ = (
         "_busy",
         "_chunked",

@@ -14,19 +14,21 @@ from __future__ import annotations
 import logging
 import re
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from svc.dialects.base import Dialect, Head, Passed, Pipe
+from svc.dialects.base import Dialect, Head, Passed
+from svc.dialects.flow import Pipe
 from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
-from svc.gateway.attempt import Attempt
+from svc.gateway.attempt import Attempt, Sink
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.limits import Lease
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.router import shown
-from svc.gateway.tries import Tries
+from svc.gateway.tries import Tries, TriesOwner
 from svc.security import Key
 from svc.wire.chat import Usage
 
@@ -39,20 +41,21 @@ _ENDPOINTS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
-class Client(Protocol):
+class Client(Sink):
     """The connection to the client, as an exchange sees it."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def answer(self, status: int, headers: str, body: bytes) -> None:
         """A whole answer; `headers` are lines that each end in CRLF."""
 
+    @abstractmethod
     def begin(self, headers: str) -> None:
         """The head of a stream with status 200."""
 
-    def write(self, data: bytes, end: bool) -> None:
-        """A piece of a stream, which ends with it if `end`."""
 
-
-class Exchange:
+class Exchange(TriesOwner):
     """Owns the tries of one request; `client` is told the outcome exactly once."""
 
     __slots__ = (
@@ -173,7 +176,7 @@ class Exchange:
         else:
             self._refuse(failure.error)
 
-    # tries.Owner
+    # TriesOwner
 
     def failed(self, error: SvcError) -> None:
         self._refuse(error)

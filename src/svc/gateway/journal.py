@@ -51,14 +51,10 @@ class Journal:
     def open(self) -> None:
         """Begins a file; raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        while True:
+        file = -1
+        while file < 0:
             path = self._folder / f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}"
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(file).st_nlink:  # nobody took it for a dead one's in between
-                    break
-            os.close(file)
+            file = _claim(path)
         previous, self._file, self._size, self.path = self._file, file, 0, path
         if previous >= 0:
             os.close(previous)
@@ -145,3 +141,14 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _claim(path: Path) -> int:
+    """A new file, locked by us; -1 if an intake has taken it for a dead one's in between. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file).st_nlink:
+            return file
+    os.close(file)
+    return -1

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from svc.dialects.base import Built, Dialect, Head, Passed, Pipe
+from svc.dialects.base import Built, Dialect, Head, Passed
+from svc.dialects.flow import Pipe
 from svc.dialects.resuming import Resumable, resumable
 from svc.errors import SvcError
-from svc.gateway.attempt import Attempt
+from svc.gateway.attempt import Attempt, AttemptOwner
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
 from svc.gateway.providers import Offer
 from svc.wire.chat import ChatRequest
@@ -29,29 +31,36 @@ if TYPE_CHECKING:
 log = logging.getLogger("svc.gateway")
 
 
-class Owner(Protocol):
+class TriesOwner(ABC):
     """The exchange that the tries are for."""
+
+    __slots__ = ()
 
     request_id: str
 
+    @abstractmethod
     def answered(self, passed: Passed) -> None:
         """A whole answer that is not a stream."""
 
+    @abstractmethod
     def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         """A piece of a stream: the first one, and the last one, when `pipe.ended`."""
 
+    @abstractmethod
     def said(self, data: bytes) -> None:
         """The last piece of an attempt at a stream that goes on elsewhere; perhaps nothing."""
 
+    @abstractmethod
     def failed(self, error: SvcError) -> None:
         """Nothing is left to try."""
 
+    @abstractmethod
     def guarded(self, step: Callable[[], None]) -> None:
         """Runs a step whose errors are answered."""
 
 
-class Tries:
-    """Implements `attempt.Owner`. `count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
+class Tries(AttemptOwner):
+    """`count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
 
     __slots__ = (
         "_broken",
@@ -81,7 +90,7 @@ class Tries:
     )
 
     def __init__(
-        self, owner: Owner, plane: Plane, dialect: Dialect, head: Head, raw: bytes, chain: tuple[Offer, ...]
+        self, owner: TriesOwner, plane: Plane, dialect: Dialect, head: Head, raw: bytes, chain: tuple[Offer, ...]
     ) -> None:
         self._owner = owner
         self._plane = plane
@@ -256,7 +265,7 @@ class Tries:
         else:  # not to be tried once more
             self._chain = self._chain[: self._rival_index] + self._chain[self._rival_index + 1 :]
 
-    # attempt.Owner
+    # AttemptOwner
 
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
         plane, now = self._plane, self._plane.now()

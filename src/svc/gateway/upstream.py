@@ -62,7 +62,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(self, origin),
+                    lambda: Connection(self, origin),  # type: ignore[type-var]
                     origin.host,
                     origin.port,
                     ssl=self._tls_context() if origin.tls else None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from svc.dialects.base import Pipe
+from svc.dialects.flow import Pipe
 from svc.dialects.openai import dialect
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
 

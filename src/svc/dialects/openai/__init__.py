@@ -8,8 +8,9 @@ stream     an upstream's stream, put right on its way; reader, writer: from and 
 
 from __future__ import annotations
 
-from svc.dialects.base import Built, Dialect, Head, Passed, Pipe, StreamReader, StreamWriter
+from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter
 from svc.dialects.failures import find_message
+from svc.dialects.flow import Pipe
 from svc.dialects.openai.answer import pass_answer
 from svc.dialects.openai.head import read_head
 from svc.dialects.openai.incoming import read_request

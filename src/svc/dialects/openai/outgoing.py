@@ -127,8 +127,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    function |= {"strict": tool.strict}  # type: ignore[dict-item]
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    function |= {"parameters": tool.parameters, "strict": tool.strict}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 

@@ -1,0 +1,97 @@
+"""Compiles the hot path with mypyc, in place: the same source, as extension modules. `make native`, `make pure`.
+
+Without a C compiler or Python's headers nothing is done, and the gateway runs from source: slower, otherwise the same.
+A compiled module is used as long as it is there: `check` tells whether a source has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from mypyc.build import mypycify
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+BUILD = ROOT / "build" / "native"
+STAMP = BUILD / "sha256"
+LISTED = Path(__file__).with_name("modules.txt")
+OPTIONS = (
+    *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(BUILD / "types")),
+    *("--ignore-missing-imports", "--no-warn-unused-ignores"),
+)
+
+
+def sources() -> list[Path]:
+    """The modules listed; not those with structs of msgspec's, which reads annotations that compiling changes."""
+    lines = [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
+    found = {path for line in lines for path in (SOURCE / "svc").glob(line)}
+    return sorted(path for path in found if "(msgspec.Struct" not in path.read_text())
+
+
+def digest() -> str:
+    """Of all that decides what is compiled."""
+    sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()}".encode())
+    for path in (Path(__file__), LISTED, *sources()):
+        sha.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return sha.hexdigest()
+
+
+def compiled() -> list[Path]:
+    """What compiling has left beside the sources."""
+    return [*SOURCE.glob("*__mypyc*.so"), *SOURCE.glob("svc/**/*.so")]
+
+
+def current() -> bool:
+    """The compiled modules are those of the present sources."""
+    return STAMP.exists() and STAMP.read_text() == digest() and len(compiled()) == len(sources()) + 1
+
+
+def clean() -> None:
+    """Back to the plain source."""
+    for path in compiled():
+        path.unlink()
+    STAMP.unlink(missing_ok=True)
+
+
+def can_compile() -> bool:
+    """There is a C compiler, and there are Python's headers."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    return shutil.which(compiler) is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
+
+
+def build() -> None:
+    """Compiles; raises SystemExit when that fails."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    os.chdir(SOURCE)  # modules are named by their paths
+    names = [str(path.relative_to(SOURCE)) for path in sources()]
+    modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
+    folders = ["--build-base", str(BUILD), "--build-lib", str(BUILD / "lib")]
+    arguments = ["--quiet", "build", *folders, "build_ext", "--inplace", "--build-temp", str(BUILD)]
+    setup(name="svc-native", packages=[], ext_modules=modules, script_args=arguments)
+    STAMP.write_text(digest())
+
+
+def main() -> int:
+    """`clean`, `check` (1 if compiled modules are not current), or nothing: compiles what is not current."""
+    if sys.argv[1:] == ["clean"]:
+        clean()
+    elif sys.argv[1:] == ["check"]:
+        return int(bool(compiled()) and not current())
+    elif not can_compile():
+        clean()
+        print("no C compiler, or no Python headers: the gateway runs from source, at about half its speed")
+    elif not current():
+        clean()
+        print("compiling the gateway's hot path; this takes a minute")
+        build()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
