@@ -2,8 +2,9 @@
 
     python -m tests.soak.registry_kill --kills 1000 --entries 60000
 
-Each round forks two publishers that write small bundles to one folder, kills both with SIGKILL after a random time, and
-opens the folder again. What a publisher has acknowledged went through a pipe.
+Each round forks publishers that write small bundles to one folder, kills all of them with SIGKILL after a random time,
+and opens the folder again. What a publisher has acknowledged went through a pipe. Most are killed while they publish,
+some while they open the folder. In the end everything that was ever acknowledged is looked at once more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from svc.stores.bundles.base import Draft
 from svc.stores.bundles.folder import FolderStore
 from svc.wire.bundle import Entry
 
+READY = b"ready"
+
 
 def bundle(model_id: str, version: str) -> bytes:
     buffer = io.BytesIO()
@@ -37,8 +40,16 @@ def bundle(model_id: str, version: str) -> bytes:
     return buffer.getvalue()
 
 
+PUBLISHERS = 4
+OPENING = 0.2
+"""The share of rounds whose publishers may be killed before they have opened the folder."""
+SECONDS = 0.4
+"""A publisher lives so long at most."""
+
+
 def publish_forever(root: Path, pipe: int, prefix: str) -> None:
     store = FolderStore(root)
+    os.write(pipe, READY + b"\n")
     number = 0
     while True:
         number += 1
@@ -59,28 +70,55 @@ def fork_publisher(root: Path, pipe: int, prefix: str) -> int:
     return pid
 
 
-def drain(pipe: int) -> dict[str, str]:
-    data = b""
-    while select.select([pipe], [], [], 0)[0] and (piece := os.read(pipe, 1 << 20)):
-        data += piece
-    return dict(line.split() for line in data.decode().splitlines())
+class Pipe:
+    """What the publishers of a round say."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        self._data = b""
+
+    def _take(self, seconds: float) -> bool:
+        if select.select([self.reading], [], [], seconds)[0]:
+            self._data += os.read(self.reading, 1 << 20)
+            return True
+        return False
+
+    def read_for(self, seconds: float) -> None:
+        """A pipe that nobody reads would stop them."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._take(left)
+
+    def wait_until_ready(self, count: int) -> None:
+        deadline = time.monotonic() + 120
+        while self._data.count(READY) < count:
+            assert time.monotonic() < deadline, "a publisher did not open the folder"
+            self._take(1)
+
+    def close(self) -> dict[str, str]:
+        """What was acknowledged: the hash of every key."""
+        while self._take(0):
+            pass
+        os.close(self.reading)
+        os.close(self.writing)
+        lines = self._data.decode().splitlines()
+        return dict(line.split() for line in lines if line != READY.decode())
 
 
-def check(root: Path, acknowledged: dict[str, str]) -> int:
-    """Opens the folder and looks at everything that the round could have touched; gives the number of records."""
+def check(root: Path, prefix: str, acknowledged: dict[str, str]) -> None:
+    """Opens the folder and looks at everything whose model is called so."""
     with FolderStore(root) as store:
         entries = {entry.key: entry for entry in store.entries()}
         index = json.loads((root / "index.json").read_text())
         assert set(index) == set(entries), "index.json does not follow the records"
         for key, sha256 in acknowledged.items():
             assert entries[key].sha256 == sha256, f"{key} is lost"
-        fresh = [entry for entry in entries.values() if entry.model_id.startswith("round")]
+        fresh = [entry for entry in entries.values() if entry.model_id.startswith(prefix)]
         for entry in fresh:
             assert sha256_of(store.path(entry)) == entry.sha256, f"{entry.key} is torn"
-        assert len(list(root.glob("round*/*/*/*.xyb"))) == len(fresh), "a file has no record"
+        assert len(list(root.glob(f"{prefix}*/*/*/*.xyb"))) == len(fresh), "a file has no record"
         for name in ("uploads", "unpacking", "aside"):
             assert not list((root / ".registry" / name).iterdir()), f"litter in {name}"
-        return len(entries)
 
 
 def fill(root: Path, count: int) -> None:
@@ -100,30 +138,25 @@ def fill(root: Path, count: int) -> None:
         )
 
 
-def soak(root: Path, kills: int, entries: int, seed: int, longest: float = 0.25) -> int:
+def soak(root: Path, kills: int, entries: int, seed: int) -> int:
     """Gives the number of acknowledged publishes."""
-    chance, total = random.Random(seed), 0
+    chance, total = random.Random(seed), {}
     fill(root, entries)
-    for number in range(0, kills, 2):
-        reading, writing = os.pipe()
-        pids = [fork_publisher(root, writing, f"round{number + each}") for each in range(2)]
-        time.sleep(chance.uniform(0.005, longest))
+    for number in range(0, kills, PUBLISHERS):
+        pipe, prefix = Pipe(), f"round{number}-"
+        pids = [fork_publisher(root, pipe.writing, f"{prefix}{each}") for each in range(PUBLISHERS)]
+        if chance.random() >= OPENING:
+            pipe.wait_until_ready(PUBLISHERS)
+        pipe.read_for(chance.uniform(0.0, SECONDS))
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:
             os.waitpid(pid, 0)
-        acknowledged = drain(reading)
-        os.close(reading)
-        os.close(writing)
-        total += len(acknowledged)
-        check(root, acknowledged)
-        with FolderStore(root) as store:  # so that later rounds do not look at it again
-            for entry in store.entries():
-                if entry.model_id.startswith("round"):
-                    store.records.remove(entry.key)
-        for folder in root.glob("round*"):
-            shutil.rmtree(folder)
-    return total
+        acknowledged = pipe.close()
+        check(root, prefix, acknowledged)
+        total |= acknowledged
+    check(root, "round", total)
+    return len(total)
 
 
 def main() -> None:
@@ -134,9 +167,8 @@ def main() -> None:
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="svc-soak-"))
     began = time.monotonic()
-    longest = 0.25 + args.entries / 100_000
     try:
-        total = soak(root, args.kills, args.entries, args.seed, longest)
+        total = soak(root, args.kills, args.entries, args.seed)
     finally:
         shutil.rmtree(root)
     sys.stdout.write(

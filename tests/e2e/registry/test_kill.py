@@ -11,7 +11,7 @@ from .conftest import make_bundle, until
 
 
 def test_publishers_that_are_killed_at_any_moment_lose_and_tear_nothing(tmp_path):
-    assert soak(tmp_path, kills=40, entries=50, seed=random.randrange(10**6)) > 0
+    assert soak(tmp_path, kills=40, entries=50, seed=random.randrange(10**6)) > 40
 
 
 def test_a_server_killed_in_an_upload_leaves_nothing(machine, tmp_path):
