@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 PULL = """
-import resource, sys, time
+import os, resource, sys, time
 from pathlib import Path
 from svc.bundles.remote import Remote
 from svc.bundles.download import HttpSource
@@ -29,27 +29,30 @@ url, root, unpack = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "unpack"
 remote = Remote(url)
 entry = remote.index("big")[0]
 with FolderStore(root) as store:
-    began = time.perf_counter()
-    fetch_into(store, entry, HttpSource(remote), unpack=unpack)
-    print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    began, used = time.perf_counter(), time.process_time()
+    fetched = (lambda kept: store.unpack(kept, trusted=True)) if unpack else (lambda kept: None)
+    fetch_into(store, entry, HttpSource(remote), fetched=fetched)
+    took, used = time.perf_counter() - began, time.process_time() - used
+    print(took, used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-def raw(size: int) -> float:
-    """Bytes per second of sha256 alone."""
+def raw(size: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds, of sha256 alone."""
     block = os.urandom(1 << 20)
-    digest, began = hashlib.sha256(), time.perf_counter()
+    digest, began, used = hashlib.sha256(), time.perf_counter(), time.process_time()
     for _ in range(size >> 20):
         digest.update(block)
-    return size / (time.perf_counter() - began)
+    return time.perf_counter() - began, time.process_time() - used
 
 
-def pull(url: str, folder: Path, how: str) -> tuple[float, float]:
+def pull(url: str, folder: Path, how: str) -> tuple[float, float, float]:
+    """Seconds, CPU seconds, and MiB at the peak."""
     root = folder / "client"
     done = subprocess.run([sys.executable, "-c", PULL, url, str(root), how], capture_output=True, text=True, check=True)
     shutil.rmtree(root)
-    seconds, memory = done.stdout.split()
-    return float(seconds), float(memory)
+    seconds, used, memory = done.stdout.split()
+    return float(seconds), float(used), float(memory)
 
 
 def main() -> None:
@@ -77,13 +80,15 @@ def main() -> None:
         assert server.stdout is not None
         url = server.stdout.readline().split()[-1]
         rows = [(raw(size), pull(url, folder, "keep"), pull(url, folder, "unpack")) for _ in range(args.rounds)]
-        speeds = [size / plain[0] / speed for speed, plain, _ in rows]
+        speeds = [alone[0] / plain[0] for alone, plain, _ in rows]
+        costs = [alone[1] / plain[1] for alone, plain, _ in rows]
         extraction = [unpacked[0] / plain[0] for _, plain, unpacked in rows]
-        memory = max(plain[1] for _, plain, _ in rows)
-        print(f"raw sha256 {statistics.median(row[0] for row in rows) / 1e6:.0f} MB/s")
+        memory = max(plain[2] for _, plain, _ in rows)
+        print(f"raw sha256 {size / 1e6 / statistics.median(alone[0] for alone, _, _ in rows):.0f} MB/s")
         print(
             f"download, hash, write: {statistics.median(speeds):.2f} of it (>= 0.55; {min(speeds):.2f}-{max(speeds):.2f})"
         )
+        print(f"of its CPU: {statistics.median(costs):.2f} ({min(costs):.2f}-{max(costs):.2f})")
         print(f"with extraction: {statistics.median(extraction):.2f} times as long (<= 2)")
         print(f"memory: {memory:.0f} MiB (<= 64)")
     finally:

@@ -133,7 +133,7 @@ def serve_registry(
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
     try:
-        environ = settings.environ if root is None else {}  # a root that is named is meant
+        environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
         with _exit_quietly(), found as store, asyncio.Runner() as runner:
             above = _pull_through(upstream, store, settings) if upstream else None

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import msgspec
 
 from svc.bundles import metadata
-from svc.errors import InvalidBundle
+from svc.errors import InvalidBundle, UsageError
 
 BLOCK = 1 << 20
 
@@ -25,6 +25,16 @@ class Limits(msgspec.Struct, frozen=True):
     ratio: float = 100.0
     free: int = 16 << 20
     members: int = 100_000
+
+
+def limits_of(environ: Mapping[str, str]) -> Limits:
+    """The limits, with what `SVC_BUNDLE_MAX_BYTES` and `SVC_BUNDLE_MAX_RATIO` say instead. Raises UsageError."""
+    total, ratio = environ.get("SVC_BUNDLE_MAX_BYTES"), environ.get("SVC_BUNDLE_MAX_RATIO")
+    try:
+        changed = ({"total": int(total)} if total else {}) | ({"ratio": float(ratio)} if ratio else {})
+    except ValueError:
+        raise UsageError("SVC_BUNDLE_MAX_BYTES is a number of bytes, SVC_BUNDLE_MAX_RATIO a number.") from None
+    return msgspec.structs.replace(Limits(), **changed)
 
 
 class Archive(Protocol):

@@ -66,7 +66,7 @@ def resolve(text: str, options: Options) -> Bundle:
     """
     reference = parse(text)
     try:
-        store = FolderStore(options.root)
+        store = FolderStore(options.root, options.limits)
     except OSError:  # it may be read only: what is unpacked there can still be used
         return _read_only(reference, options)
     with store:
@@ -74,11 +74,11 @@ def resolve(text: str, options: Options) -> Bundle:
         platforms = fallbacks(options.platform)
         entry = choose(reference, local, platforms)
         if entry is not None and entry.version == reference.version and _is_here(store, entry):
-            return _load(store.unpack(entry, limits=options.limits), entry)
+            return _load(store.unpack(entry), entry)
         found = _look_further(reference, store, local, platforms, options)
         if isinstance(found, Bundle):
             return found
-        return _load(store.unpack(found, limits=options.limits), found)
+        return _load(store.unpack(found), found)
 
 
 def _is_here(store: FolderStore, entry: Entry) -> bool:
@@ -199,17 +199,17 @@ class FolderSource:
 def copy(store: BundleStore, entry: Entry, options: Options) -> Entry:
     """Downloads into the store, to stay; one process does, the others wait. Leaves nothing of a hostile bundle."""
     source = _checked_source(store, entry, options)
-    return fetch_into(store, entry, source, durable=True, limits=options.limits, report=options.report)
+    return fetch_into(store, entry, source, durable=True, report=options.report)
 
 
 def _fetch(store: FolderStore, entry: Entry, options: Options) -> Entry:
     """Downloads and unpacks, for use here."""
 
     def unpack(kept: Entry) -> None:
-        store.unpack(kept, trusted=True, limits=options.limits)
+        store.unpack(kept, trusted=True)
 
     source = _checked_source(store, entry, options)
-    return fetch_into(store, entry, source, limits=options.limits, report=options.report, fetched=unpack)
+    return fetch_into(store, entry, source, report=options.report, fetched=unpack)
 
 
 def _checked_source(store: BundleStore, entry: Entry, options: Options) -> Source:

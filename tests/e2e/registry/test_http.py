@@ -74,6 +74,47 @@ def test_heads_and_conditions(place):
     assert ask(server, "GET", path, range="bytes=0-1", if_range='"x"')[0].status == 200
 
 
+@pytest.mark.parametrize("name", ["big", "small"])
+def test_ranges_of_every_kind(place, name):
+    server, data, _ = place
+    path, whole = f"/bundles/{name}/1.0/any/{name}.xyb", data[name]
+    size, tag = len(whole), ask(server, "HEAD", path)[0].headers["etag"]
+    for asked, expected in (
+        ("0-0", whole[:1]),
+        ("-5", whole[-5:]),
+        (f"-{size + 9}", whole),
+        (f"{size - 3}-", whole[-3:]),
+    ):
+        answer, body = ask(server, "GET", path, range=f"bytes={asked}")
+        assert (answer.status, body) == (206, expected), asked
+        start = size - len(expected) if asked != "0-0" else 0
+        assert answer.headers["content-range"] == f"bytes {start}-{start + len(expected) - 1}/{size}"
+        assert answer.headers["etag"] == tag
+    for asked in (f"{size}-", f"{size + 7}-{size + 9}", "-0"):
+        answer, body = ask(server, "GET", path, range=f"bytes={asked}")
+        assert (answer.status, body, answer.headers["content-range"]) == (416, b"", f"bytes */{size}")
+    for asked in ("bytes=0-1,5-6", "bytes=5-2", "lines=0-1", "bytes=-", "bytes=a-b"):
+        answer, body = ask(server, "GET", path, range=asked)
+        assert (answer.status, body) == (200, whole), asked
+
+
+def test_if_range_is_exact(place):
+    server, data, _ = place
+    path = "/bundles/big/1.0/any/big.xyb"
+    tag = ask(server, "HEAD", path)[0].headers["etag"]
+    answer, body = ask(server, "GET", path, range="bytes=7-9", if_range=tag)
+    assert (answer.status, body) == (206, data["big"][7:10])
+    for other in (f"W/{tag}", tag.strip('"'), tag[:-2] + '"', '"x"', "Sat, 21 Nov 2099 08:00:00 GMT"):
+        answer, body = ask(server, "GET", path, range="bytes=7-9", if_range=other)
+        assert (answer.status, body) == (200, data["big"]), other
+    for tags in (tag, f'"x", {tag}', f"W/{tag}", "*"):
+        assert ask(server, "GET", path, if_none_match=tags)[0].status == 304, tags
+        assert ask(server, "HEAD", path, if_none_match=tags)[0].status == 304, tags
+    assert ask(server, "GET", path, if_none_match='"x"')[0].status == 200
+    answer, body = ask(server, "HEAD", path, range="bytes=7-9")
+    assert (answer.status, answer.headers["content-length"], body) == (200, str(len(data["big"])), b"")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -104,7 +145,12 @@ def test_index(place):
     assert json.loads(gzip.decompress(small)) == index
     assert packed.headers["etag"] != answer.headers["etag"]
     assert ask(server, "GET", "/index", if_none_match=packed.headers["etag"])[0].status == 304
+    one, _ = ask(server, "GET", "/index/big")
     assert list(json.loads(ask(server, "GET", "/index/big")[1])) == ["big/1.0/any"]
+    assert ask(server, "GET", "/index/big", if_none_match=one.headers["etag"])[0].status == 304
+    assert ask(server, "GET", "/index", if_none_match=one.headers["etag"])[0].status == 200
+    packed, small = ask(server, "GET", "/index/big", accept_encoding="gzip")
+    assert list(json.loads(gzip.decompress(small))) == ["big/1.0/any"]
 
 
 def test_puts(place, tmp_path):

@@ -1,13 +1,17 @@
 """Resolving, with the real command against real servers."""
 
+import contextlib
 import json
 import os
+import pty
 import random
+import socket
+import subprocess
 import zipfile
 
 import pytest
 
-from .conftest import make_bundle, until
+from .conftest import SVC, make_bundle, until
 from .throttle import Throttle
 
 
@@ -28,6 +32,50 @@ def test_another_machine_resolves_over_http_and_then_needs_no_network(served, ma
     offline = two.run("registry", "pull", "m", "--registry", served.url)
     assert "cannot be reached" in offline.stderr
     assert "m/1.0/any" in json.loads((two.root / "index.json").read_text())
+
+
+def test_offline_nothing_is_asked_of_the_network(served, machine):
+    """Not even a connection: one that is made is seen."""
+    two = machine("two")
+    two.run("registry", "pull", "m@1.0", "--registry", served.url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        two.run("registry", "pull", "m@1.0", "--registry", url)
+        (two.root / "m/1.0/any/content/w.bin").unlink()
+        two.run("registry", "pull", "m@1.0", "--registry", url)
+        assert (two.root / "m/1.0/any/content/w.bin").read_bytes() == b"weights", "it was not unpacked again"
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(served, machine):
+    two = machine("two")
+    assert two.run("registry", "pull", "m@1.0", "--registry", served.url).stderr == ""
+    terminal, end = pty.openpty()
+    three = machine("three")
+    command = [*SVC, "registry", "pull", "m@1.0", "--registry", served.url]
+    with subprocess.Popen(command, env=three.environ, stdout=subprocess.PIPE, stderr=end) as process:
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(terminal, 1 << 16):
+                shown += piece
+        assert process.wait(20) == 0
+    os.close(terminal)
+    assert b"pulling m@1.0 [" in shown
+    assert "█" in shown.decode()
+
+
+def test_limits_are_configured(served, machine, tmp_path):
+    path = make_bundle(tmp_path / "z.xyb", "zeros", "1", data=bytes(1 << 20))
+    one = machine("limited", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_KEYS="k1", SVC_BUNDLE_MAX_BYTES="1000")
+    assert "1000 are allowed" in one.run("registry", "add", path, check=1).stderr
+    assert "1000 are allowed" in one.run("registry", "push", path, "--registry", one.serve().url, check=1).stderr
+    one.run("registry", "push", path, "--registry", served.url, SVC_BUNDLE_MAX_BYTES="")
+    assert "1000 are allowed" in one.run("registry", "pull", "zeros@1", "--registry", served.url, check=1).stderr
+    assert not (one.root / "zeros").exists()
+    one.run("registry", "pull", "zeros@1", "--registry", served.url, check=2, SVC_BUNDLE_MAX_BYTES="much")
 
 
 def test_what_fails_says_so_in_one_line(served, machine):
@@ -165,6 +213,23 @@ def test_signatures(served, machine, tmp_path):
     assert "no key that is trusted" in three.run("registry", "pull", "m@3.0", check=1, SVC_TRUSTED_KEYS=stranger).stderr
     assert "not signed" in three.run("registry", "pull", "m@1.0", check=1, SVC_TRUSTED_KEYS=key).stderr
     assert not (three.root / "m").exists()
+
+
+def test_a_mirror_that_was_killed_goes_on(machine, tmp_path):
+    one = machine()
+    for name in ("a", "b"):
+        one.run("registry", "add", make_bundle(tmp_path / f"{name}.xyb", name, "1", data=os.urandom(8 << 20)))
+    throttle = Throttle(one.serve().port, 24 << 20)
+    two, url = machine("two"), f"http://127.0.0.1:{throttle.port}"
+    first = two.start("registry", "mirror", url)
+    until(lambda: list(two.root.glob("*/1/any/*.xyb")) and list(two.root.glob(".registry/downloads/*.part")))
+    first.kill()
+    first.wait(10)
+    said = json.loads(two.run("registry", "mirror", url, "--json").stdout)
+    assert (len(said["present"]), len(said["fetched"]), said["failed"]) == (1, 1, [])
+    assert throttle.sent < 1.5 * (16 << 20)
+    assert two.run("registry", "verify").stdout.count("ok") == 2
+    throttle.close()
 
 
 def test_mirror(served, machine, tmp_path):

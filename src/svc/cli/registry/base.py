@@ -14,6 +14,7 @@ import msgspec
 
 from svc import plugins
 from svc.bundles import oci
+from svc.bundles.archive import limits_of
 from svc.bundles.digest import sha256_of
 from svc.bundles.download import Report
 from svc.bundles.platform import fallbacks
@@ -49,7 +50,7 @@ def root_of(args: argparse.Namespace) -> Path:
 
 def open_store(args: argparse.Namespace) -> contextlib.AbstractContextManager[BundleStore]:
     """The registry that a server here would serve: the folder that is named, else what `SVC_BLOB_URL` names."""
-    return choosing.open_store(root_of(args), {} if args.root else os.environ)
+    return choosing.open_store(root_of(args), os.environ | ({"SVC_BLOB_URL": ""} if args.root else {}))
 
 
 def key_for_writing() -> str | None:
@@ -86,6 +87,7 @@ def options(args: argparse.Namespace, report: Report | None) -> Options:
         key=key_for_writing(),
         platform=getattr(args, "platform", None),
         trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
+        limits=limits_of(os.environ),
         report=report,
         warn=warn,
     )

@@ -43,7 +43,7 @@ def _pull_oci(args: argparse.Namespace, options: Options) -> Bundle:
     registry = base.oci_registry(oci.parse(args.reference))
     entry = oci.entry_of(registry.manifest()[0])
     check_trust(entry, options.trusted_keys)
-    with FolderStore(options.root) as store:
+    with FolderStore(options.root, options.limits) as store:
         known = store.find(entry.key)
         if known is not None and known.sha256 != entry.sha256:
             raise AlreadyExists(f"{entry.key} is here already, with other bytes than {args.reference} has.")

@@ -59,6 +59,9 @@ class BundleStore(Protocol):
     state: Path
     """A folder of this machine, for what is under way: `uploads`, `downloads`, `locks`."""
 
+    limits: Limits
+    """What its bundles may unpack to."""
+
     @property
     def on_disk(self) -> bool:
         """Whether bundles are files of this machine, which `file` gives."""
@@ -136,7 +139,7 @@ class BundleStore(Protocol):
         ...
 
 
-def check_bundle(path: Path, draft: Draft, limits: Limits | None = None) -> Metadata:
+def check_bundle(path: Path, draft: Draft, limits: Limits) -> Metadata:
     """Whether the file is a whole bundle of that name. Raises InvalidBundle."""
     with open_archive(path, limits) as archive:
         about = metadata_of(archive)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from svc import plugins
+from svc.bundles.archive import limits_of
 from svc.errors import UsageError
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.folder import FolderStore
@@ -18,7 +19,7 @@ def open_store(
     """The store; `folder` is the local registry, where uploads to a bucket wait too. Raises UsageError."""
     scheme, _, rest = (environ.get("SVC_BLOB_URL") or f"file://{folder}").partition("://")
     if scheme == "file":
-        return FolderStore(Path(rest))
+        return FolderStore(Path(rest), limits_of(environ))
     if scheme != "s3":
         raise UsageError("SVC_BLOB_URL begins with file:// or s3://.")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from svc.bundles.archive import Limits, metadata_of
+from svc.bundles.archive import metadata_of
 from svc.bundles.download import Report, Source, download, forget
 from svc.bundles.opening import open_archive
 from svc.errors import InvalidBundle
@@ -22,7 +22,6 @@ def fetch_into(
     source: Source,
     *,
     durable: bool = False,
-    limits: Limits | None = None,
     report: Report | None = None,
     fetched: Callable[[Entry], object] = lambda _: None,
 ) -> Entry:
@@ -41,7 +40,7 @@ def fetch_into(
             return known
         part, digest = download(entry, source, folder, name, report)
         try:
-            with open_archive(part, limits) as archive:
+            with open_archive(part, store.limits) as archive:
                 about = metadata_of(archive)
             if (about.model_id, about.version) != (entry.model_id, entry.version):
                 raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")

@@ -41,7 +41,8 @@ class FolderStore:
 
     on_disk = True
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
         self.root = root.expanduser().absolute()
         self.state = self.root / ".registry"
         for name in ("uploads", "locks", "downloads", "unpacking", "aside"):
@@ -90,7 +91,7 @@ class FolderStore:
             known = self._same(draft.key, spool.sha256)
             if known is not None and self.is_whole(known):
                 return known, False
-            check_bundle(spool.path, draft)
+            check_bundle(spool.path, draft, self.limits)
             with room():
                 return self._keep(spool, draft)
         finally:
@@ -204,9 +205,9 @@ class FolderStore:
         """Where the bundle lies unpacked, once it is."""
         return self.root / entry.key / "content"
 
-    def unpack(self, entry: Entry, *, trusted: bool = False, limits: Limits | None = None) -> Path:
+    def unpack(self, entry: Entry, *, trusted: bool = False) -> Path:
         """Unpacks it unless it is; `trusted`: its hash has just been checked. Raises InvalidBundle."""
-        return unpack(self, entry, trusted=trusted, limits=limits)
+        return unpack(self, entry, trusted=trusted)
 
     def verify(self, *, repair: bool = False) -> Iterator[Finding]:
         return tidy.verify(self, repair=repair)

@@ -29,6 +29,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import S3Store
 
+from svc.bundles.archive import limits_of
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
 from svc.stores.bundles.base import Draft, Finding, check_bundle
 from svc.stores.bundles.spool import Finished, Spool
@@ -51,6 +52,7 @@ class BucketStore:
     on_disk = False
 
     def __init__(self, url: str, state: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
+        self.limits = limits_of(environ)
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
             raise UsageError(f"{url!r} is no address of a bucket: s3://BUCKET/PREFIX is.")
@@ -204,7 +206,7 @@ class BucketStore:
             known = self._same(draft.key, spool.sha256)
             if known is not None and self.is_whole(known):
                 return known, False
-            check_bundle(spool.path, draft)
+            check_bundle(spool.path, draft, self.limits)
             entry = known or _entry(draft, spool, created)
             obstore.put(self.bucket, entry.path, spool.path)
             if not self.is_whole(entry):

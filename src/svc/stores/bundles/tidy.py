@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from svc.bundles.archive import Limits
 from svc.bundles.digest import sha256_of
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, SvcError
@@ -31,6 +32,7 @@ class Folder(Protocol):
 
     root: Path
     state: Path
+    limits: Limits
     records: Records
     projection: Projection
 
@@ -165,7 +167,7 @@ def _offer(store: Folder, path: Path, repair: bool) -> Finding:
     model_id, version, target = path.relative_to(store.root).parts[:3]
     draft = Draft(model_id, version, target)
     try:
-        check_bundle(path, draft)
+        check_bundle(path, draft, store.limits)
         if not repair:
             return Finding(draft.key, "unlisted", f"{path} is sound; add it with: svc registry verify --repair")
         entry = Entry(

@@ -34,26 +34,27 @@ class Folder(Protocol):
     """What is asked of the store."""
 
     state: Path
+    limits: Limits
 
     def path(self, entry: Entry) -> Path: ...
     def content(self, entry: Entry) -> Path: ...
 
 
-def unpack(store: Folder, entry: Entry, *, trusted: bool, limits: Limits | None) -> Path:
+def unpack(store: Folder, entry: Entry, *, trusted: bool) -> Path:
     """The folder with the bundle's files."""
     target = store.content(entry)
     if is_unpacked(target, entry.sha256):
         return target
     with held(stripe(store.state / "locks", f"unpack {entry.key}")):
         if not is_unpacked(target, entry.sha256):
-            _unpack(store, entry, target, trusted, limits)
+            _unpack(store, entry, target, trusted)
     return target
 
 
-def _unpack(store: Folder, entry: Entry, target: Path, trusted: bool, limits: Limits | None) -> None:
+def _unpack(store: Folder, entry: Entry, target: Path, trusted: bool) -> None:
     if not store.path(entry).is_file():
         raise BundleNotFound(f"The file of {entry.key} is missing; pull it again.")
-    with open_archive(store.path(entry), limits) as archive, _temporary(store.state / "unpacking") as temporary:
+    with open_archive(store.path(entry), store.limits) as archive, _temporary(store.state / "unpacking") as temporary:
         about = metadata_of(archive)
         if (about.model_id, about.version) != (entry.model_id, entry.version):
             raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")

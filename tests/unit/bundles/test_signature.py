@@ -1,0 +1,53 @@
+"""A signature holds for one entry, all of it, and for nothing else."""
+
+import base64
+
+import msgspec
+import pytest
+
+from svc.bundles import signature
+from svc.errors import InvalidBundle, UsageError
+from svc.wire.bundle import Entry, Signature
+
+ENTRY = Entry(model_id="m", version="1", target="any", size_bytes=10, path="x", sha256="a" * 64)
+
+
+@pytest.fixture
+def signed(tmp_path):
+    """A signed entry, and the public key."""
+    public = signature.make_key(tmp_path / "key")
+    return msgspec.structs.replace(ENTRY, signatures=(signature.sign(ENTRY, tmp_path / "key"),)), public
+
+
+def test_what_was_signed_is_accepted(signed):
+    entry, public = signed
+    signature.check(entry, [public])
+    signature.check(msgspec.structs.replace(entry, path="elsewhere", created="2030-01-01T00:00:00Z"), [public])
+
+
+@pytest.mark.parametrize(
+    "change", [{"model_id": "n"}, {"version": "2"}, {"target": "ios-arm64"}, {"size_bytes": 11}, {"sha256": "b" * 64}]
+)
+def test_every_part_of_it_counts(signed, change):
+    entry, public = signed
+    with pytest.raises(InvalidBundle):
+        signature.check(msgspec.structs.replace(entry, **change), [public])
+
+
+def test_others_signatures_and_none(signed, tmp_path):
+    entry, public = signed
+    stranger = signature.make_key(tmp_path / "stranger")
+    for forged in (
+        (),
+        (signature.sign(ENTRY, tmp_path / "stranger"),),
+        (Signature(public, signature.sign(ENTRY, tmp_path / "stranger").value),),
+        (Signature(public, "no base64!"), Signature(public, base64.b64encode(b"short").decode())),
+    ):
+        with pytest.raises(InvalidBundle):
+            signature.check(msgspec.structs.replace(entry, signatures=forged), [public])
+    with pytest.raises(InvalidBundle):
+        signature.check(entry, [stranger])
+    with pytest.raises(InvalidBundle):
+        signature.check(msgspec.structs.replace(entry, sha256=None), [public])
+    with pytest.raises(UsageError):
+        signature.check(entry, ["no key"])
