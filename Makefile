@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faults soak lock clean
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean
 
 run: setup
 	$(BIN)/svc up
@@ -53,6 +53,9 @@ bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/
 
 bench-steps: setup ## what each step of the hot path costs
 	$(BIN)/python bench/steps.py
+
+faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
+	$(BIN)/python -m tests.unit.client.faces
 
 faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page

@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,10 +29,22 @@ import msgspec
 
 from svc import plugins
 from svc.cli import _running, base
-from svc.client.speech import Listening, listen
-from svc.errors import CommandFailed, InvalidRequest, UsageError
+from svc.client.address import resolve
+from svc.client.live import LiveSession, dial
+from svc.client.loop import LoopNet
+from svc.client.session import Session, Times
+from svc.errors import (
+    AuthenticationFailed,
+    CommandFailed,
+    GatewayFailed,
+    InvalidRequest,
+    NotFound,
+    SvcError,
+    UsageError,
+)
 from svc.settings import PRODUCTION_GATEWAY
 from svc.speech.audio import BYTES_PER_SECOND, LIVE, Format, Joiner, cut_off, read_wav
+from svc.wire.speech import Closed, Error
 
 PIECE = 3200
 """Bytes that are sent at a time: a tenth of a second."""
@@ -40,6 +52,7 @@ BLOCK = 1 << 14
 HEAD = 1 << 16
 """Bytes in which a WAV stream's samples must begin."""
 WAV = (b"RIFF", b"RF64")
+HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
 LINE = 60
 """Characters of a caption, after which the next pause ends the line."""
 
@@ -67,14 +80,15 @@ async def _transcribe(args: argparse.Namespace) -> int:
     source = _open(args.file)
     config = {"model": args.model, "language": args.language, "vad": not args.no_vad}
     given = {name: value for name, value in config.items() if value is not None}
-    async with listen(*_gateway(args.url), **given) as session:
+    async with _session(*_gateway(args.url)) as session:
+        await session.configure(given)
         show = _Show(as_json=args.json, live=args.file == "-", flush=session.flush)
         sending = asyncio.create_task(_send(session, _audio(source, args.rate), realtime=args.realtime))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, sending.cancel)
         try:
-            async for message in session.messages():
-                await show.message(message)
-                if message["type"] in ("closed", "error"):
+            while (message := await session.message()) is not None:
+                await show.message(msgspec.to_builtins(message))
+                if isinstance(message, Closed | Error):
                     break
             return show.end(_fault(sending))
         finally:
@@ -82,23 +96,44 @@ async def _transcribe(args: argparse.Namespace) -> int:
             await asyncio.gather(sending, return_exceptions=True)
 
 
+@asynccontextmanager
+async def _session(url: str, key: str | None) -> AsyncIterator[LiveSession]:
+    """A connection to the gateway. Raises CommandFailed that says what to do."""
+    try:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        session = await dial(Session(LoopNet(), url, headers, retries=0, times=Times()))
+    except AuthenticationFailed:
+        raise CommandFailed(f"The gateway {url} does not accept the key; put a valid one into SVC_API_KEY.") from None
+    except NotFound:
+        raise CommandFailed(f"{url} is no gateway with speech (404); its address ends in /v1.") from None
+    except SvcError as error:
+        raise CommandFailed(f"{error.message} {HINT}") from None
+    try:
+        yield session
+    finally:
+        session.abandon()
+
+
 def _fault(sending: asyncio.Task[None]) -> BaseException | None:
     return sending.exception() if sending.done() and not sending.cancelled() else None
 
 
-async def _send(session: Listening, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
+async def _send(session: LiveSession, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
     """Everything, then a flush. Ctrl-C ends the audio early, and what was said so far is still worth a final."""
     begun, sent = asyncio.get_running_loop().time(), 0
     try:
         async for piece in audio:
-            await session.audio(piece)
+            await session.feed(piece)
             sent += len(piece)
             ahead = begun + sent / BYTES_PER_SECOND - asyncio.get_running_loop().time()
             if realtime and ahead > 0:
                 await asyncio.sleep(ahead)
+    except GatewayFailed:
+        return  # it is over: whoever reads the messages learns why
     finally:
-        await session.flush()
-        await session.close()
+        with suppress(GatewayFailed):
+            await session.flush()
+            await session.leave()
 
 
 def _open(name: str) -> IO[bytes]:
@@ -120,10 +155,13 @@ def _gateway(option: str | None) -> tuple[str, str | None]:
 
     The key of `svc up` goes nowhere but there.
     """
-    platform = os.environ.get("SVC_PLATFORM_URL")
-    given = option or os.environ.get("SVC_GATEWAY_URL") or (platform.rstrip("/") + "/v1" if platform else None)
+    try:
+        url = resolve(option, None, os.environ, lambda warning: print(f"svc: {warning}", file=sys.stderr))
+    except InvalidRequest as error:
+        raise UsageError(error.message) from None
     here = _running.find(base.home())
-    url = given or here or PRODUCTION_GATEWAY
+    if here is not None and url == PRODUCTION_GATEWAY:
+        url = here
     key = os.environ.get("SVC_API_KEY") or (_running.read_key(base.home()) if url == here else None)
     if key and not (key.isascii() and key.isprintable()):
         raise UsageError("The API key has characters that a header cannot carry.")

@@ -1,4 +1,4 @@
-"""The asynchronous face of the SDK; see `client` for what everything does."""
+"""The SDK's face for programs on an event loop. `client`, for those that wait, is made from it: `make faces`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.client import Face, noted
+from svc.client.face import Face, noted
 from svc.client.loop import LoopNet
 from svc.wire.speech import Final, Partial
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(Face):
-    """The same for programs on an event loop; one loop for its life. Use it as a context, or call `close`."""
+    """A gateway, for programs on an event loop; one loop for its life. Use it as a context, or call `close`."""
 
     _net = LoopNet
 
@@ -54,19 +54,22 @@ class AsyncClient(Face):
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> ChatResult | AsyncChatStream:
-        """See `Client.chat`."""
+        """Asks a model; a text is one message of the user. `parameters` are fields of the request (`max_tokens`, …).
+
+        `timeout_s` bounds the whole call. Raises SvcError.
+        """
         if stream:
             return AsyncChatStream(await self._core.stream(messages, model, timeout_s, parameters))
         return await self._core.chat(messages, model, timeout_s, parameters)
 
     async def models(self) -> list[Model]:
-        """See `Client.models`."""
+        """What the gateway offers to this key. Raises SvcError."""
         return await self._core.models()
 
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
     ) -> Transcript:
-        """See `Client.transcribe`."""
+        """What is said in a WAV file, given by its path or as its bytes. Raises SvcError."""
         return await self._core.transcribe(audio, model, language)
 
     async def live(
@@ -77,12 +80,12 @@ class AsyncClient(Face):
         vad: bool | None = None,
         model_dir: str | None = None,
     ) -> AsyncLive:
-        """See `Client.live`."""
+        """A live session, ready to be fed. Use it as a context. Raises SvcError."""
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
         return AsyncLive(await self._core.live(config))
 
     async def bundle(self, reference: str) -> Bundle:
-        """See `Client.bundle`."""
+        """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
         found: Bundle = await self._core.bundle(reference)
         return found
 
@@ -100,7 +103,7 @@ class AsyncClient(Face):
 
 
 class AsyncChatStream(AsyncIterator["Piece"]):
-    """See `ChatStream`."""
+    """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -125,7 +128,7 @@ class AsyncChatStream(AsyncIterator["Piece"]):
 
 
 class AsyncLive(AsyncIterator[Partial | Final]):
-    """See `Live`."""
+    """Live speech: `feed` audio, iterate over partials and finals until the session is closed."""
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -137,19 +140,19 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         return self._session.closed
 
     async def feed(self, pcm: bytes) -> None:
-        """See `Live.feed`."""
+        """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""
         await self._session.feed(pcm)
 
     async def flush(self) -> None:
-        """See `Live.flush`."""
+        """Asks for the final, which comes when iterating."""
         await self._session.flush()
 
     async def reset(self) -> None:
-        """See `Live.reset`."""
+        """Forgets the utterance."""
         await self._session.reset()
 
     async def finish(self) -> Final:
-        """See `Live.finish`."""
+        """Flushes and waits for the final. Raises SvcError."""
         return await self._session.finish()
 
     async def __anext__(self) -> Partial | Final:
@@ -159,7 +162,7 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         return event
 
     async def close(self) -> None:
-        """See `Live.close`."""
+        """Ends the session."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The SDK's face for programs that wait; `aio` has the other. What they do is in `core`, once; here are only shapes."""
+"""The SDK's face for programs that wait. Made from `aio`, the other face, by `make faces`: change that one."""
 
 from __future__ import annotations
 
@@ -7,55 +7,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.core import Core
-from svc.client.session import Times
-from svc.client.wires import BlockingNet, Net, run
+from svc.client.face import Face, noted
+from svc.client.wires import BlockingNet, run
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatResult, Messages, Piece, Stream
-    from svc.client.core import Direct, Model, Transcript
+    from svc.client.core import Model, Transcript
     from svc.client.live import LiveSession
-
-RETRIES = 2
-
-
-class Face:
-    """What both are made of. Values given here come before `svc.init`, and that before the environment.
-
-    `timeout`: seconds without a byte from the gateway. Raises InvalidRequest for an address or a key that is none.
-    """
-
-    _net: type[Net]
-
-    def __init__(
-        self,
-        *,
-        gateway_url: str | None = None,
-        api_key: str | None = None,
-        registry: str | None = None,
-        retries: int = RETRIES,
-        timeout: float = 120.0,
-        direct: Direct | None = None,
-    ) -> None:
-        self._core = Core(
-            self._net(),
-            gateway_url=gateway_url,
-            api_key=api_key,
-            registry=registry,
-            retries=retries,
-            times=Times(idle=timeout),
-            direct=direct,
-        )
-
-    @property
-    def gateway_url(self) -> str:
-        """The address that is called, with `/v1`."""
-        return self._core.session.base
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.gateway_url!r})"  # never the key
 
 
 class Client(Face):
@@ -139,7 +99,7 @@ class Client(Face):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._core.close()
 
 
 class ChatStream(Iterator["Piece"]):
@@ -167,20 +127,12 @@ class ChatStream(Iterator["Piece"]):
         self._stream.close()
 
 
-def noted(face: Any, stream: Stream, piece: Piece | None, over: type[Exception]) -> Piece:
-    face.usage = stream.usage
-    if piece is None:
-        raise over
-    face.text += piece.text
-    return piece
-
-
 class Live(Iterator[Partial | Final]):
     """Live speech: `feed` audio, iterate over partials and finals until the session is closed."""
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
-        self.session_id, self.model = session.session_id, session.model
+        self.session_id, self.model = (session.session_id, session.model)
 
     @property
     def closed(self) -> str | None:

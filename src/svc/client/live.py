@@ -39,6 +39,18 @@ _MESSAGES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(speech.ServerMessage
 
 async def open_live(session: Session, config: Mapping[str, Any]) -> LiveSession:
     """Connects, configures and waits for `ready`. Raises SvcError."""
+    live = await dial(session)
+    try:
+        await live.configure(config)
+        await live.begin()
+    except BaseException:
+        live.abandon()
+        raise
+    return live
+
+
+async def dial(session: Session) -> LiveSession:
+    """A connection on which nothing has been said yet. Raises SvcError."""
     parts = urlsplit(session.base)
     scheme = "wss" if parts.scheme == "https" else "ws"
     uri = urlunsplit((scheme, parts.netloc, parts.path + PATH, "", ""))
@@ -48,7 +60,7 @@ async def open_live(session: Session, config: Mapping[str, Any]) -> LiveSession:
         raise GatewayFailed(f"The gateway at {session.base} cannot be reached: {error}.") from error
     live = LiveSession(wire, uri, session.headers, session.times.idle)
     try:
-        await live.begin(config)
+        await live.greet()
     except BaseException:
         live.abandon()
         raise
@@ -65,12 +77,14 @@ class LiveSession:
         self._events: deque[speech.ServerMessage] = deque()
         self._response: Response | None = None
         self._fragments: list[bytes] = []
+        self._over = False
         self.session_id = ""
         self.model = ""
         self.closed: str | None = None
         """Why the server closed: `client_close`, `idle_timeout`, …"""
 
-    async def begin(self, config: Mapping[str, Any]) -> None:
+    async def greet(self) -> None:
+        """The handshake. Raises SvcError."""
         request = self._protocol.connect()
         for name, value in self._headers.items():
             request.headers[name] = value
@@ -80,8 +94,10 @@ class LiveSession:
         while self._response is None and self._protocol.handshake_exc is None:
             await self._receive(deadline)
         self._check_handshake()
-        fields = {name: value for name, value in config.items() if value is not None}
-        await self._say({"type": "config", **fields})
+
+    async def begin(self) -> None:
+        """Waits for `ready`. Raises SvcError: what `config` was answered with."""
+        deadline = time.monotonic() + READY_SECONDS
         while True:
             event = await self._event(deadline)
             if isinstance(event, speech.Ready):
@@ -101,6 +117,11 @@ class LiveSession:
 
     # what is said
 
+    async def configure(self, config: Mapping[str, Any]) -> None:
+        """The first message; fields that are None are left to the server."""
+        fields = {name: value for name, value in config.items() if value is not None}
+        await self._say({"type": "config", **fields})
+
     async def feed(self, pcm: bytes) -> None:
         """Audio: 16-bit little-endian samples, 16000 per second, mono; of any length. Raises GatewayFailed."""
         for place in range(0, len(pcm), FRAME):
@@ -114,11 +135,15 @@ class LiveSession:
         """Forgets the utterance."""
         await self._say({"type": "reset"})
 
+    async def leave(self) -> None:
+        """Asks for the end; it comes with `message`."""
+        await self._say({"type": "close"})
+
     async def close(self) -> None:
         """Says good-bye, waits for the server's, and closes. Safe to call twice."""
         try:
             if self._protocol.state is State.OPEN:
-                await self._say({"type": "close"})
+                await self.leave()
                 deadline = time.monotonic() + 10
                 while self.closed is None and self._protocol.state is State.OPEN:
                     await self._receive(deadline)
@@ -134,6 +159,7 @@ class LiveSession:
 
     def abandon(self) -> None:
         """Closes without a word."""
+        self._over = True
         self._wire.close()
 
     async def finish(self) -> speech.Final:
@@ -156,6 +182,13 @@ class LiveSession:
                 return event
 
     async def _event(self, deadline: float) -> speech.ServerMessage | None:
+        event = await self.message(deadline)
+        if isinstance(event, speech.Error):
+            raise _failure(event)
+        return None if isinstance(event, speech.Closed) else event
+
+    async def message(self, deadline: float = math.inf) -> speech.ServerMessage | None:
+        """Whatever the server says next, errors and `closed` too; None when the connection is over."""
         while not self._events:
             if self.closed is not None or self._protocol.state is State.CLOSED:
                 return None
@@ -163,9 +196,6 @@ class LiveSession:
         event = self._events.popleft()
         if isinstance(event, speech.Closed):
             self.closed = event.reason
-            return None
-        if isinstance(event, speech.Error):
-            raise _failure(event)
         return event
 
     async def _receive(self, deadline: float) -> None:
@@ -200,7 +230,7 @@ class LiveSession:
 
     async def _send(self, put: Any) -> None:
         with self._lock:
-            if self._protocol.state is not State.OPEN:
+            if self._over or self._protocol.state is not State.OPEN:
                 raise GatewayFailed(f"The session is over{f' ({self.closed})' if self.closed else ''}.")
             put()
         await self._flow()

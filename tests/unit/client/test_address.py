@@ -37,21 +37,42 @@ def test_the_four_steps_in_their_order() -> None:
     assert resolve(None, None, {}, quiet) == PRODUCTION_GATEWAY
 
 
+FORMS = [
+    ("http://host:3000", "http://host:3000/v1"),
+    ("http://host:3000/", "http://host:3000/v1"),
+    ("http://host:3000/v1", "http://host:3000/v1"),
+    ("http://host:3000/v1///", "http://host:3000/v1"),
+    ("https://host/llm", "https://host/llm/v1"),
+    ("localhost:3000", "http://localhost:3000/v1"),
+    ("127.0.0.1:3000/v1/", "http://127.0.0.1:3000/v1"),
+    ("[::1]:3000", "http://[::1]:3000/v1"),
+    ("10.1.2.3", "http://10.1.2.3/v1"),
+    ("gateway.example.com", "https://gateway.example.com/v1"),
+    ("  http://host  ", "http://host/v1"),
+]
+
+
+@pytest.mark.parametrize(("given", "meant"), FORMS)
+def test_every_step_takes_every_form(given: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert svc.Client(gateway_url=given).gateway_url == meant
+    svc.init(gateway_url=given)
+    assert svc.Client().gateway_url == meant
+    svc.init(platform_url=given)
+    assert svc.Client().gateway_url == meant
+    svc.set_gateway_url(given)
+    assert svc.AsyncClient().gateway_url == meant
+    svc.init()
+    monkeypatch.setenv("SVC_PLATFORM_URL", given)
+    assert svc.Client().gateway_url == meant
+    if given.rstrip("/ ").endswith("/v1"):  # this one is complete
+        monkeypatch.setenv("SVC_GATEWAY_URL", given)
+        monkeypatch.setenv("SVC_PLATFORM_URL", "http://elsewhere")
+        assert svc.Client().gateway_url == meant
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [
-        ("http://host:3000", "http://host:3000/v1"),
-        ("http://host:3000/", "http://host:3000/v1"),
-        ("http://host:3000/v1", "http://host:3000/v1"),
-        ("http://host:3000/v1///", "http://host:3000/v1"),
-        ("https://host/llm", "https://host/llm/v1"),
-        ("localhost:3000", "http://localhost:3000/v1"),
-        ("127.0.0.1:3000/v1/", "http://127.0.0.1:3000/v1"),
-        ("[::1]:3000", "http://[::1]:3000/v1"),
-        ("10.1.2.3", "http://10.1.2.3/v1"),
-        ("gateway.example.com", "https://gateway.example.com/v1"),
-        ("  http://host  ", "http://host/v1"),
-    ],
+    FORMS,
 )
 def test_v1_is_appended_once(given: str, meant: str) -> None:
     assert with_version(given) == meant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
 import subprocess
@@ -16,9 +17,11 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, body, fin, head, hold, raw, reset, sse, stall
+from tests.unit.client import faces
 
 import svc
 from svc import errors
+from svc.client import patience
 
 Call = Callable[..., Any]
 
@@ -301,6 +304,35 @@ def test_nothing_is_left_open(server: FakeProvider) -> None:
         list(client.chat("Hi", stream=True))
         assert len(server.connections) == 1
     server.until(lambda: not server.connections, 2.0)
+
+
+def test_one_face_is_made_from_the_other() -> None:
+    """As trees, since Python's versions write some of them in other words. `make faces` writes it."""
+    there = (faces.FOLDER / "client.py").read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(faces.make()))
+
+
+def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "OPEN_SECONDS", 1.0)
+    server.always_plays(answer(503, b"down for maintenance"))
+    client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
+    for _ in range(patience.FAILURES):
+        with pytest.raises(errors.GatewayFailed):
+            client.models()
+    for _ in range(3):
+        with pytest.raises(errors.GatewayFailed, match="5 times in a row"):
+            client.models()
+    assert len(server.requests) == patience.FAILURES  # it was spared
+    time.sleep(1.1)
+    with pytest.raises(errors.GatewayFailed):  # one trial
+        client.models()
+    with pytest.raises(errors.GatewayFailed, match="6 times in a row"):
+        client.models()
+    assert len(server.requests) == patience.FAILURES + 1
+    server.always_plays(None)
+    time.sleep(1.1)
+    assert client.models()
+    assert client.models()
 
 
 def test_both_faces_are_the_same() -> None:
