@@ -27,6 +27,7 @@ from svc.errors import SvcError, UsageError
 from svc.gateway.providers import key_variables, providers_of
 from svc.recipes import make, recipe
 from svc.settings import Settings
+from svc.stores.redis import address_of
 
 PROBE_SECONDS = 3.0
 EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
@@ -76,6 +77,8 @@ def _examine(config: str | None) -> Iterator[Finding]:
         yield _model(name, loaded)
     yield from _providers(loaded)
     yield _client_keys(loaded)
+    if url := loaded.environ.get("SVC_REDIS_URL"):
+        yield _redis(url)
     running = _running.find(loaded.home)
     yield _up(running)
     yield _port("gateway port", loaded.gateway.host, loaded.gateway.port, running)
@@ -148,6 +151,21 @@ def _up(running: str | None) -> Finding:
     if running is None:
         return Finding("svc up", "off", "does not run", "svc up starts it")
     return Finding("svc up", "ok", f"runs at {running}")
+
+
+def _redis(url: str) -> Finding:
+    try:
+        address = address_of(url)
+    except UsageError as error:
+        return Finding("redis", "bad", error.message, "mend SVC_REDIS_URL, or unset it")
+    if address.path is not None:
+        reason = None if Path(address.path).is_socket() else "there is no socket"
+    else:
+        reason = _reach(address.host, address.port)
+    if reason is not None:
+        mend = "start it, or check SVC_REDIS_URL; until then each machine keeps the limits by itself"
+        return Finding("redis", "bad", f"{address.shown} is not reachable: {reason}", mend)
+    return Finding("redis", "ok", f"{address.shown}: limits are shared with other machines")
 
 
 def _port(what: str, host: str, port: int, running: str | None) -> Finding:

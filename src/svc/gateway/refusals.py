@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from svc.errors import InvalidRequest, RateLimited
@@ -37,22 +36,22 @@ class LimitReached(RateLimited):
 def shown(limits: Limits, requests: int, tokens: int, requests_reset: float, tokens_reset: float) -> str:
     """The headers that say what is left, and how long until all of it is there again."""
     lines = ""
-    for kind, limit, left, reset in (
-        ("requests", limits.requests, requests, requests_reset),
-        ("tokens", limits.tokens, tokens, tokens_reset),
-    ):
-        if limit:
-            lines += (
-                f"x-ratelimit-limit-{kind}: {limit}\r\nx-ratelimit-remaining-{kind}: {left}\r\n"
-                f"x-ratelimit-reset-{kind}: {_duration(reset)}\r\n"
-            )
+    if limits.requests:
+        lines = (
+            f"x-ratelimit-limit-requests: {limits.requests}\r\nx-ratelimit-remaining-requests: {requests}\r\n"
+            f"x-ratelimit-reset-requests: {_duration(requests_reset)}\r\n"
+        )
+    if limits.tokens:
+        lines += (
+            f"x-ratelimit-limit-tokens: {limits.tokens}\r\nx-ratelimit-remaining-tokens: {tokens}\r\n"
+            f"x-ratelimit-reset-tokens: {_duration(tokens_reset)}\r\n"
+        )
     return lines
 
 
 def _duration(seconds: float) -> str:
-    """`1m0.3s`, `45.1s`, `0s`: rounded up to a tenth."""
-    minutes, tenths = divmod(math.ceil(seconds * 10), 600)
-    return f"{minutes}m{tenths / 10:g}s" if minutes else f"{tenths / 10:g}s"
+    """`1m0.3s`, `45.1s`, `0.0s`."""
+    return f"{seconds:.1f}s" if seconds < 59.95 else f"1m{max(0.0, seconds - 60):.1f}s"
 
 
 def refusal(key: Key, limits: Limits, denied: Denied) -> LimitReached:

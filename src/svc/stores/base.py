@@ -158,9 +158,10 @@ class Database(Protocol):
 
 def midnight(period: str | None, now: float | None = None) -> float:
     """When the budget period began that `now` is in, UTC; 0 for the total."""
-    at = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    at = time.time() if now is None else now
     if period == "day":
-        return at.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+        return at - at % 86_400
     if period == "month":
-        return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+        first = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        return first.timestamp()
     return 0.0

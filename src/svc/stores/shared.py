@@ -77,13 +77,9 @@ class SharedCounters:
     def needs_spent(self, limits: Limits) -> bool:
         """Whether `begin` has to say what the key has spent before its budget can be kept."""
         slot, mark = self._slot(limits.key_id)
-        self._lock(slot)
-        try:
-            base = slot * self._size
-            self._claim(base, mark)
-            return self._roll(base, limits)
-        finally:
-            self._unlock(slot)
+        words, base = self._words, slot * self._size  # without a lock: `begin` and `take` look again
+        unknown = words[base + _HASH] != mark or words[base + _START] == UNKNOWN
+        return unknown or words[base + _KIND] != KINDS[limits.period]
 
     def spent(self, limits: Limits) -> int:
         """Nano-USD that are known to be spent in the key's period."""

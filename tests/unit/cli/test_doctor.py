@@ -3,6 +3,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.fakes.ports import closed_port
 
 from svc.cli import _running, main
 
@@ -11,7 +12,7 @@ from svc.cli import _running, main
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SVC_HOME", str(tmp_path / "home"))
-    for name in ("OPENAI_API_KEY", "PROVIDER_A_API_KEY", "SVC_API_KEYS", "PORT"):
+    for name in ("OPENAI_API_KEY", "PROVIDER_A_API_KEY", "SVC_API_KEYS", "SVC_REDIS_URL", "PORT"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -62,3 +63,16 @@ def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: P
         assert main(["doctor", "--json"]) == 0
     found = findings(capsys)["svc up"]
     assert (found["state"], found["says"]) == ("ok", "runs at http://127.0.0.1:5/v1")
+
+
+def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("SVC_REDIS_URL", f"redis://:s3cret@127.0.0.1:{server.getsockname()[1]}/0")
+        assert main(["doctor", "--json"]) == 0
+        assert findings(capsys)["redis"]["state"] == "ok"
+    for url in (f"redis://:s3cret@127.0.0.1:{closed_port()}/0", "unix:///nowhere", "nonsense"):
+        monkeypatch.setenv("SVC_REDIS_URL", url)
+        assert main(["doctor", "--json"]) == 1
+        found = findings(capsys)["redis"]
+        assert found["state"] == "bad"
+        assert "s3cret" not in str(found)
