@@ -21,6 +21,7 @@ from svc.dialects import anthropic, openai
 from svc.dialects.pipe import open_pipe
 from svc.gateway import reply
 from svc.gateway.door import FrontDoor
+from svc.gateway.exchange import Exchange
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.plane import Plane
@@ -30,6 +31,7 @@ from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring
 from svc.stores.aside import Aside
+from svc.stores.counting import Limits
 from svc.stores.opening import open_database
 from svc.stores.shared import SharedCounters
 
@@ -107,7 +109,8 @@ async def main() -> None:
     ledger.journal.open()  # the intake is left out: it is a thread of its own
     ledger.prices.learn({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
     books = Aside(open_database(f"sqlite:///{home / 'svc.db'}"))
-    gate = Gate(found.limits, SharedCounters(), ledger.prices, books)
+    counters = SharedCounters(home / "counters", workers=4)
+    gate = Gate(found.limits, counters, ledger.prices, books)
     plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, telemetry.configure())
     upstream_wire = Wire()
     client = FrontDoor(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
@@ -115,6 +118,7 @@ async def main() -> None:
     connect(upstream, offers[0].origin, upstream_wire)
     steps(found, plane)
     show("a request: read, routed, sent, answered, recorded", cost(exchange(upstream, client, False), 5000))
+    accounted(plane, counters, upstream, client)
     stream(upstream, client)
     await plane.close()
     shutil.rmtree(home)
@@ -173,6 +177,23 @@ def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[]
         connection.buffer_updated(len(answered))
 
     return run
+
+
+def accounted(plane: Plane, counters: SharedCounters, upstream: Upstream, client: FrontDoor) -> None:
+    """What keys, limits and the ledger add to a request: under every limit there is, and without any of it."""
+    keys = plane.keyring._keys
+    ((digest, key),) = keys.items()
+    keys[digest] = msgspec.structs.replace(key, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6)
+    counters.begin(Limits(key_id=key.id, budget=1), 0)
+    everything = cost(exchange(upstream, client, False), 5000)
+    keys[digest] = key
+    noted = Exchange._record
+    Exchange._record = lambda *_: None  # type: ignore[method-assign]
+    nothing = cost(exchange(upstream, client, False), 5000)
+    Exchange._record = noted  # type: ignore[method-assign]
+    show("  under limits of requests, tokens, concurrency, money", everything)
+    show("  without limits, prices, journal and metrics", nothing)
+    show("  so all of that costs", everything - nothing)
 
 
 def stream(upstream: Upstream, client: FrontDoor) -> None:

@@ -45,9 +45,15 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def revoke(self, id: str) -> None:
+    def revoke(self, id: str) -> float:
+        """When it was noted in the database that the key is revoked: `time.time()`."""
         done = run("keys", "revoke", id, home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
         assert done.returncode == 0, done.stderr
+        with contextlib.closing(open_database(self._url)) as database:
+            key = database.key(id)
+        assert key is not None
+        assert key.revoked is not None
+        return key.revoked
 
     def key(self, name: str, *options: str) -> dict[str, Any]:
         made: dict[str, Any] = self.command("keys", "create", "--name", name, *options)
@@ -67,13 +73,10 @@ class Cluster:
 
     def entries(self, key_id: str) -> list[Entry]:
         """Everything in the ledger about a key."""
-        database = open_database(self._url)
         found: list[Entry] = []
-        try:
+        with contextlib.closing(open_database(self._url)) as database:
             while page := database.entries(key_id=key_id, before=found[-1].request_id if found else None):
                 found += page
-        finally:
-            database.close()
         return found
 
     def settled(self, key_id: str, ids: set[str], seconds: float = 15.0) -> list[Entry]:

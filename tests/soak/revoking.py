@@ -22,7 +22,7 @@ class Report:
     answers: int
     """With a key before it was revoked."""
     latest: float
-    """Seconds after the command that revoked it: when the last request was sent that was let in."""
+    """Seconds after its revocation was written down: when the last request was sent that was let in."""
     never: int
     """Nodes that let a key in until the end."""
 
@@ -42,9 +42,8 @@ def revoke(cluster: Cluster, *, keys: int, clients: int) -> Report:
             made = cluster.key(f"leaver {number}", "--rpm", "100000")
             with Clients(cluster.ports, made["key"], clients, keep=number % 2 == 0, pause=0.02) as many:
                 time.sleep(0.5)
-                cluster.revoke(made["id"])
-                revoked = time.monotonic()
-                time.sleep(1.6)
+                revoked = cluster.revoke(made["id"]) - time.time() + time.monotonic()
+                time.sleep(1.3)
             through = many.let_through()
             report.answers += sum(answer.sent <= revoked for answer in through)
             report.latest = max([report.latest, *(answer.sent - revoked for answer in through)])

@@ -137,7 +137,7 @@ class Gate:
         tokens = nanos = 0
         if limits.tokens or budget:
             prompt = prompt_tokens(raw)
-            longest = head.answers * max(head.max_tokens or offer.target.max_output_tokens for offer in chain)
+            longest = head.answers * (head.max_tokens or max(offer.target.max_output_tokens for offer in chain))
             tokens = prompt + longest if limits.tokens else 0
             nanos = self._dearest(chain, Usage(prompt_tokens=prompt, completion_tokens=longest)) if budget else 0
         check_alone(limits, tokens, nanos)

@@ -153,7 +153,7 @@ class Redis:
                 tried.set()
                 await link.lost.wait()
                 raise StoreDown(link.reason)
-            except (OSError, StoreDown) as error:  # TimeoutError and ssl.SSLError are OSErrors
+            except (OSError, StoreDown, ValueError) as error:  # ValueError: a host's name that no resolver can take
                 self._down(error)
             finally:
                 self._link = None
