@@ -1,4 +1,4 @@
-"""Load with faults of every kind, and what is left of it: memory, descriptors, answers that nobody accounted for.
+"""Load with faults of every kind, and what is left of it: memory, descriptors, tasks, answers not in the ledger.
 
     python -m tests.soak --seconds 600 --rate 300        # the long form; the short one is tests/soak/test_soak.py
 
@@ -7,17 +7,21 @@ One request in twenty goes to a provider that fails in one of the ways of tests/
 
 from __future__ import annotations
 
+import contextlib
 import random
+import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from svc.stores.opening import open_database
 from tests.e2e.harness import Gateway
 from tests.fakes.provider import FakeProvider
-from tests.faults.catalogue import DIALECTS, FAULTS, WHOLE, Letter
+from tests.faults.catalogue import CUT, DIALECTS, FAULTS, WHOLE, Letter
 from tests.faults.test_matrix import model_of, read
 
 FAULTY = 0.05
@@ -25,6 +29,8 @@ CLIENTS = 96
 WARM_UP = 0.2
 """The share of the time after which memory is looked at for the first time."""
 KINDS = [fault for fault in FAULTS if fault.address in ("fake", "closed")]
+LEDGER_SECONDS = 20.0
+"""After the end: within so long the last entries must be in the database."""
 
 
 @dataclass
@@ -35,20 +41,35 @@ class Report:
     faulty: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     rss: list[int] = field(default_factory=list)
-    """Bytes: after the warm-up, and at the end."""
+    """Bytes, each second."""
     descriptors: list[int] = field(default_factory=list)
     """Before and after, without connections to providers that are kept for the next request."""
     threads: list[int] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
     unaccounted: int = 0
-    """Answers without exactly one line in the access log."""
+    """Answers without an entry in the ledger, or with one that says something else."""
+    entries: int = 0
     seconds: float = 0.0
 
+    @property
+    def resident(self) -> list[float]:
+        """MiB: the median of each tenth of the time after the warm-up."""
+        seen = self.rss[int(len(self.rss) * WARM_UP) :]
+        size = max(1, len(seen) // 10)
+        return [statistics.median(seen[at : at + size]) / 2**20 for at in range(0, size * 10, size) if seen[at:]]
+
+    @property
+    def grown(self) -> float:
+        """Percent, from the first tenth after the warm-up to the last."""
+        return 100 * (self.resident[-1] / self.resident[0] - 1)
+
     def __str__(self) -> str:
-        grown = 100 * (self.rss[1] / self.rss[0] - 1)
+        memory = ", ".join(f"{each:.1f}" for each in self.resident)
         return (
             f"{self.sent} requests in {self.seconds:.0f} s ({self.sent / self.seconds:.0f}/s), {self.faulty} to faulty "
-            f"providers; wrong: {dict(self.wrong)}; memory {self.rss[0] >> 20} MiB, {grown:+.1f} %; "
-            f"descriptors {self.descriptors}; threads {self.threads}; unaccounted {self.unaccounted}"
+            f"providers; wrong: {dict(self.wrong)}; memory {memory} MiB, {self.grown:+.1f} %; "
+            f"descriptors {self.descriptors}; threads {self.threads}; tasks {self.tasks}; "
+            f"entries {self.entries}, unaccounted {self.unaccounted}"
         )
 
 
@@ -60,30 +81,42 @@ class Soak:
         self._fakes = fakes
         self._process = Path(f"/proc/{gateway.process.pid}")
         self._lock = threading.Lock()
-        self._ids: list[str] = []
+        self._seen: dict[str, str] = {}
+        """Request ids, and how each should have ended."""
         self.report = Report()
 
     def run(self, seconds: float, rate: float) -> Report:
         report = self.report
         self._one(0)  # what is made once is made now
-        report.descriptors.append(self._descriptors())
-        report.threads.append(self._count("task"))
+        self._count_open()
         began = time.monotonic()
-        with ThreadPoolExecutor(CLIENTS) as pool:
+        with self._watched(), ThreadPoolExecutor(CLIENTS) as pool:
             for number in range(int(seconds * rate)):
                 due = began + number / rate
                 time.sleep(max(0.0, due - time.monotonic()))
-                if not report.rss and number >= WARM_UP * seconds * rate:
-                    report.rss.append(self._rss())
                 pool.submit(self._one, number)
         report.seconds = time.monotonic() - began
         time.sleep(2)
-        report.rss.append(self._rss())
-        report.descriptors.append(self._descriptors())
-        report.threads.append(self._count("task"))
-        logged = Counter(line.partition('"request_id":"')[2][:28] for line in self._lines())
-        report.unaccounted = sum(logged[one[:28]] != 1 for one in self._ids)
+        self._count_open()
+        self._account()
         return report
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Looks at the memory each second."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(1.0):
+                self.report.rss.append(self._rss())
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _one(self, number: int) -> None:
         letter: Letter = random.choice(list(DIALECTS))
@@ -96,23 +129,45 @@ class Soak:
             outcome, _ = read(got, stream)
             request_id = got.headers["x-request-id"]
         except Exception as error:
-            outcome, request_id = f"client: {error!r}", ""
+            outcome, request_id = f"client: {error!r}", f"none {number}"
         with self._lock:
             self.report.sent += 1
             self.report.faulty += fault is not None
-            self._ids.append(request_id)
+            self._seen[request_id] = {WHOLE: "ok", CUT: "cut"}.get(outcome, "error")
             if outcome != expected:
                 self.report.wrong[f"{fault.name if fault else 'healthy'}: {outcome[:200]}"] += 1
 
-    def _lines(self) -> list[str]:
-        return [line for line in self._gateway.log.splitlines() if '"attempts":' in line]
+    def _account(self) -> None:
+        """Holds what clients saw against the ledger, once it has taken everything."""
+        deadline = time.monotonic() + LEDGER_SECONDS
+        entries = self._entries()
+        while len(entries) < len(self._seen) and time.monotonic() < deadline:
+            time.sleep(0.5)
+            entries = self._entries()
+        self.report.entries = len(entries)
+        self.report.unaccounted = sum(entries.get(one) != status for one, status in self._seen.items())
+
+    def _entries(self) -> dict[str, str]:
+        """Request ids of the ledger, and how each request ended."""
+        database = open_database(f"sqlite:///{self._gateway.home / 'svc' / 'svc.db'}")
+        found: dict[str, str] = {}
+        before = None
+        with contextlib.closing(database):
+            while page := database.entries(before=before, limit=10_000):
+                found.update((entry.request_id, entry.status) for entry in page)
+                before = page[-1].request_id
+        return found
+
+    def _count_open(self) -> None:
+        report = self.report
+        report.descriptors.append(self._count("fd") - sum(len(fake.connections) for fake in self._fakes.values()))
+        report.threads.append(self._count("task"))
+        page = self._gateway.request("GET", "/metrics").body.decode()
+        report.tasks.append(int(page.partition("\nsvc_tasks ")[2].partition("\n")[0]))
 
     def _rss(self) -> int:
         fields = (self._process / "statm").read_text().split()
         return int(fields[1]) * 4096
-
-    def _descriptors(self) -> int:
-        return self._count("fd") - sum(len(fake.connections) for fake in self._fakes.values())
 
     def _count(self, what: str) -> int:
         return len(list((self._process / what).iterdir()))

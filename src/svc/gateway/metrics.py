@@ -38,6 +38,7 @@ HELP = {
     "svc_open_requests": ("gauge", "Requests that are being answered."),
     "svc_open_connections": ("gauge", "Connections of clients."),
     "svc_upstream_connections": ("gauge", "Connections to providers."),
+    "svc_tasks": ("gauge", "Tasks of the event loop; there is none per request."),
     "svc_journal_lag_seconds": ("gauge", "Since everything was last taken from the journal into the database."),
     "svc_journal_lost_total": ("counter", "Entries for which there was no room anywhere."),
     "svc_log_lines_dropped_total": ("counter", "Access-log lines for which the reader was too slow."),

@@ -57,6 +57,7 @@ class Watch:
             "svc_open_requests": len(plane.exchanges),
             "svc_open_connections": len(plane.doors),
             "svc_upstream_connections": plane.upstream.open_connections,
+            "svc_tasks": len(asyncio.all_tasks()),
             "svc_journal_lag_seconds": plane.ledger.intake.lag,
             "svc_journal_lost_total": plane.ledger.journal.lost,
             "svc_log_lines_dropped_total": plane.log_dropped,
