@@ -26,6 +26,7 @@ from svc.bundles.remote import Remote
 from svc.client import bundles
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.admin import Admin
+from svc.gateway.cache.cache import cache_of
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
 from svc.gateway.ledger import Ledger
@@ -286,9 +287,11 @@ async def wired(
         _aside(settings, "books") as books,
         _aside(settings, "desk") as desk,
         connected(settings.environ) as redis,
+        cache_of(settings) as cache,
         _plane(settings, writer, books, shared, redis) as (plane, watch),
         _speech(settings, plane) as speech,
     ):
+        plane.cache = cache
         routes = [*watch.routes(), *usage_routes(plane, desk), *Admin(plane, desk, watch).routes(), *openapi_routes()]
         yield plane, speech, application(plane, [*speech_routes(speech), *routes], speech_models=speech.models)
 

@@ -145,6 +145,19 @@ class LedgerSettings(_Strict, frozen=True):
     """When there is no room for an entry: answer all the same, or refuse requests."""
 
 
+class CacheSettings(_Strict, frozen=True):
+    """`[cache]`: answers that are given again to the same request."""
+
+    enabled: bool = False
+    ttl: Positive = 3600
+    max_size: Annotated[float, msgspec.Meta(gt=0, le=65_536)] = 64
+    """MiB in each process."""
+    max_answer: Annotated[float, msgspec.Meta(gt=0, le=32)] = 1
+    """MiB of one answer; a longer one is not kept."""
+    shared_by: str = ""
+    """Keys with the same value of this tag share answers; without it each key has its own."""
+
+
 class FileSettings(_Strict, frozen=True):
     """The whole file."""
 
@@ -155,6 +168,7 @@ class FileSettings(_Strict, frozen=True):
     speech: SpeechSettings = SpeechSettings()
     limits: LimitSettings = LimitSettings()
     ledger: LedgerSettings = LedgerSettings()
+    cache: CacheSettings = CacheSettings()
 
 
 class Settings(FileSettings, frozen=True):

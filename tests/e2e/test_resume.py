@@ -105,6 +105,43 @@ def test_it_may_break_twice(
     assert provider_c.wait().json["messages"][-1]["content"] == "eins zwei"
 
 
+def entry(gateway: Gateway) -> dict[str, Any]:
+    """The ledger's line for the one request."""
+    logged = gateway.logged('"status":')
+    found: dict[str, Any] = json.loads(next(line for line in logged.splitlines() if '"status":' in line))
+    return found
+
+
+def test_the_broken_part_is_billed_too(
+    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
+) -> None:
+    """Anthropic tells the prompt's tokens at the start; of what OpenAI said before it broke, all is guessed."""
+    provider_a.plays(begun("eins", " zwei"))
+    provider_b.plays(sse(anthropic_wire.stream(" drei")[:-3], end=BREAK))
+    provider_c.plays(sse(openai_wire.stream(" vier")))
+    streamed(resuming)
+    line = entry(resuming)
+    assert (line["status"], line["provider"], line["attempts"], line["resumed"]) == ("ok", "groq", 3, 2)
+    assert line["estimated"] is True
+    told = openai_wire.USAGE["prompt_tokens"]
+    assert 2 * told + 10 < line["prompt_tokens"] < 2 * told + 40
+    assert 7 + 2 + 1 <= line["completion_tokens"] < 7 + 10
+    assert line["cost_usd"] > 0
+
+
+def test_what_nobody_took_up_is_billed_once(
+    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
+) -> None:
+    provider_a.plays(begun("eins", " zwei"))
+    provider_b.plays(answer(500, anthropic_wire.error("api_error")))
+    provider_c.plays(reset())
+    broken_stream(resuming.chat(stream=True).body)
+    line = entry(resuming)
+    assert (line["status"], line["provider"], line["attempts"], line["resumed"]) == ("cut", "openai", 3, 0)
+    assert line["prompt_tokens"] < 30
+    assert 2 <= line["completion_tokens"] < 10
+
+
 def test_when_nothing_is_left_the_end_is_honest(
     resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
 ) -> None:

@@ -25,7 +25,7 @@ def soaking(home: Path) -> Iterator[Soak]:
     ):
         fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
         config = configuration(fakes, {"closed": closed_port(), "silent": closed_port()})
-        config = config.replace("timeout = 1", "timeout = 3").replace("total_timeout = 3", "total_timeout = 6")
+        config = config.replace("timeout = 1", "timeout = 5").replace("total_timeout = 3", "total_timeout = 8")
         config = config.replace("retries = 1", "retries = 1\nretry_share = 1\nbreaker = false")
         gateway = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Protocol
 
 from svc.dialects.base import Dialect, Passed
@@ -137,7 +138,7 @@ class Attempt(Receiver):
         self._paused = False
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
-        self._body: list[bytes] = []
+        self._body = BytesIO()
         self._size = 0
         self._active = False
         """Pieces have come since the last tick."""
@@ -262,12 +263,12 @@ class Attempt(Receiver):
         if self._owner is None:
             return
         if self._status != 200:
-            message = self.offer.provider.dialect.read_error(b"".join(self._body))
+            message = self.offer.provider.dialect.read_error(self._body.getvalue())
             self._fail(judge(self._status, self._headers, message))
         elif self._stream and self._pipe is not None:
             self._end_stream(self._pipe)
         else:
-            self._answer(b"".join(self._body))
+            self._answer(self._body.getvalue())
 
     def on_lost(self, reason: str, *, late: bool) -> None:
         self._finish()
@@ -297,9 +298,9 @@ class Attempt(Receiver):
             return
         self._active = True
         if self._status != 200:
-            self._body.append(data[: max(0, MAX_ERROR - self._size)])
+            self._body.write(data[: max(0, MAX_ERROR - self._size)])
         elif self._size + len(data) <= MAX_ANSWER:
-            self._body.append(data)
+            self._body.write(data)  # in one block: many of a page's size would tear holes into the heap
         else:
             self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
         self._size += len(data)

@@ -1,6 +1,6 @@
 """One client's request: checked, routed, tried at its targets in order, answered, recorded.
 
-    start ── refused ──────────────────────────────> over      (nothing was sent to any upstream)
+    start ── refused, or in the cache ─────────────> over      (nothing was sent to any upstream)
       └── trying ─┬─ a whole answer ────────────────> over
            ^   │  ├─ streaming ── end mark / error ─> over
            └───┘  └─ nothing left to try ───────────> over
@@ -22,6 +22,11 @@ from svc.dialects.base import Dialect, Head, Passed
 from svc.dialects.flow import Pipe
 from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt, Sink
+from svc.gateway.bill import FREE, NOTHING, Bill
+from svc.gateway.cache.cache import Cache
+from svc.gateway.cache.memory import Kept
+from svc.gateway.cache.recorder import Recorder
+from svc.gateway.cache.replay import Replay, answerer
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.limits import Lease
@@ -68,6 +73,8 @@ class Exchange(TriesOwner):
         "_lease",
         "_plane",
         "_raw",
+        "_recorder",
+        "_sink",
         "_streaming",
         "_tries",
         "client_request_id",
@@ -96,7 +103,11 @@ class Exchange(TriesOwner):
         self._began = time.monotonic()  # the loop's own clock counts milliseconds
         self._first_byte = 0.0
         self.deadline = plane.now() + plane.settings.gateway.total_timeout
-        self._tries: Tries | None = None
+        self._tries: Tries | Replay | None = None
+        self._sink: Sink = client
+        """Where the pieces of a stream go."""
+        self._recorder: Recorder | None = None
+        """It, if the answer is to be kept."""
         self._lease: Lease | None = None
         self._head: Head | None = None
         self._raw = b""
@@ -127,6 +138,31 @@ class Exchange(TriesOwner):
             if not chain:
                 raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         self._plane.ledger.check()
+        if self._plane.cache is None:
+            self._try(head, chain)
+        else:
+            self._look_up(self._plane.cache, head, chain)
+
+    def _look_up(self, cache: Cache, head: Head, chain: tuple[Offer, ...]) -> None:
+        """The answer may have been given before, by one of the targets that may give it now."""
+        name = cache.name(self._key, self._dialect.name, self._raw)
+        if name is None:
+            self._try(head, chain)
+            return
+
+        def told(kept: Kept | None) -> None:
+            offer = answerer(kept, chain)
+            cache.count(hit=offer is not None)
+            if kept is not None and offer is not None:
+                self._tries = Replay(self, kept, offer, stream=head.stream)
+                self._tries.start()
+            else:
+                self._recorder = self._sink = cache.record(name, self._client)
+                self._try(head, chain)
+
+        cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
+
+    def _try(self, head: Head, chain: tuple[Offer, ...]) -> None:
         tries = self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
         if self._plane.gate.limited(self._key):
             self._plane.gate.admit(self._key, head, self._raw, chain, self._admitted)
@@ -184,7 +220,22 @@ class Exchange(TriesOwner):
     def said(self, data: bytes) -> None:
         self._begin()
         if data:
-            self._client.write(data, False)
+            self._sink.write(data, False)
+
+    def repeated(self, data: bytes, error: SvcError | None) -> None:
+        """Of `cache.replay.Owner`."""
+        if error is not None:
+            self._record("cut", 200, None)
+            self._client.write(self._dialect.writer(include_usage=False).fail(error), True)
+        elif self._head is not None and self._head.stream:
+            self._begin()
+            self._record("ok", 200, None)
+            self._client.write(data, True)
+        else:
+            self._first_byte = time.monotonic()
+            self._record("ok", 200, None)
+            self._client.answer(200, self._headers(), data)
+        self._end()
 
     def _begin(self) -> None:
         """The head of a stream, once."""
@@ -198,18 +249,29 @@ class Exchange(TriesOwner):
         if self._attempt is not None:
             self._attempt.received = len(passed.body)
         self._record("ok", 200, passed.usage)
+        if self._recorder is not None:
+            self._recorder.note(passed.body)
+            self._keep(self._recorder)
         self._client.answer(200, self._headers(), passed.body)
         self._end()
 
     def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         self._begin()
-        attempt.sink = self._client
+        attempt.sink = self._sink
         if pipe.ended:
             self._record("cut" if pipe.error else "ok", 200, pipe.usage)
-            self._client.write(data, True)
+            self._sink.write(data, True)
+            if self._recorder is not None and pipe.error is None and pipe.finish is not None:
+                self._keep(self._recorder)
             self._end()
         else:
-            self._client.write(data, False)
+            self._sink.write(data, False)
+
+    def _keep(self, recorder: Recorder) -> None:
+        """The answer is whole, and in the words of one target."""
+        tries = self._tries
+        if tries is not None and tries.offer is not None and not tries.resumed:
+            recorder.keep(tries.offer, tries.dropped)
 
     # ending
 
@@ -232,6 +294,8 @@ class Exchange(TriesOwner):
         tries, self._tries = self._tries, None  # nothing holds the other: no garbage collector is needed
         if tries is not None:
             tries.end()
+        if self._recorder is not None:
+            self._recorder.drop()
 
     @property
     def _attempt(self) -> Attempt | None:
@@ -253,6 +317,8 @@ class Exchange(TriesOwner):
         if tries is None or tries.offer is None:
             return lines
         lines += f"x-svc-provider: {tries.offer.provider.name}\r\nx-svc-attempts: {tries.count}\r\n"
+        if self._plane.cache is not None:
+            lines += f"x-svc-cache: {'miss' if tries.count else 'hit'}\r\n"
         if tries.dropped:
             names = ",".join(_UNSAFE.sub("?", name[:64]) for name in tries.dropped[:32])
             lines += f"x-svc-dropped: {names}\r\n"
@@ -260,13 +326,11 @@ class Exchange(TriesOwner):
 
     def _record(self, status: Status, http_status: int, told: Usage | None) -> None:
         """Into the books, before the last byte leaves."""
-        plane, attempt = self._plane, self._attempt
+        plane, tries = self._plane, self._tries
         now = time.monotonic()
         offer = self._offer
-        usage, guessed = told, False
-        if attempt is not None and (status != "error") and (status != "ok" or told is None):
-            usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
-        cost = plane.ledger.cost(offer, usage) if offer and usage else None
+        bill = self._bill(status, told)
+        usage, cost, guessed = bill.usage, bill.usd, bill.guessed
         if self._lease is not None:
             self._lease.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, cost or 0.0)
         plane.record(
@@ -281,7 +345,7 @@ class Exchange(TriesOwner):
                 model_asked=self._head.model if self._head else None,
                 model=offer.model.id if offer else None,
                 provider=offer.provider.name if offer else None,
-                attempts=self._tries.count if self._tries is not None else 0,
+                attempts=tries.count if tries is not None else 0,
                 status=status,
                 http_status=http_status,
                 prompt_tokens=usage.prompt_tokens if usage else None,
@@ -293,5 +357,25 @@ class Exchange(TriesOwner):
                 latency_ms=round((now - self._began) * 1000, 3),
                 ttfb_ms=round((self._first_byte - self._began) * 1000, 3) if self._first_byte else None,
                 estimated=guessed,
+                from_cache=isinstance(tries, Replay),
+                resumed=tries.resumed if tries is not None else 0,
             )
         )
+
+    def _bill(self, status: Status, told: Usage | None) -> Bill:
+        """What is owed for the answer, all its parts together."""
+        tries, offer = self._tries, self._offer
+        if tries is None or offer is None:
+            return NOTHING
+        if isinstance(tries, Replay):
+            return FREE
+        attempt, price = tries.attempt, self._plane.ledger.cost
+        usage, guessed = told, False
+        if attempt is not None and (status != "error") and (status != "ok" or told is None):
+            usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
+        if usage is None:
+            return NOTHING
+        bill = Bill(usage, price(offer, usage), guessed)
+        for part in tries.parts:
+            bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
+        return bill

@@ -14,6 +14,7 @@ import msgspec
 
 from svc.errors import ProviderFailed
 from svc.gateway.attempt import Attempt
+from svc.gateway.cache.cache import Cache
 from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
@@ -62,6 +63,8 @@ class Plane:
         self.ledger = ledger
         self.steering = Steering(settings.routing)
         self.gate = gate
+        self.cache: Cache | None = None
+        """Answers that may be given again; None, as it comes: nothing is kept."""
         self.metrics = Metrics()
         self.degraded: Callable[[], list[str]] = list
         self.beside: Callable[[], dict[str, float]] = dict
@@ -96,7 +99,7 @@ class Plane:
     def record(self, record: Record) -> None:
         """Takes note of an ended answer, before its last byte leaves."""
         line = self._encode(record) + b"\n"
-        if record.attempts:
+        if record.attempts or record.from_cache:
             self.ledger.journal.append(line)
         self.metrics.note(record)
         if self._logs:

@@ -21,6 +21,8 @@ from svc.dialects.flow import Pipe
 from svc.dialects.resuming import Resumable, resumable
 from svc.errors import SvcError
 from svc.gateway.attempt import Attempt, AttemptOwner
+from svc.gateway.bill import Part
+from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
 from svc.gateway.providers import Offer
 from svc.wire.chat import ChatRequest
@@ -63,6 +65,7 @@ class Tries(AttemptOwner):
     """`count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
 
     __slots__ = (
+        "_broke_off",
         "_broken",
         "_chain",
         "_dialect",
@@ -87,6 +90,8 @@ class Tries(AttemptOwner):
         "count",
         "dropped",
         "offer",
+        "parts",
+        "resumed",
     )
 
     def __init__(
@@ -110,6 +115,8 @@ class Tries(AttemptOwner):
         """Accounts that were tried, where a target has several."""
         self._broken: Resumable | None = None
         """What the client has of a stream that broke and is to go on."""
+        self._broke_off: Attempt | None = None
+        """The attempt that said the last part of it."""
         self._timer: asyncio.TimerHandle | None = None
         self._hedge: asyncio.TimerHandle | None = None
         self._rival: Attempt | None = None
@@ -120,6 +127,10 @@ class Tries(AttemptOwner):
         """Fields of the client's that the target's dialect lacks."""
         self.offer: Offer | None = None
         """The target that was tried last, or won."""
+        self.parts: list[Part] = []
+        """What other targets said of the stream, which broke and went on."""
+        self.resumed = 0
+        """So often it went on."""
 
     def start(self) -> None:
         """The first try; raises SvcError when there is none to make."""
@@ -153,6 +164,7 @@ class Tries(AttemptOwner):
                 timer.cancel()
         attempt, self.attempt = self.attempt, None
         rival, self._rival = self._rival, None
+        self._broke_off = None  # which holds this
         for one in (attempt, rival):
             if one is not None and not one.over and not one.draining:
                 one.cancel()
@@ -299,11 +311,13 @@ class Tries(AttemptOwner):
         self._give_up(failure.error)
 
     def _give_up(self, error: SvcError) -> None:
-        broken, attempt = self._broken, self.attempt
+        broken, attempt = self._broken, self._broke_off
         if broken is None or attempt is None:
             self._owner.failed(error)
-        else:
-            self._owner.streamed(attempt, broken.give_up(error), broken)
+            return
+        self.attempt, self.offer = attempt, attempt.offer  # nobody took it up: the last word is its own
+        self.parts.pop()
+        self._owner.streamed(attempt, broken.give_up(error), broken)
 
     def _repeatable(self, failure: Failure) -> bool:
         within = self._round <= self._plane.settings.routing.retries
@@ -355,12 +369,16 @@ class Tries(AttemptOwner):
     def _taken_up(self, attempt: Attempt) -> None:
         plane, now = self._plane, self._plane.now()
         plane.steering.answered(attempt.offer, now - attempt.sent, now, stream=True)
+        self.resumed += 1
         log.info("request %s: resumed by %s", self._owner.request_id, attempt.offer.provider.name)
 
     def _broke(self, attempt: Attempt, data: bytes, pipe: Resumable, failure: Failure) -> None:
         """The text so far goes to the next target, if there is one; nothing of it is said twice."""
         self._broken = pipe
         if pipe.resumable and not self._stopping:
+            self._broke_off = attempt
+            usage, guessed = owed(pipe.usage, self._raw, attempt.received, attempt.first, attempt.last)
+            self.parts.append(Part(attempt.offer, usage, guessed))
             self._owner.said(data)
             self._owner.guarded(lambda: self._advance(failure))
         else:

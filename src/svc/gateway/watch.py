@@ -68,6 +68,10 @@ class Watch:
         for name, state in plane.steering.states().items():
             provider, _, model = name.partition("/")
             values[f'svc_breaker_open{{provider="{provider}",model="{model}"}}'] = state != "closed"
+        if plane.cache is not None:
+            values["svc_cache_hits_total"] = plane.cache.hits
+            values["svc_cache_misses_total"] = plane.cache.misses
+            values["svc_cache_bytes"] = plane.cache.size
         return {name: float(value) for name, value in values.items()}
 
     def _page(self) -> Page:

@@ -84,6 +84,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int | None = None
     estimated: bool = False
     """The tokens are our estimate: the provider did not come to say them."""
+    from_cache: bool = False
+    """An answer that was given before, again: it cost no tokens."""
+    resumed: int = 0
+    """So often another target took up a stream that broke. The tokens and the price are those of all its parts."""
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,310 @@
+"""`[cache]`: the same request is answered again without asking anyone, and never with another key's answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, provider_environment, run
+from tests.e2e.reading import text_of, whole_chunks
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.http_client import Got, request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.redis_server import RedisServer
+from tests.fakes.script import Script, answer, reset, sse
+
+CONFIG = "[cache]\nenabled = true\n"
+
+
+@pytest.fixture
+def caching(start_gateway: StartGateway) -> Gateway:
+    return start_gateway(config=CONFIG)
+
+
+def entry(gateway: Gateway, got: Got) -> dict[str, Any]:
+    """The line of the ledger for an answer."""
+    request_id = got.headers["x-request-id"]
+    lines = [json.loads(line) for line in gateway.logged(request_id).splitlines() if line.startswith('{"time"')]
+    return next(line for line in lines if line["request_id"] == request_id)
+
+
+def cached(got: Got) -> str | None:
+    return got.headers.get("x-svc-cache")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", [GPT, CLAUDE])
+def test_the_same_request_gets_the_same_answer(
+    caching: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, model: str, stream: bool
+) -> None:
+    first, second = (caching.chat(model, stream=stream) for _ in range(2))
+    assert (cached(first), cached(second)) == ("miss", "hit")
+    assert second.body == first.body
+    assert len(provider_a.requests) + len(provider_b.requests) == 1
+    assert second.headers["x-svc-attempts"] == "0"
+    for name in ("content-type", "x-svc-provider"):
+        assert second.headers[name] == first.headers[name]
+    asked, again = entry(caching, first), entry(caching, second)
+    assert (asked["from_cache"], again["from_cache"]) == (False, True)
+    assert (again["status"], again["provider"], again["model"]) == ("ok", asked["provider"], asked["model"])
+    assert asked["cost_usd"] > 0
+    assert (again["cost_usd"], again["prompt_tokens"], again["completion_tokens"]) == (0, 0, 0)
+
+
+def test_both_are_in_the_ledger(caching: Gateway, provider_a: FakeProvider) -> None:
+    ids = {caching.chat().headers["x-request-id"] for _ in range(2)}
+    deadline = time.monotonic() + 5
+    while True:
+        listed = caching.request("GET", "/v1/usage").json["data"]
+        if len(listed) == 2 or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    assert {one["request_id"] for one in listed} == ids
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"temperature": 0.5},
+    {"seed": 7},
+    {"n": 2},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
+    {"messages": [{"role": "user", "content": "Hi!"}]},
+    {"stream": True},
+    {"max_tokens": 5},
+]
+
+
+def test_another_request_is_another(caching: Gateway, provider_a: FakeProvider) -> None:
+    answers = [caching.chat(**fields) for fields in [{}, *OTHERS] * 2]
+    assert [cached(got) for got in answers] == ["miss"] * 8 + ["hit"] * 8
+    assert len(provider_a.requests) == 8
+
+
+def test_routes_do_not_share(caching: Gateway, provider_a: FakeProvider) -> None:
+    assert [cached(caching.chat(max_tokens=50)), cached(caching.message(GPT))] == ["miss", "miss"]
+    assert [cached(caching.chat(max_tokens=50)), cached(caching.message(GPT))] == ["hit", "hit"]
+
+
+BROKEN = [openai_wire.role(), openai_wire.chunk({"content": "half"})]
+
+
+@pytest.mark.parametrize(
+    ("fault", "stream"),
+    [
+        (answer(500, openai_wire.error("down")), False),
+        (answer(400, openai_wire.error("no")), False),
+        (answer(429, openai_wire.error("slow"), headers={"retry-after": "9"}), False),
+        (answer(200, b"<html>"), False),
+        (sse(BROKEN, end=reset()), True),
+        (sse(BROKEN), True),
+        (sse([*BROKEN, openai_wire.event(openai_wire.error("down", "server_error"))]), True),
+    ],
+    ids=["500", "400", "429", "garbage", "reset", "no finish", "error event"],
+)
+def test_what_failed_or_broke_is_not_kept(
+    start_gateway: StartGateway, provider_a: FakeProvider, fault: Script, stream: bool
+) -> None:
+    started = start_gateway(config=CONFIG + "[routing]\nretries = 0\n")
+    provider_a.plays(fault)
+    assert cached(started.chat(stream=stream)) == "miss"
+    second = started.chat(stream=stream)
+    assert (second.status, cached(second)) == (200, "miss")
+
+
+def test_a_client_that_leaves_keeps_nothing(caching: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(sse(openai_wire.stream("a b c d e f"), every=0.1))
+    body = {"model": GPT, "messages": HI, "stream": True}
+    with caching.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", body, key=caching.key))
+        raw.read_until(b"a")
+    caching.logged("client_closed")
+    again = caching.request("POST", "/v1/chat/completions", body)
+    assert cached(again) == "miss"
+    assert text_of(whole_chunks(again.body)) == openai_wire.TEXT
+
+
+def test_an_answer_expires(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config=CONFIG + "ttl = 0.4\n")
+    assert [cached(started.chat()), cached(started.chat())] == ["miss", "hit"]
+    time.sleep(0.5)
+    assert cached(started.chat()) == "miss"
+
+
+def test_memory_is_bounded(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config=CONFIG + "max_size = 0.1\nmax_answer = 0.02\n")
+    provider_a.always_plays(answer(200, openai_wire.chat("x" * 10_000)))
+    for number in range(30):
+        assert cached(started.chat(seed=number)) == "miss"
+    assert [cached(started.chat(seed=number)) for number in (29, 0)] == ["hit", "miss"]
+    page = started.request("GET", "/metrics").body.decode()
+    taken = float(page.partition("\nsvc_cache_bytes ")[2].partition("\n")[0])
+    assert 10_000 < taken < 0.1 * 2**20
+    provider_a.always_plays(answer(200, openai_wire.chat("x" * 30_000)))
+    assert [cached(started.chat(seed=99)) for _ in range(2)] == ["miss", "miss"]
+
+
+def test_a_client_that_does_not_read_costs_little(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config=CONFIG + "max_answer = 32\nmax_size = 256\n")
+    words = [openai_wire.chunk({"content": "x" * 40_000}) for _ in range(500)]
+    provider_a.plays(sse([openai_wire.role(), *words, openai_wire.chunk({}, "stop"), openai_wire.DONE]))
+    first, _ = started.chat(stream=True), started.chat(stream=True)
+    body = {"model": GPT, "messages": HI, "stream": True}
+    before = resident(started)
+    with started.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", body, key=started.key))
+        time.sleep(0.5)
+        grown = resident(started) - before
+        second = raw.read()
+    assert grown < 2**20
+    assert (cached(second), second.whole) == ("hit", True)
+    assert second.body == first.body
+
+
+def resident(gateway: Gateway) -> int:
+    fields = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+def test_it_is_off_as_it_comes(gateway: Gateway, provider_a: FakeProvider) -> None:
+    assert [cached(gateway.chat()) for _ in range(2)] == [None, None]
+    assert len(provider_a.requests) == 2
+
+
+# whose answers
+
+
+def made(gateway: Gateway, name: str, *options: str) -> str:
+    """The secret of a new key."""
+    done = run("keys", "create", "--name", name, "--json", *options, home=gateway.home)
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["key"])
+
+
+def asks(gateway: Gateway, key: str) -> Got:
+    return gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=key)
+
+
+def test_a_key_never_sees_the_answer_of_another(caching: Gateway, provider_a: FakeProvider) -> None:
+    keys = [made(caching, "one", "--tag", "team=red"), made(caching, "two", "--tag", "team=red")]
+    assert [cached(asks(caching, key)) for key in keys * 2] == ["miss", "miss", "hit", "hit"]
+
+
+def test_a_tag_shares_answers(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config=CONFIG + 'shared_by = "team"\n')
+    red, also_red, blue, none, neither = (
+        made(started, name, *options)
+        for name, options in (
+            ("red", ["--tag", "team=red"]),
+            ("also red", ["--tag", "team=red", "--tag", "other=x"]),
+            ("blue", ["--tag", "team=blue"]),
+            ("none", []),
+            ("neither", []),
+        )
+    )
+    assert [cached(asks(started, key)) for key in (red, also_red)] == ["miss", "hit"]
+    assert [cached(asks(started, key)) for key in (blue, none, neither)] == ["miss"] * 3
+
+
+def test_a_key_gets_no_answer_of_a_model_that_it_may_not_use(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    """Its teammate got it from the fallback."""
+    started = start_gateway(
+        config=f'{CONFIG}shared_by = "team"\n[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
+    )
+    free = made(started, "free", "--tag", "team=red")
+    bound = made(started, "bound", "--tag", "team=red", "--models", GPT)
+    provider_a.plays(answer(500, openai_wire.error("down")))
+    assert asks(started, free).headers["x-svc-provider"] == "anthropic"
+    got = asks(started, bound)
+    assert (cached(got), got.headers["x-svc-provider"]) == ("miss", "openai")
+
+
+def test_a_hit_counts_against_no_limit(caching: Gateway, provider_a: FakeProvider) -> None:
+    key = made(caching, "tight", "--rpm", "1")
+    assert [asks(caching, key).status for _ in range(3)] == [200, 200, 200]
+
+
+# in Redis
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def kept(redis: RedisServer) -> str:
+    """The name of the one answer in Redis, once it is there."""
+    while (found := redis.tell("KEYS svc:cache:*")) == b"*0\r\n":
+        time.sleep(0.01)
+    return found.split(b"\r\n")[2].decode()
+
+
+Nodes = Callable[[], Gateway]
+
+
+@pytest.fixture
+def nodes(fakes: Any, tmp_path: Path, redis: RedisServer) -> Iterator[Nodes]:
+    """Gateways that have nothing in common but Redis."""
+    started: list[Gateway] = []
+
+    def start() -> Gateway:
+        home = tmp_path / f"node{len(started)}"
+        home.mkdir()
+        env = {**provider_environment(fakes), "SVC_REDIS_URL": redis.url}
+        started.append(Gateway(home, env=env, config=CONFIG).start())
+        return started[-1]
+
+    yield start
+    for one in started:
+        assert one.stop() == 0
+        assert "Traceback" not in one.log
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_machine_has_it_too(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer, stream: bool) -> None:
+    one, other = nodes(), nodes()
+    first = one.chat(stream=stream)
+    kept(redis)
+    second = other.chat(stream=stream)
+    assert (cached(first), cached(second)) == ("miss", "hit")
+    assert second.body == first.body
+    assert cached(other.chat(stream=stream)) == "hit"
+    assert len(provider_a.requests) == 1
+
+
+def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
+    one, other = nodes(), nodes()
+    one.chat()
+    redis.freeze()
+    began = time.monotonic()
+    assert (other.chat().status, cached(one.chat())) == (200, "hit")
+    assert time.monotonic() - began < 2
+    redis.thaw()
+    redis.kill()
+    assert other.chat(seed=1).status == 200
+    redis.start()
+    deadline = time.monotonic() + 5
+    for seed in itertools.count(2):
+        one.chat(seed=seed)
+        if cached(other.chat(seed=seed)) == "hit":
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_what_lies_in_redis_may_be_anything(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
+    one, other = nodes(), nodes()
+    one.chat()
+    redis.tell(f"SET {kept(redis)} rubbish")
+    got = other.chat()
+    assert (got.status, cached(got)) == (200, "miss")
+    other.chat(CLAUDE)
+    assert anthropic_wire.TEXT in other.chat(CLAUDE).body.decode()
