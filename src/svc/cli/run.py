@@ -92,12 +92,15 @@ def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> in
     live = not args.json and args.output is None and not drawn
     stages = orchestrator.stages
     watch = Stages(stages) if args.watch else None
+    printed = False
 
     def listen(stage: str, event: str, piece: Item | None) -> None:
         if watch is not None:
             watch.listen(stage, event, piece)
+        nonlocal printed
         if live and stage == stages[-1] and isinstance(piece, str):
             print(piece, end="", flush=True)
+            printed = True
 
     with Screen(watch.lines) if watch is not None and drawn else nullcontext():
         made = orchestrator.run(given, item, listen)
@@ -107,7 +110,7 @@ def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> in
         return 1 if result.error else 0
     if drawn and args.output is None and result.output is not None:
         print(result.output.text)
-    elif live and result.stages and (result.output is not None or result.error):
+    elif live and (printed or result.output is not None):
         print()
     if result.error:
         raise CommandFailed(f"Stage {result.error.stage!r} failed ({result.error.code}): {result.error.message}")

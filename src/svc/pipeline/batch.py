@@ -122,6 +122,7 @@ class _Log:
     """
 
     def __init__(self, out: Path) -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         self._out = out
         self.part = out.with_name(f"{out.name}.part")
         self._earlier = out.with_name(f"{out.name}.kept")

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import re
+import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,8 @@ _OURS = re.compile(r"(SVC_(?!HOME$)|PROVIDER_|OPENAI_|ANTHROPIC_|GROQ_)[A-Z_]+")
 
 
 TRIES = 3
+CONNECT_SECONDS = 10.0
+_PLACE = re.compile(r"(?:ray://)?([^/:]+):([0-9]{1,5})")
 
 
 class _Lost(CommandFailed):
@@ -76,8 +79,9 @@ class Cluster:
         """Actors with nothing to do; None when there are none any more."""
         self._lock = threading.Lock()
         try:
+            _knock(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             raise CommandFailed(f"The Ray cluster {address!r} cannot be reached: {_first_line(error)}") from error
         try:
             resources: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -145,6 +149,12 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself looks for minutes for somebody who is not there. Raises OSError."""
+    if (place := _PLACE.fullmatch(address)) is not None:
+        socket.create_connection((place[1], int(place[2])), CONNECT_SECONDS).close()
 
 
 def _first_line(error: Exception) -> str:

@@ -108,12 +108,13 @@ def test_many_inputs_on_two_nodes_and_a_worker_is_killed(cluster: Cluster, tmp_p
         assert len(fake.requests) == 9
 
 
-def test_no_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
+def test_no_cluster(tmp_path: Path, address: str) -> None:
     (tmp_path / "ask.yaml").write_text(ASK)
     environ = {**environment(tmp_path), "RAY_TMPDIR": str(tmp_path)}
     began = time.monotonic()
     done = subprocess.run(
-        [SVC, "run", "ask.yaml", "--input", "x", "--ray", "auto"],
+        [SVC, "run", "ask.yaml", "--input", "x", "--ray", address],
         env=environ,
         cwd=tmp_path,
         capture_output=True,
@@ -121,5 +122,5 @@ def test_no_cluster(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("svc: The Ray cluster 'auto' cannot be reached: ")
+    assert done.stderr.startswith(f"svc: The Ray cluster {address!r} cannot be reached: ")
     assert time.monotonic() - began < 60

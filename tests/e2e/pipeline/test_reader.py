@@ -1,0 +1,61 @@
+"""A real ONNX model of other people in a pipeline: an image of a line of text is read, and a model answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import onnxruntime
+from PIL import Image, ImageDraw, ImageFont
+
+from svc.recipes import make
+from svc.recipes.recipe import parse
+from tests.e2e.pipeline.conftest import Machine
+from tests.speech import material
+
+STAGES = """
+name: reader
+registry: {local_path: reader-registry}
+input: {kind: Image}
+stages:
+  - {id: read, name: reader@1.0.0}
+  - {id: answer, target: integration, provider: local, model: smollm2-135m, options: {max_tokens: 20, temperature: 0}}
+"""
+
+
+def bundle(folder: Path) -> None:
+    """The model with its letters, which are among its own properties."""
+    recipe = parse((Path(__file__).parent / "reader.toml").read_bytes(), "reader")
+    make.make(recipe, material.HOME / "reader", material.nothing)
+    model = make.content(recipe, material.HOME / "reader") / "reader.onnx"
+    letters = onnxruntime.InferenceSession(str(model)).get_modelmeta().custom_metadata_map["character"]
+    folder.mkdir(parents=True)
+    shutil.copy(model, folder)
+    (folder / "letters.txt").write_text(f"<blank>\n{letters}\n \n", encoding="utf-8")
+    about = {
+        "model_id": "reader",
+        "version": "1.0.0",
+        "execution_template": {"type": "Onnx", "model_file": "reader.onnx"},
+        "files": ["reader.onnx", "letters.txt"],
+        "preprocessing": [
+            {"type": "Resize", "width": 320, "height": 48},
+            {"type": "Normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+        ],
+        "postprocessing": [{"type": "CTCDecode", "vocab_file": "letters.txt", "blank_index": 0}],
+    }
+    (folder / "model_metadata.json").write_text(json.dumps(about))
+
+
+def test_an_image_is_read_and_answered(machine: Machine) -> None:
+    bundle(machine.home / "reader-registry" / "reader" / "1.0.0" / "any" / "content")
+    line = Image.new("RGB", (640, 96), "white")
+    ImageDraw.Draw(line).text((16, 12), "Capital of France?", fill="black", font=ImageFont.load_default(64))
+    line.save(machine.home / "line.jpg")
+    (machine.home / "reader.yaml").write_text(STAGES)
+    assert "local" in machine.run("reader", "run", "reader.yaml", "--check")
+    got = json.loads(machine.run("reader", "run", "reader.yaml", "--input", "line.jpg", "--json"))
+    read, answer = got["stages"]
+    assert read["output"]["text"] == "Capital of France?"
+    assert answer["route"] == "gateway"
+    assert answer["output"]["text"]
