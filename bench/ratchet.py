@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def calls(folder: Path) -> dict[str, float]:
     shared.write_bytes(bytes(64))
     with shared.open("r+b") as file, socket.create_server(("127.0.0.1", 0)) as listener:
         counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-        with gateway(folder, listener, [sys.executable, "-c", COUNTED, str(shared)]) as (_, port):
+        with gateway(folder, listener, [sys.executable, "-c", COUNTED, str(shared)], plain(folder)) as (_, port):
             found = Replay(listener, port, counts).figures()
         counts.release()
     return found
@@ -221,8 +222,17 @@ def at_rest(folder: Path) -> dict[str, float]:
     return {**found, "MB at rest": round(int(memory.group(1)) / 1024, 1)} if memory else found
 
 
+def plain(folder: Path) -> Path:
+    """A copy of the source without its compiled modules, in which calls can be counted."""
+    package = Path(__file__).parent.parent / "src" / "svc"
+    shutil.copytree(package, folder / "source" / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return folder / "source"
+
+
 @contextmanager
-def gateway(folder: Path, provider: socket.socket, command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def gateway(
+    folder: Path, provider: socket.socket, command: list[str], source: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The real command, in front of `provider`; its process and its port."""
     address = f"http://127.0.0.1:{provider.getsockname()[1]}"
     env = {
@@ -235,6 +245,8 @@ def gateway(folder: Path, provider: socket.socket, command: list[str]) -> Iterat
         "PROVIDER_B_API_KEY": "b",
         "PYTHONHASHSEED": "0",
     }
+    if source is not None:
+        env["PYTHONPATH"] = str(source)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

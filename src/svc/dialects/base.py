@@ -30,6 +30,8 @@ class Head(msgspec.Struct, frozen=True):
     """`max_tokens`, or what replaced it."""
     answers: int = 1
     """How many of these are asked for (`n`)."""
+    outline: bytes = b""
+    """The body, without the insides of long strings (`dialects.outline`)."""
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -30,15 +30,16 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
     Raises InvalidRequest for a field that the upstream rejects and that cannot be left out.
     """
     ask_usage = ask_usage and head.stream and target.quirks.stream_usage
-    keys = _KEY.findall(raw)
+    outline = head.outline or raw
+    keys = _KEY.findall(outline)
     names = set(keys)
-    if _ambiguous(raw, keys, names) or _touched(names, head, target.quirks):
+    if _ambiguous(outline, keys, names) or _touched(names, head, target.quirks):
         return _rebuild(raw, target, ask_usage=ask_usage)
     body = raw
     if head.model != target.model:
         body = _replace_model(raw, target.model)
     if ask_usage and b"stream_options" not in names:
-        body = body.rstrip()[:-1] + _ASK_USAGE
+        body = b"".join((memoryview(body)[: body.rindex(b"}")], _ASK_USAGE))
     return Built(body)
 
 

@@ -5,11 +5,13 @@ A client's mistake is InvalidRequest with `param` as a path (`messages[0].role`)
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any, TypeVar
 
 import msgspec
 
+from svc.dialects.outline import outline
 from svc.errors import InvalidRequest, ProviderFailed
 
 T = TypeVar("T")
@@ -27,6 +29,17 @@ def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
         return decoder.decode(raw)
     except _FAULTS as fault:
         raise invalid(fault, empty=not raw.strip()) from None
+
+
+def decode_outline(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
+    """As `decode_request`, from the outline of the body, which is returned as well."""
+    short = outline(raw)
+    if short is not raw:
+        with contextlib.suppress(*_FAULTS):  # the error is to name places in the body that was sent
+            if not raw.isascii():
+                raw.decode()
+            return decoder.decode(short), short
+    return decode_request(decoder, raw), raw
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:

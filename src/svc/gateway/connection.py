@@ -69,7 +69,7 @@ class Call:
 
     __slots__ = ("connecting", "connection", "receiver", "request")
 
-    def __init__(self, receiver: Receiver, request: bytes) -> None:
+    def __init__(self, receiver: Receiver, request: tuple[bytes, ...]) -> None:
         self.receiver: Receiver | None = receiver
         self.request = request
         self.connection: Connection | None = None
@@ -162,7 +162,10 @@ class Connection:
         self._ended = False
         self._head_size = 0
         self._silent = reused
-        self.transport.write(call.request)
+        if len(call.request) == 1:
+            self.transport.write(call.request[0])
+        else:
+            self.transport.writelines(call.request)
 
     def close(self) -> None:
         """Closes at once: what was not sent yet is of no use to anyone."""

@@ -15,6 +15,8 @@ from svc.gateway.providers import Offer, Origin
 
 READ_SIZE = 64 * 1024
 """Bytes of one read. It bounds what is on its way to a client that has stopped reading."""
+SHORT_BODY = 64 * 1024
+"""Bytes that are copied behind their head, so that there is one thing to send."""
 IDLE_SECONDS = 45.0
 """An unused connection is kept so long; providers close theirs after a minute or more."""
 IDLE_CONNECTIONS = 1024
@@ -41,7 +43,8 @@ class Upstream:
 
     def send(self, offer: Offer, body: bytes, receiver: Receiver) -> Call:
         """Sends a request; the answer comes to `receiver`, never from within this call."""
-        call = Call(receiver, b"%b%d\r\n\r\n%b" % (offer.head, len(body), body))
+        head = b"%b%d\r\n\r\n" % (offer.head, len(body))
+        call = Call(receiver, (head + body,) if len(body) < SHORT_BODY else (head, body))
         idle = self._idle.get(offer.origin)
         while idle:
             connection = idle.pop()

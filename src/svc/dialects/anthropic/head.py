@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.base import Head
-from svc.dialects.reading import decode_request
+from svc.dialects.reading import decode_outline
 
 MAX_TOKENS = 2**31 - 1
 
@@ -38,5 +38,6 @@ _BODY = msgspec.json.Decoder(_Body)
 
 def read_head(raw: bytes) -> Head:
     """Raises InvalidRequest that names the field. Usage is part of every stream of this dialect."""
-    body = decode_request(_BODY, raw)
-    return Head(model=body.model, stream=bool(body.stream), include_usage=True, max_tokens=body.max_tokens)
+    body, outline = decode_outline(_BODY, raw)
+    stream = bool(body.stream)
+    return Head(model=body.model, stream=stream, include_usage=True, max_tokens=body.max_tokens, outline=outline)

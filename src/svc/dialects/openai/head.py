@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.base import Head
-from svc.dialects.reading import decode_request
+from svc.dialects.reading import decode_outline
 from svc.errors import InvalidRequest
 
 MAX_TOKENS = 2**31 - 1
@@ -52,7 +52,7 @@ _BODY = msgspec.json.Decoder(_Body)
 
 def read_head(raw: bytes) -> Head:
     """Raises InvalidRequest that names the field."""
-    body = decode_request(_BODY, raw)
+    body, outline = decode_outline(_BODY, raw)
     for index, message in enumerate(body.messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
@@ -64,4 +64,5 @@ def read_head(raw: bytes) -> Head:
         include_usage=bool(body.stream and options and options.include_usage),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         answers=body.n or 1,
+        outline=outline,
     )
