@@ -14,8 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 
-import msgspec
-
 from svc.dialects.base import Head
 from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
@@ -86,14 +84,17 @@ class SharedLease(Lease):
 Then = Callable[[Lease | SvcError], None]
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Asked:
     """A request that cannot be let through, or refused, at once."""
 
-    key: Key
-    limits: Limits
-    tokens: int
-    nanos: int
-    then: Then
+    __slots__ = ("key", "limits", "nanos", "then", "tokens")
+
+    def __init__(self, key: Key, limits: Limits, tokens: int, nanos: int, then: Then) -> None:
+        self.key = key
+        self.limits = limits
+        self.tokens = tokens
+        self.nanos = nanos
+        self.then = then
 
 
 class Gate:
