@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean compare compare-lock
 
 run: setup
 	$(BIN)/svc up
@@ -62,6 +62,24 @@ faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold t
 
 ratchet: setup ## bench/ratchet.json: calls for each request and piece, modules, memory; the tests hold the gateway to it
 	$(BIN)/python bench/ratchet.py
+
+COMPARE       := .compare
+COMPARE_LOCKS := bench/compare/locks
+compare: setup $(COMPARE)/.ready ## docs/compare.md: nginx, LiteLLM, Portkey and this gateway on the same work, in turns
+	$(BIN)/python -m bench.compare --write
+
+$(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.json
+	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || echo "without nginx there is nothing to compare with: apt-get install nginx-light"
+	$(PYTHON) -m venv $(COMPARE)/litellm && $(COMPARE)/litellm/bin/pip install --quiet --disable-pip-version-check \
+		--require-hashes --only-binary :all: -r $(COMPARE_LOCKS)/litellm.lock
+	mkdir -p $(COMPARE)/node && cp $(COMPARE_LOCKS)/package.json $(COMPARE_LOCKS)/package-lock.json $(COMPARE)/node/
+	if command -v npm >/dev/null; then cd $(COMPARE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
+	@touch $@
+
+compare-lock: ## needs uv and npm
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
+		-o $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/litellm.in
+	cd $(COMPARE_LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
 
 CONFORMANCE := .conformance
 LOCKS       := tests/conformance/locks

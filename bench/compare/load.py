@@ -1,0 +1,242 @@
+"""The load and the provider, in one process of one thread: `python -m bench.compare.load '{"test": "json", …}'`.
+
+It is told which port to ask and on which port to be the provider; it prints one JSON object. An answer counts only if it
+is whole: status 200, and for a stream all pieces, a finish reason and `[DONE]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httptools
+import uvloop
+
+MODEL = "gpt-4o-mini"
+PIECES = 50
+TEXT = "word " * 60
+ANSWER = json.dumps(
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 60, "total_tokens": 80},
+    }
+).encode()
+
+
+def event(delta: dict[str, str], finish: str | None = None) -> bytes:
+    """One chunk, in HTTP's framing."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
+    return framed(b"data: " + json.dumps(base).encode() + b"\n\n")
+
+
+def framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Provider(asyncio.Protocol):
+    """One connection of the provider: answers at once, or in pieces at a pace."""
+
+    every = 0.02
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._body = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self._body = b""
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        if self._body and json.loads(self._body).get("stream"):
+            self._transport.write(STREAM_HEAD + event({"role": "assistant", "content": ""}))
+            self._go_on(0, asyncio.get_running_loop().time())
+        else:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            self._transport.write(head % len(ANSWER) + ANSWER)
+
+    def _go_on(self, number: int, began: float) -> None:
+        if self._transport.is_closing():
+            return
+        if number == PIECES:
+            self._transport.write(event({}, "stop") + framed(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            return
+        self._transport.write(event({"content": f"{time.monotonic():.6f} "}))
+        loop = asyncio.get_running_loop()
+        loop.call_at(began + (number + 1) * self.every, self._go_on, number + 1, began)
+
+
+@dataclass
+class Found:
+    """What the load has seen."""
+
+    answers: int = 0
+    pieces: int = 0
+    faults: int = 0
+    fault: str | None = None
+    """The first of them, in words."""
+    delays: list[float] = field(default_factory=list)
+    """Seconds, of answers; or of pieces on their way."""
+
+
+class Client(asyncio.Protocol):
+    """One connection of a client; asks, reads the answer, and tells whoever waits."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._done: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._parser = httptools.HttpResponseParser(self)
+
+    async def ask(self, request: bytes, stream: bool, seconds: float) -> None:
+        """Until the answer is whole; else a fault is noted."""
+        self._stream, self._text, self._status, self._pieces = stream, b"", 0, 0
+        self._done = asyncio.get_running_loop().create_future()
+        began = time.monotonic()
+        self.transport.write(request)
+        try:
+            await asyncio.wait_for(self._done, seconds)
+        except TimeoutError:
+            raise ConnectionError(f"no whole answer within {seconds} s") from None
+        finally:
+            self._done = None
+        if not stream:
+            self._found.delays.append(time.monotonic() - began)
+
+    def data_received(self, data: bytes) -> None:
+        if self._done is not None:
+            self._parser.feed_data(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionError("closed"))
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        self._text += data
+        if not self._stream or self._status != 200:
+            return
+        now = time.monotonic()
+        *whole, self._text = self._text.split(b"\n\n")
+        for one in whole:
+            self._event(one, now)
+
+    def _event(self, one: bytes, now: float) -> None:
+        start = one.find(b'"content":')
+        sent = one[start + 10 : one.find(b"}", start)].strip(b' "') if start >= 0 else b""
+        if sent.replace(b".", b"").isdigit():
+            self._pieces += 1
+            self._found.delays.append(now - float(sent))
+        elif one == b"data: [DONE]":
+            self._text = b"[DONE]\n\n"
+
+    def on_message_complete(self) -> None:
+        if self._done is None or self._done.done():
+            return
+        if self._stream:
+            good = self._status == 200 and self._pieces == PIECES and b"[DONE]" in self._text
+        else:
+            good = self._status == 200 and TEXT.encode() in self._text
+        if good:
+            self._found.answers += 1
+            self._found.pieces += self._pieces
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(
+                ConnectionError(f"status {self._status}, {self._pieces} pieces: {self._text[-100:]!r}")
+            )
+
+
+def request_bytes(headers: dict[str, str], stream: bool) -> bytes:
+    body = json.dumps(
+        {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": "What is a gateway? " * 20}]}
+    ).encode()
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{lines}"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def run(spec: dict[str, Any]) -> dict[str, Any]:
+    """A warm-up that does not count, then the work; the kernel's figures are the caller's to take between the lines."""
+    loop = asyncio.get_running_loop()
+    Provider.every = spec.get("every", 0.02)
+    provider = await loop.create_server(Provider, "127.0.0.1", spec["provider"], backlog=1024)
+    stream = spec["test"] == "stream"
+    request = request_bytes(spec["headers"], stream)
+    await work(spec | {"seconds": spec["warm"]}, request, stream, Found())
+    print("begin", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    found = Found()
+    await work(spec, request, stream, found)
+    provider.close()
+    return summary(found)
+
+
+async def work(spec: dict[str, Any], request: bytes, stream: bool, found: Found) -> None:
+    until = time.monotonic() + spec["seconds"]
+    each = 1 / spec["rate"] * spec["connections"] if "rate" in spec else 0.0
+    await asyncio.gather(*(one(spec, request, stream, until, each, at, found) for at in range(spec["connections"])))
+
+
+async def one(
+    spec: dict[str, Any], request: bytes, stream: bool, until: float, each: float, at: int, found: Found
+) -> None:
+    """One client: asks again as soon as it has its answer, or `each` seconds after the question before."""
+    loop = asyncio.get_running_loop()
+    client: Client | None = None
+    due = time.monotonic() + at / spec["connections"] * (each or Provider.every)
+    while due < until:
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        try:
+            if client is None or client.transport.is_closing():
+                _, client = await loop.create_connection(lambda: Client(found), "127.0.0.1", spec["port"])
+            await client.ask(request, stream, spec.get("patience", 20))
+        except (ConnectionError, OSError) as error:
+            found.faults += 1
+            found.fault = found.fault or str(error)[:200]
+            client = None
+            await asyncio.sleep(0.05)
+        due = due + each if each else time.monotonic()
+    if client is not None:
+        client.transport.abort()
+
+
+def summary(found: Found) -> dict[str, Any]:
+    delays = sorted(found.delays)
+
+    def at(share: float) -> float:
+        return round(delays[min(len(delays) - 1, int(len(delays) * share))] * 1000, 3) if delays else 0.0
+
+    return {
+        "answers": found.answers,
+        "pieces": found.pieces,
+        "p50": at(0.5),
+        "p99": at(0.99),
+        "faults": found.faults,
+        "fault": found.fault,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(run(json.loads(sys.argv[1])))), flush=True)

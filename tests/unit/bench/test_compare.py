@@ -1,0 +1,50 @@
+"""The page of `make compare` shows no figure that was not earned, and says why."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+from bench.compare.report import made
+
+VERSIONS = {"nginx": "nginx 1.22.1", "svc": "svc 0.1.0 at abc", "litellm": "LiteLLM 1.2"}
+
+
+def row(name: str, cpu: float, **more: Any) -> dict[str, Any]:
+    work = {"answers": 9, "p50": 0.2, "p99": 0.9, "faults": 0, "cpu_us": cpu, "others": 0.02}
+    few, stream = {**work, "per_second": 500}, {**work, "per_second": 10_000}
+    figures = {"json": work, "latency": work, "stream": stream, "few": few}
+    return {"target": name, "round": 0, "start_ms": 20, "rest_mb": 15.0, "peak_mb": 19.0, **figures, **more}
+
+
+def page_and_chart(*rows: dict[str, Any]) -> tuple[str, str]:
+    return made(list(rows), VERSIONS, "2 × a processor", 2, 3)
+
+
+def test_medians_with_their_spread() -> None:
+    page, chart = page_and_chart(row("nginx", 10), row("nginx", 20), row("svc", 30), row("svc", 50))
+    assert "| CPU for a request, JSON | 15.0 µs (10.0–20.0) | 40.0 µs (30.0–50.0) | – |" in page
+    assert "quiet" in page
+    texts = [one.text for one in ET.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
+    assert "svc 0.1.0" in texts
+    assert "40.0" in texts
+
+
+def test_a_target_that_fails_has_no_figure_but_a_reason() -> None:
+    broken = {"answers": 0, "faults": 7, "fault": "status 500 | oops", "others": 0.9}
+    page, _ = page_and_chart(row("nginx", 10), row("svc", 30), row("litellm", 99, json=broken))
+    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in page
+    assert "* LiteLLM 1.2, json: 7 answers failed; the first: status 500 / oops" in page
+    assert "noisy" in page
+
+
+def test_a_target_that_lags_behind_has_no_figure() -> None:
+    late = {**row("svc", 5)["stream"], "per_second": 3000}
+    page, _ = page_and_chart(row("nginx", 10), row("svc", 30, stream=late))
+    assert "| CPU for a piece, 200 streams of 50/s | 10.0 µs | – | – |" in page
+    assert "* svc 0.1.0 at abc, stream: handed on 3000 of 10000 pieces a second" in page
+
+
+def test_a_target_that_is_not_installed_is_named() -> None:
+    page, _ = page_and_chart(row("nginx", 10), {"target": "litellm", "round": 0, "missing": "it is not installed"})
+    assert "* litellm: it is not installed" in page
