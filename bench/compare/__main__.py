@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def main() -> int:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if given.rounds < 1 or given.seconds <= 0:
         parser.error("--rounds and --seconds have to be more than 0")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the target's process is ended, too
     rows = []
     for number in range(given.rounds):
         for name in names:
