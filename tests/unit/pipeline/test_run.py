@@ -173,6 +173,27 @@ def test_what_cannot_run_is_refused_when_it_is_checked(
         assert words in shown
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (b"", "is missing, or empty"),
+        (b"\x08\x09", "lacks the properties sample_rate, n_speakers, language"),
+        (b"".join(bytes([10, len(name)]) + name for name in (b"sample_rate", b"n_speakers", b"language")), "be loaded"),
+    ],
+)
+def test_a_voice_that_is_none_is_said_and_ends_nothing(
+    capsys: pytest.CaptureFixture[str], model: bytes, words: str
+) -> None:
+    """The library would end the whole process."""
+    about = {"engine": "sherpa", "family": "vits", "files": {"model": "voice.onnx", "tokens": "tokens.txt"}}
+    files = {"voice.onnx": model, "tokens.txt": b"a 1\n", "tts.json": json.dumps(about).encode()}
+    content("thing", {"type": "Speech"}, files, metadata={"task": "text-to-speech"})
+    assert run("name: x\nstages: [thing@1.0.0]", "--input", "Hi", "-o", "out.wav") == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("svc: Stage 'thing' failed (")
+    assert words in shown
+
+
 def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFixture[str]) -> None:
     bundle("Speech", tts_json='{"engine": "espeak"}')
     text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: m}]"

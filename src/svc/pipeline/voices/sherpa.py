@@ -5,6 +5,7 @@ Voices with a lexicon read text themselves. Others are told how it sounds, by es
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from svc import plugins
 from svc.errors import PipelineFailed
 
 FAMILIES = ("vits", "kokoro", "matcha")
+PROPERTIES = ("sample_rate", "n_speakers", "language")
 
 
 def load(folder: Path, about: Any) -> Sherpa:
@@ -33,7 +35,12 @@ class Sherpa:
         config = sherpa_onnx.OfflineTtsConfig(model=model)
         if not config.validate():
             raise PipelineFailed("The files of this voice do not fit its family.")
-        self._tts = sherpa_onnx.OfflineTts(config)
+        if about.family == "vits":
+            _check_properties(Path(files.get("model", "")))
+        try:
+            self._tts = sherpa_onnx.OfflineTts(config)
+        except RuntimeError as error:
+            raise PipelineFailed(f"The model of this voice cannot be loaded: {error}") from error
         self._speaker, self._speed = about.speaker, about.speed
         self._voice = about.voice
         self._sounds = plugins.load("pipeline.voices", about.sounds).sounds if about.sounds else None
@@ -50,6 +57,19 @@ class Sherpa:
             raise PipelineFailed("The voice has no sounds for this text.")
         samples = np.clip(np.asarray(made.samples, np.float32), -1, 1)
         return int(made.sample_rate), (samples * 32767).astype("<i2").tobytes()
+
+
+def _check_properties(model: Path) -> None:
+    """Without these the library ends the whole process. Raises PipelineFailed."""
+    if not model.is_file() or not model.stat().st_size:
+        raise PipelineFailed("The model of this voice is missing, or empty.")
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        missing = [name for name in PROPERTIES if data.find(bytes([10, len(name)]) + name.encode()) < 0]
+    if missing:
+        raise PipelineFailed(
+            f"The model of this voice lacks the properties {', '.join(missing)}, which sherpa-onnx reads; "
+            "the maker piper-model adds them to Piper's voices."
+        )
 
 
 def _symbols(tokens: Path) -> frozenset[str]:
