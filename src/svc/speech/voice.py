@@ -3,7 +3,8 @@
 audio -> floats at 16 kHz -> windows -> endpointer -> the open segment -> engine -> stable prefix -> Heard
 flush -> (the open segment, unless it was decoded since its last word) -> Done
 
-Work by urgency: a flush, the end of a segment, 200 ms of silence (so that a flush finds its answer there), a partial.
+Work by urgency: what takes no engine, a flush, the end of a segment, silence (so that a flush finds its answer there),
+a partial. What takes the engine is a Job: it is run elsewhere, while more audio comes in.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +25,11 @@ from svc.speech.link import Done, Flush, FromWorker, Heard, Reset, Segment, Take
 from svc.speech.prefix import StablePrefix, join
 from svc.speech.resample import Resampler, Samples, mono
 
-SETTLED = 6
-"""Windows of silence after which a segment is decoded ahead of a flush: 200 ms."""
-TAIL = 4
-"""Windows after the last word that a hypothesis has to cover to be as good as a final one."""
+SETTLED, KEPT = 2, 6
+"""Windows of silence after which a segment is decoded ahead of a flush; and that are decoded with it at most. The
+detector takes up to 70 ms after a word for speech, so that the first is after about 130 ms."""
+TAIL, WHOLE = 2, 4
+"""Windows after the last word that a hypothesis has to cover to answer a flush; and to be a segment's last."""
 FIRST = 7
 """Windows of speech before the first hypothesis."""
 MIN_SPEECH = 3
@@ -33,12 +37,20 @@ MIN_SPEECH = 3
 STEP, GROWTH, SHARE = 0.3, 0.1, 1.5
 """A partial is due after so many seconds, so much of the segment's length, so many times what the last one took."""
 
-FLUSH, END, SETTLE, START, GO_ON = range(5)
-"""Urgency of work; less is sooner."""
+INSTANT, FLUSH, END, SETTLE, START, GO_ON = range(6)
+"""Urgency of work; less is sooner. INSTANT takes no engine."""
+
+
+class Job(NamedTuple):
+    """What takes the engine: call `decode` in any thread, then the voice's `decoded` with the text in its own."""
+
+    voice: Voice
+    decode: Callable[[], str]
+    then: Callable[[str | None], None]
 
 
 class Voice:
-    """Not thread-safe: everything happens in the worker's one inference thread."""
+    """Not thread-safe: all but `Job.decode` happens in one thread."""
 
     def __init__(
         self,
@@ -63,6 +75,8 @@ class Voice:
         self._before: deque[Samples] = deque(maxlen=PRE_ROLL)
         self._samples: Samples = np.zeros((CAP + PRE_ROLL + 1) * WINDOW, np.float32)
         self._epoch = 0
+        self._busy = False
+        """A job of this voice is out."""
         self._clear()
         self._begin_segment()
 
@@ -81,6 +95,8 @@ class Voice:
         self._hearing = self._engine.begin(self._language)
         self._prefix = StablePrefix()
         self._decoded = 0
+        """Windows that the newest hypothesis has, or will have; those of the newest that is known."""
+        self._known = 0
         self._cost = 0.0
 
     # what comes in
@@ -158,7 +174,7 @@ class Voice:
         length, cut, worthy = pointer.length, pointer.cut, pointer.speech >= MIN_SPEECH
         kept = min(cut, self._worth())
         self._span = (self._position - length, self._position - length + kept)
-        self._covered = cut == length and self._is_covered()
+        self._covered = cut == length and self._covers(self._known, WHOLE)
         if worthy:
             self._ended = self._samples[: kept * WINDOW].copy()
         tail = self._samples[cut * WINDOW : length * WINDOW].copy()
@@ -175,23 +191,28 @@ class Voice:
     def _worth(self) -> int:
         """The windows of the open segment, without most of the silence at its end: models invent words for it."""
         pointer = self._endpointer
-        return pointer.length - max(0, pointer.silence - SETTLED)
+        return pointer.length - max(0, pointer.silence - KEPT)
 
-    def _is_covered(self) -> bool:
-        """Whether the newest hypothesis has heard the last word, and a little after it."""
+    def _covers(self, length: int, tail: int) -> bool:
+        """Whether a hypothesis of so many windows has heard the last word, and a little after it."""
         pointer = self._endpointer
-        return bool(self._decoded) and self._decoded >= pointer.length - pointer.silence + TAIL
+        return bool(length) and length >= pointer.length - pointer.silence + tail
 
     # what is due
 
     def due(self) -> tuple[int, float] | None:
         """How urgent the next work is, and since when the voice waits; None when there is none."""
+        pointer = self._endpointer
+        if self._flushing and self._ended is None and (pointer.speech < MIN_SPEECH or self._covers(self._known, TAIL)):
+            return INSTANT, self._touched  # whatever is still being decoded comes too late
+        if self._busy:
+            return None
         if self._ended is not None:
-            return (END if self._live else GO_ON), self._touched
+            urgency = INSTANT if self._covered else END
+            return (urgency if self._live else GO_ON), self._touched
         if self._flushing:
             return (FLUSH if self._live else GO_ON), self._touched
-        pointer = self._endpointer
-        if not self._live or self._inbox or pointer.speech < MIN_SPEECH or self._is_covered():
+        if not self._live or self._inbox or pointer.speech < MIN_SPEECH or self._covers(self._decoded, TAIL):
             return None  # with more to come at once, a hypothesis would be out of date when it is made
         if pointer.silence >= SETTLED:
             return SETTLE, self._touched
@@ -203,59 +224,97 @@ class Voice:
         wait = max(STEP, GROWTH * pointer.length / WINDOWS_PER_SECOND, SHARE * self._cost)
         return (GO_ON, self._touched) if new >= wait else None
 
-    def work(self) -> None:
-        """Does what is due. What the engine raises goes on to the caller; the voice is in order all the same."""
+    def work(self) -> Job | None:
+        """Does what is due; what takes the engine is given back, to be run."""
         self._touched = time.monotonic()
         if self._ended is not None:
-            samples, self._ended = self._ended, None
-            self._close(samples, covered=self._covered, span=self._span, announce=True)
-        elif self._flushing:
-            self._finish()
-        else:
-            self._guess()
+            return self._close(self._ended)
+        if self._flushing:
+            return self._finish()
+        return self._guess()
 
-    def _guess(self) -> None:
-        self._decoded = self._endpointer.length
-        length = self._worth()
+    def work_here(self) -> None:
+        """Does what is due, engine and all, in this thread. What the engine raises goes on to the caller."""
+        if job := self.work():
+            self.decoded(job, job.decode())
+
+    def decoded(self, job: Job, text: str | None) -> None:
+        """What the engine said to a job; None when it failed."""
+        self._busy = False
+        job.then(text)
+
+    def _job(self, decode: Callable[[Samples], str], samples: Samples, then: Callable[[str | None], None]) -> Job:
+        self._busy = True
         self._chunks += 1
-        begun = time.monotonic()
-        before = self._prefix.stable
-        self._prefix.add(length / WINDOWS_PER_SECOND, self._hearing.text(self._samples[: length * WINDOW]))
-        self._cost = time.monotonic() - begun
-        if self._prefix.stable != before:
-            self._emit(Heard(self.number, self._epoch, join(self._said, self._prefix.stable), True))
-        if text := join(self._said, self._prefix.text):
+        return Job(self, partial(decode, samples), then)
+
+    def _guess(self) -> Job:
+        known = self._decoded = self._endpointer.length
+        length, prefix, begun = self._worth(), self._prefix, time.monotonic()
+
+        def then(text: str | None) -> None:
+            self._cost = time.monotonic() - begun
+            if text is not None and self._prefix is prefix:  # else the utterance is over
+                self._known = known
+                self._tell(prefix, length / WINDOWS_PER_SECOND, text)
+
+        return self._job(self._hearing.text, self._samples[: length * WINDOW].copy(), then)
+
+    def _tell(self, prefix: StablePrefix, end: float, text: str) -> None:
+        before = prefix.stable
+        prefix.add(end, text)
+        if prefix.stable != before:
+            self._emit(Heard(self.number, self._epoch, join(self._said, prefix.stable), True))
+        if text := join(self._said, prefix.text):
             self._emit(Heard(self.number, self._epoch, text, False))
 
-    def _close(self, samples: Samples, *, covered: bool, span: tuple[int, int], announce: bool) -> None:
-        """The segment's words become part of what was said."""
-        prefix, hearing = self._prefix, self._hearing
-        self._begin_segment()
-        text = prefix.text
-        try:
-            if not covered:
-                self._chunks += 1
-                text = hearing.final(samples)
-                # A cut may fall before words that are stable already: the next segment begins with them.
-                self._prefix = StablePrefix(prefix.beyond(text) if self._endpointer.length else ())
-        finally:
-            text = prefix.finish(text)
-            self._said = join(self._said, text)
-            if text:
-                start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
-                after = self._segments[-1].end if self._segments else 0  # the pre-roll may reach into the last one
-                self._segments.append(Segment(max(start, after), end, text.strip()))
-        if announce and self._live and text:
-            self._emit(Heard(self.number, self._epoch, self._said, True))
+    def _close(self, samples: Samples) -> Job | None:
+        """The segment that has ended."""
 
-    def _finish(self) -> None:
+        def then(text: str | None) -> None:
+            self._ended = None
+            if self._conclude(text, self._span) and self._live:
+                self._emit(Heard(self.number, self._epoch, self._said, True))
+
+        if self._covered:
+            then(None)
+            return None
+        return self._job(self._hearing.final, samples, then)
+
+    def _conclude(self, text: str | None, span: tuple[int, int]) -> str:
+        """The segment's words become part of what was said; with no new text, those of its last hypothesis."""
+        prefix = self._prefix
+        self._begin_segment()
+        if text is None:
+            text = prefix.text
+        else:  # a cut may fall before words that are stable already: the next segment begins with them
+            self._prefix = StablePrefix(prefix.beyond(text) if self._endpointer.length else ())
+        text = prefix.finish(text)
+        self._said = join(self._said, text)
+        if text:
+            start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
+            after = self._segments[-1].end if self._segments else 0  # the pre-roll may reach into the last one
+            self._segments.append(Segment(max(start, after), end, text.strip()))
+        return text
+
+    def _finish(self) -> Job | None:
+        """The utterance is over."""
         pointer = self._endpointer
-        try:
-            if pointer.speech >= MIN_SPEECH:
-                kept = self._worth()
-                span = (self._position - pointer.length, self._position - pointer.length + kept)
-                samples = self._samples[: kept * WINDOW]
-                self._close(samples, covered=self._is_covered(), span=span, announce=False)
-        finally:
-            self._emit(Done(self.number, self._said, self._chunks, tuple(self._segments)))
-            self._forget()
+        if pointer.speech < MIN_SPEECH:
+            self._answer()
+            return None
+        kept = self._worth()
+        span = (self._position - pointer.length, self._position - pointer.length + kept)
+
+        def then(text: str | None) -> None:
+            self._conclude(text, span)
+            self._answer()
+
+        if self._covers(self._known, TAIL):
+            then(None)
+            return None
+        return self._job(self._hearing.final, self._samples[: kept * WINDOW].copy(), then)
+
+    def _answer(self) -> None:
+        self._emit(Done(self.number, self._said, self._chunks, tuple(self._segments)))
+        self._forget()

@@ -1,5 +1,10 @@
 """A worker process: one model, one thread that infers, many voices. `python -m svc.speech.worker FD`; not the gateway.
 
+reader ── messages ──> run: voices, endpoints, answers ── Job ──> lanes: what somebody waits for; partials
+                        ^────────────── what was decoded ───────────┘
+`run` owns all state. A lane is a thread that infers, one job at a time; that of the partials is so much nicer that the
+other one takes the core away from it, since a decode cannot be interrupted.
+
 It ends when its socket does, so it never outlives the gateway. The loading is the test of a model: whatever a library
 does to its process, it does it here, before there is any session.
 """
@@ -14,6 +19,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,21 +29,24 @@ from svc.errors import SpeechFailed, SvcError
 from svc.speech import link
 from svc.speech.detector import Detector
 from svc.speech.engines.base import Engine
-from svc.speech.voice import Voice
+from svc.speech.voice import INSTANT, START, Job, Voice
 
 log = logging.getLogger("svc.speech.worker")
 
 TURN = 64
 """Windows of one voice that are worked through at a turn: 2 s of audio, about 10 ms."""
 READ = 1 << 16
+URGENT_NICE, USUAL_NICE = 3, 13
+"""Of the lanes; the thread that answers is as nice as the gateway has made the process (2)."""
 
 
 class Worker:
-    """Reads in one thread, does everything else in the thread that calls `run`."""
+    """Reads in one thread, infers in two, does everything else in the thread that calls `run`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._inbox: queue.SimpleQueue[link.ToWorker | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[link.ToWorker | _Decoded | None] = queue.SimpleQueue()
+        self._urgent, self._usual = _Lane(self._inbox.put, URGENT_NICE), _Lane(self._inbox.put, USUAL_NICE)
         self._voices: dict[int, Voice] = {}
         self._engine: Engine | None = None
         self._free: list[Detector] = []
@@ -70,8 +80,10 @@ class Worker:
         except OSError:  # the gateway has gone; the reader notices too
             raise SystemExit(0) from None
 
-    def _handle(self, message: link.ToWorker) -> None:
-        if isinstance(message, link.Load):
+    def _handle(self, message: link.ToWorker | _Decoded) -> None:
+        if isinstance(message, _Decoded):
+            self._take(message)
+        elif isinstance(message, link.Load):
             self._load(message)
         elif isinstance(message, link.Open):
             self._open(message)
@@ -81,6 +93,14 @@ class Worker:
                 self._free.append(voice.detector)
         elif voice := self._voices.get(message.voice):
             voice.put(message.data if isinstance(message, link.Audio) else message)
+
+    def _take(self, decoded: _Decoded) -> None:
+        decoded.lane.busy = False
+        voice = decoded.job.voice
+        if self._voices.get(voice.number) is voice:  # else its session has gone
+            voice.decoded(decoded.job, decoded.text)
+            if decoded.fault is not None:
+                self._send(link.Faulted(voice.number, decoded.fault))
 
     def _load(self, message: link.Load) -> None:
         model = message.model
@@ -116,19 +136,54 @@ class Worker:
         )
 
     def _turn(self) -> bool:
-        """One piece of work: the most urgent, and among those the one that waits the longest."""
+        """What can be done at once; for each lane the most urgent, and among those the one that waits the longest."""
         worked = False
         for voice in self._voices.values():
             worked = voice.advance(TURN) or worked
-        due = [(*urgency, number) for number, voice in self._voices.items() if (urgency := voice.due())]
-        if due:
-            number = min(due)[2]
+        due = sorted((*what, number) for number, voice in self._voices.items() if (what := voice.due()))
+        for urgency, _, number in due:
+            lane = self._urgent if urgency <= START else self._usual
+            if urgency == INSTANT or not lane.busy:
+                worked = True
+                job = self._voices[number].work()
+                if job is not None:
+                    lane.put(job)
+        return worked
+
+
+class _Decoded(NamedTuple):
+    """What the engine made of a job, or why it could not."""
+
+    lane: _Lane
+    job: Job
+    text: str | None
+    fault: str | None = None
+
+
+class _Lane:
+    """A thread that infers; `tell` gets what came of each job."""
+
+    def __init__(self, tell: Callable[[_Decoded], None], nice: int) -> None:
+        self.busy = False
+        self._tell, self._nice = tell, nice
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"engine-{nice}", daemon=True).start()
+
+    def put(self, job: Job) -> None:
+        """When it is not busy."""
+        self.busy = True
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        while True:
+            job = self._jobs.get()
             try:
-                self._voices[number].work()
+                self._tell(_Decoded(self, job, job.decode()))
             except Exception as error:  # whatever an engine raises concerns this voice alone
                 log.warning("the engine failed", exc_info=error)
-                self._send(link.Faulted(number, f"The engine failed: {_why(error)}"))
-        return worked or bool(due)
+                self._tell(_Decoded(self, job, None, f"The engine failed: {_why(error)}"))
 
 
 def _why(error: Exception) -> str:

@@ -73,7 +73,7 @@ class Recognition:
                 if not voice.advance(TURN) and voice.due() is None:
                     raise SpeechFailed("The engine came to no end.")
                 while voice.due() is not None and not said:
-                    voice.work()
+                    voice.work_here()
             return said[0]
         except SvcError:
             raise
