@@ -1,0 +1,73 @@
+"""The streaming engine, with a toy model: it hears no words, but everything around the model is the real library."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from svc.speech.engines import sherpa_online
+from svc.speech.model import recognise
+from tests.speech import material, toy
+from tests.speech.gateway import Gateway, check_promises, session
+from tests.speech.gateway import gateway as run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.make(tmp_path_factory.mktemp("models") / "singer")
+
+
+@pytest.fixture(scope="module")
+def streaming(folder: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with run(tmp_path_factory.mktemp("home"), f'[speech]\nmodel_dirs = ["{folder.parent}"]\n') as running:
+        yield running
+
+
+def test_it_hears_piece_by_piece_what_it_hears_at_once(folder: Path, clips: dict[str, Path]):
+    samples = np.frombuffer(material.pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
+    engine = sherpa_online.load(recognise(folder))
+    hearing = engine.begin("en")
+    heard = [hearing.text(samples[:size]) for size in range(0, len(samples), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
+    assert heard[3] != heard[-1]
+    assert hearing.final(samples) == engine.begin(None).final(samples) == "mi ti sol mi mi ut ut mi re la fa la mi"
+    cut = engine.begin(None)
+    cut.text(samples)
+    assert cut.final(samples[:12000]) == engine.begin(None).final(samples[:12000])  # less than it had before
+
+
+async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[str, Path]):
+    audio = material.pcm(clips["en-counting"])
+
+    async def count() -> None:
+        async with session(streaming) as client:
+            await client.say(type="config", model_dir=str(folder))
+            assert (await client.get("ready"))["model"] == "singer"
+            for _ in range(2):
+                for place in range(0, len(audio), 6400):
+                    await client.socket.send(audio[place : place + 6400])
+                    await asyncio.sleep(0.05)
+                await client.say(type="flush")
+                sung = (await client.get("final"))["text"].split()
+                assert len(sung) >= 5
+                assert set(sung) <= set(toy.NOTES)
+            await client.audio(audio)
+            await client.say(type="reset")
+            await client.say(type="flush")
+            assert (await client.get("final"))["text"] == ""
+        assert len({partial["text"] for partial in client.partials()}) > 3
+        check_promises(client.heard)
+
+    await asyncio.gather(count(), count(), count())
+
+
+async def test_a_streaming_model_that_is_none_says_so(streaming: Gateway, folder: Path):
+    broken = folder.with_name("broken")
+    toy.make(broken)
+    (broken / "model.onnx").write_bytes(b"no model")
+    async with session(streaming) as client:
+        await client.say(type="config", model_dir=str(broken))
+        assert (await client.get("error"))["code"] == "asr_error"
