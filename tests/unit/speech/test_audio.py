@@ -4,7 +4,7 @@ import wave
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.errors import InvalidRequest
@@ -64,6 +64,7 @@ def test_what_is_no_wav_file_is_refused(data):
         read_wav(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     try:
@@ -74,6 +75,7 @@ def test_any_bytes_are_read_or_refused(data):
     assert read.seconds >= 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=7)), st.integers(1, 8))
 def test_samples_are_joined_however_they_are_split(pieces, size):
     joiner = Joiner(size)
@@ -123,6 +125,7 @@ def test_what_is_above_half_the_rate_is_gone():
     assert np.abs(Resampler(48000).push(high)[100:]).max() < 1e-3
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 700), max_size=8), st.sampled_from([8000, 16000, 44100, 48000]))
 def test_pieces_make_no_difference(sizes, rate):
     noise = np.random.default_rng(1).normal(0, 0.1, sum(sizes)).astype(np.float32)

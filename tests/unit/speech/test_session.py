@@ -336,7 +336,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(EVENTS)
 def test_every_order_of_messages(events):
     world = World()
