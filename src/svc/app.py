@@ -29,6 +29,7 @@ from svc.gateway.admin import Admin
 from svc.gateway.cache.cache import cache_of
 from svc.gateway.door import FrontDoor
 from svc.gateway.embedded import embedded_model
+from svc.gateway.healing.sharing import Sharing
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Board
@@ -319,12 +320,17 @@ async def _plane(
         ledger.start()
         gate.start()
         plane.start()
+        breakers = Sharing(plane.steering, redis) if redis else None
+        if breakers is not None:
+            breakers.start()
         watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())), redis)
         watch.start()
         try:
             yield plane, watch
         finally:
             await watch.close()
+            if breakers is not None:
+                await breakers.close()
             await plane.close()
             await gate.close()
             await ledger.close()

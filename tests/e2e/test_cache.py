@@ -308,3 +308,26 @@ def test_what_lies_in_redis_may_be_anything(nodes: Nodes, provider_a: FakeProvid
     assert (got.status, cached(got)) == (200, "miss")
     other.chat(CLAUDE)
     assert anthropic_wire.TEXT in other.chat(CLAUDE).body.decode()
+
+
+# breakers in Redis
+
+
+def test_a_breaker_that_one_machine_opens_is_open_at_the_other(
+    nodes: Nodes, provider_a: FakeProvider, redis: RedisServer
+) -> None:
+    one, other = nodes(), nodes()
+    assert other.chat().status == 200
+    provider_a.always_plays(answer(500, openai_wire.error("down")))
+    for number in range(20):
+        one.chat(seed=number)
+    one.logged("closed -> open")
+    other.logged("open, as another process has found")
+    asked = len(provider_a.requests)
+    assert other.chat(seed=1).status == 502
+    assert len(provider_a.requests) == asked
+    provider_a.always_plays(None)
+    deadline = time.monotonic() + 20
+    while other.chat(seed=2).status != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -103,6 +103,20 @@ class Breaker:
                 self._window.add(now, SILENT)
             self._judge(now)
 
+    @property
+    def rest(self) -> float:
+        """Seconds that it stays open, from its opening on."""
+        return self._rest
+
+    def follow(self, now: float, rest: float, *, slow: bool, soft: bool) -> bool:
+        """Another process has opened its own, for so many seconds more; whether that changes anything here."""
+        if self.state != "closed":
+            return False
+        self.state, self.slow, self.soft = "open", slow, soft
+        self._retry_at = now + rest
+        self._window.clear()
+        return True
+
     def forgotten(self) -> None:
         """Nothing can be said of an attempt: the client left."""
         self._probe_until = 0.0

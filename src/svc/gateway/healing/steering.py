@@ -8,7 +8,8 @@ last word about its limits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.failures import WAITABLE, Failure, Then
@@ -21,6 +22,8 @@ from svc.settings import RoutingSettings
 
 log = logging.getLogger("svc.gateway")
 
+EMBEDDED = "local"
+"""The provider that this process runs itself."""
 LONGEST_REST = 120.0
 """Seconds; a longer `retry-after` is tried again after so long."""
 
@@ -28,10 +31,12 @@ LONGEST_REST = 120.0
 class Health:
     """Of one target. `budget` is its provider's."""
 
-    __slots__ = ("breaker", "budget", "left", "left_at", "name", "rest_until")
+    __slots__ = ("breaker", "budget", "embedded", "left", "left_at", "name", "rest_until")
 
-    def __init__(self, name: str, breaker: Breaker, budget: Budget) -> None:
+    def __init__(self, name: str, breaker: Breaker, budget: Budget, *, embedded: bool) -> None:
         self.name = name
+        self.embedded = embedded
+        """On this machine: when it is slow, or late, it is busy, and no other place would be faster."""
         self.breaker = breaker
         self.budget = budget
         self.rest_until = 0.0
@@ -48,6 +53,9 @@ class Steering:
         self._known: dict[Offer, Health] = {}
         self._targets: dict[tuple[str, str, int], Health] = {}
         self._budgets: dict[str, Budget] = {}
+        self._named: dict[str, Health] = {}
+        self.tell: Callable[[Health], None] | None = None
+        """Gets every breaker that opens or closes here."""
 
     def of(self, offer: Offer) -> Health:
         """The health of a target; it outlives the offer, which a provider that moves replaces."""
@@ -128,8 +136,8 @@ class Steering:
             if (failure.retry_after or 0.0) > WAITABLE:
                 health.rest_until = now + min(LONGEST_REST, failure.retry_after or 0.0)
             health.breaker.forgotten()
-        elif failure.then is Then.NOWHERE:  # the request was at fault: the target is well
-            health.breaker.forgotten()
+        elif failure.then is Then.NOWHERE or (health.embedded and failure.then is Then.NEXT):
+            health.breaker.forgotten()  # the request was at fault, or this machine is busy: the target is well
         elif self._routing.breaker:
             before = health.breaker.state
             health.breaker.failed(now, counted=counted, silent=failure.silent)
@@ -145,14 +153,25 @@ class Steering:
 
     def _changed(self, health: Health, before: State) -> None:
         log.warning("breaker of %s: %s -> %s", health.name, before, health.breaker.state)
+        if self.tell is not None and not health.embedded:
+            self.tell(health)
+
+    def follow(self, name: str, now: float, rest: float, *, slow: bool, soft: bool) -> None:
+        """Another process has found a target failing, and leaves it alone for so many seconds more."""
+        health = self._named.get(name)
+        if health is None or health.embedded or not self._routing.breaker:
+            return
+        if health.breaker.follow(now, rest, slow=slow, soft=soft):
+            log.warning("breaker of %s: open, as another process has found", name)
 
     def _add(self, offer: Offer) -> Health:
         provider, place = offer.provider.name, (offer.provider.name, offer.model.id, offer.account)
         health = self._targets.get(place)
         if health is None:
             budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
-            breaker = Breaker(slow_after=self._routing.slow_after)
+            embedded = provider == EMBEDDED
+            breaker = Breaker(slow_after=math.inf if embedded else self._routing.slow_after)
             name = f"{provider}/{offer.model.id}" + (f"#{offer.account}" if offer.account else "")
-            health = self._targets[place] = Health(name, breaker, budget)
+            health = self._targets[place] = self._named[name] = Health(name, breaker, budget, embedded=embedded)
         self._known[offer] = health
         return health
