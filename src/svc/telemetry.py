@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import BinaryIO
 
+KEY, CODE = "svc.key", "svc.code"
+"""Where a request's ASGI scope says, for the access log, whose it is (a `security.Key`), and the code of its error."""
 BUFFERED_BYTES = 16 * 1024 * 1024
 """What waits for a slow reader; what comes on top is dropped, and counted."""
 

@@ -310,6 +310,7 @@ class FrontDoor(Client):
         request_id = self._plane.new_request_id()
         if request.refusal is not None or request.key is None:
             error = request.refusal or AuthenticationFailed("There is no API key.")
+            self._plane.refused(request_id, request, error, error.status)
             headers = reply.ids(request_id, request) + reply.lines(error.headers)
             self.answer(error.status, headers, dialect.write_error(error, request_id))
             return
@@ -357,8 +358,9 @@ class FrontDoor(Client):
         if self._busy is not None:  # an answer is under way: no other may be mixed into it
             self._unreadable = (error, status)
             return
-        date, request_id = self._plane.date, self._plane.new_request_id()
-        self.transport.write(reply.last(error, status or error.status, date, request_id, self._request))
+        status, request_id = status or error.status, self._plane.new_request_id()
+        self._plane.refused(request_id, self._request, error, status)
+        self.transport.write(reply.last(error, status, self._plane.date, request_id, self._request))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
         if self.transport.can_write_eof():

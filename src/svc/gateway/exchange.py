@@ -190,6 +190,11 @@ class Exchange(TriesOwner):
             self._record("client_closed", 499, self._attempt.usage if self._attempt is not None else None)
             self._end()
 
+    @property
+    def streaming(self) -> bool:
+        """The head of a stream has gone to the client."""
+        return self._streaming and not self.over
+
     def pause(self) -> None:
         if self._tries is not None:
             self._tries.pause()
@@ -259,7 +264,7 @@ class Exchange(TriesOwner):
         self._begin()
         attempt.sink = self._sink
         if pipe.ended:
-            self._record("cut" if pipe.error else "ok", 200, pipe.usage)
+            self._record("cut" if pipe.error else "ok", 200, pipe.usage, pipe.error)
             self._sink.write(data, True)
             if self._recorder is not None and pipe.error is None and pipe.finish is not None:
                 self._keep(self._recorder)
@@ -281,7 +286,7 @@ class Exchange(TriesOwner):
         if self._streaming and self._tries is not None:  # the head is out: the error comes as the stream's last event
             self._tries.stop(Failure(error, Then.NOWHERE))
             return
-        self._record("error", error.status, None)
+        self._record("error", error.status, None, error)
         headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
         if self._offer is not None or isinstance(error, ProviderFailed):
             headers += "x-should-retry: false\r\n"
@@ -324,7 +329,7 @@ class Exchange(TriesOwner):
             lines += f"x-svc-dropped: {names}\r\n"
         return lines
 
-    def _record(self, status: Status, http_status: int, told: Usage | None) -> None:
+    def _record(self, status: Status, http_status: int, told: Usage | None, error: SvcError | None = None) -> None:
         """Into the books, before the last byte leaves."""
         plane, tries = self._plane, self._tries
         now = time.monotonic()
@@ -359,6 +364,7 @@ class Exchange(TriesOwner):
                 estimated=guessed,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
+                code=error.code if error is not None else None,
             )
         )
 

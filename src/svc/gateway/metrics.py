@@ -25,6 +25,7 @@ STALE_SECONDS = 5.0
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 HELP = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
+    "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
     "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte."),
     "svc_first_byte_seconds": ("histogram", "From the request's arrival to the answer's first byte."),
     "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
@@ -39,6 +40,7 @@ HELP = {
     "svc_cache_bytes": ("gauge", "Bytes that kept answers take in memory."),
     "svc_breaker_open": ("gauge", "1 while a target is left alone because it fails."),
     "svc_open_requests": ("gauge", "Requests that are being answered."),
+    "svc_open_streams": ("gauge", "Streams of chats that are being sent."),
     "svc_open_connections": ("gauge", "Connections of clients."),
     "svc_upstream_connections": ("gauge", "Connections to providers."),
     "svc_tasks": ("gauge", "Tasks of the event loop; there is none per request."),
@@ -95,6 +97,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, int], Series] = {}
+        self.errors: dict[str, int] = {}
+        """By code."""
+
+    def count_error(self, code: str | None) -> None:
+        """Nothing for None."""
+        if code is not None:
+            self.errors[code] = self.errors.get(code, 0) + 1
 
     def note(self, entry: Entry) -> None:
         """Counts an ended answer."""
@@ -110,6 +119,8 @@ class Metrics:
             first = entry.ttfb_ms / 1000
             series.first_seconds += first
             series.first[bisect.bisect_left(BUCKETS, first)] += 1
+        if entry.code is not None:
+            self.count_error(entry.code)
         if entry.attempts:
             series.prompt_tokens += entry.prompt_tokens or 0
             series.completion_tokens += entry.completion_tokens or 0

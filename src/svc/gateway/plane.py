@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from svc.errors import ProviderFailed
+from svc.errors import ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.cache.cache import Cache
 from svc.gateway.failures import Failure, Then
@@ -20,7 +20,8 @@ from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Metrics
-from svc.gateway.record import Record
+from svc.gateway.record import Line, Record, path_shown
+from svc.gateway.request import Request
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring
@@ -74,6 +75,8 @@ class Plane:
         self.doors: set[Ticking] = set()
         self.exchanges: set[Exchange] = set()
         self.attempts: set[Attempt] = set()
+        self.visited: set[str] = set()
+        """Request ids whose record is made, and whose answer still goes out."""
         self.date = ""
         """The value of the Date header."""
         self._log = log
@@ -104,6 +107,27 @@ class Plane:
         self.metrics.note(record)
         if self._logs:
             self._lines.append(line)
+
+    def refused(self, request_id: str, request: Request | None, error: SvcError, status: int) -> None:
+        """Takes note of an answer of the door's own."""
+        self.noted(
+            Line(
+                time=self.ledger.stamp(),
+                request_id=request_id,
+                client_request_id=request.client_request_id if request else None,
+                method=request.method.decode("latin-1") if request else "",
+                endpoint=path_shown(request.path.decode("latin-1")) if request else "",
+                status="error",
+                http_status=status,
+                code=error.code,
+            )
+        )
+
+    def noted(self, line: Line) -> None:
+        """Takes note of an answer that no exchange gave."""
+        self.metrics.count_error(line.code)
+        if self._logs:
+            self._lines.append(self._encode(line) + b"\n")
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(TICK, self._tick)  # first: the clock goes on whatever happens below

@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,11 +23,13 @@ from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer
+from svc.gateway.record import Line, path_shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
 from svc.security import Key, bearer
 from svc.stores.base import StoreDown
+from svc.telemetry import CODE, KEY
 from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")
@@ -78,8 +81,8 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
-class RequestId:
-    """Every answer carries an id of ours, and echoes the client's own."""
+class Noted:
+    """Every answer carries an id of ours, echoes the client's own, and leaves a line in the access log."""
 
     def __init__(self, app: ASGIApp, plane: Plane) -> None:
         self._app = app
@@ -91,13 +94,14 @@ class RequestId:
         if echoed:
             ours.append((b"x-client-request-id", echoed.encode("ascii")))
         scope["request_ids"] = (ours[0][1].decode(), echoed)
-        began = False
+        status = 0
+        began = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal began
+            nonlocal status
             if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
                 message["headers"] = [*message.get("headers", ()), *ours]
-            began = True
+                status = message.get("status", HTTPStatus.SWITCHING_PROTOCOLS)
             await send(message)
 
         try:
@@ -105,10 +109,32 @@ class RequestId:
         except Exception:  # the edge: a fault of ours
             request_id = ours[0][1].decode()
             log.exception("fault in request %s", request_id)
-            if scope["type"] != "http" or began:
+            if scope["type"] != "http" or status:
                 raise
             words = f"Something went wrong here. Report it with the request id {request_id}."
             await error_response(InternalError(words))(scope, receive, send_with_id)
+        finally:
+            self._note(scope, ours[0][1].decode(), echoed, status, time.monotonic() - began)
+
+    def _note(self, scope: Scope, request_id: str, echoed: str | None, status: int, seconds: float) -> None:
+        if request_id in self._plane.visited:  # it has left more than a line
+            self._plane.visited.discard(request_id)
+            return
+        key: Key | None = scope.get(KEY)
+        line = Line(
+            time=self._plane.ledger.stamp(),
+            request_id=request_id,
+            client_request_id=echoed,
+            key_id=key.id if key else None,
+            key_name=key.name if key else None,
+            method=scope.get("method", "GET"),
+            endpoint=path_shown(scope["path"]),
+            status=("error" if status >= HTTPStatus.BAD_REQUEST else "ok") if status else "client_closed",
+            http_status=status or 499,
+            latency_ms=round(seconds * 1000, 3),
+            code=scope.get(CODE),
+        )
+        self._plane.noted(line)
 
 
 async def _none(key: Key) -> list[str]:
@@ -173,16 +199,30 @@ def application(
 async def authenticated(plane: Plane, request: Request) -> Key:
     """The calling key; raises AuthenticationFailed."""
     secret = bearer(request.headers.get("authorization"), request.headers.get("x-api-key"))
-    return await plane.keyring.authenticate(secret)
+    key: Key = await plane.keyring.authenticate(secret)
+    request.scope[KEY] = key
+    return key
 
 
 def error_response(error: SvcError) -> Response:
     """An error in the gateway's shape."""
-    return Response(encode_problem(error), error.status, dict(error.headers), "application/json")
+    return _Problem(error)
+
+
+class _Problem(Response):
+    """Leaves its code for the access log."""
+
+    def __init__(self, error: SvcError) -> None:
+        super().__init__(encode_problem(error), error.status, dict(error.headers), "application/json")
+        self._code = error.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[CODE] = self._code
+        await super().__call__(scope, receive, send)
 
 
 def _middleware(plane: Plane) -> list[Middleware]:
-    found = [Middleware(RequestId, plane=plane)]
+    found = [Middleware(Noted, plane=plane)]
     if origins := plane.settings.gateway.cors_origins:
         cors = functools.partial(CORSMiddleware, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
         found.append(Middleware(cors, allow_origins=list(origins)))

@@ -44,5 +44,6 @@ class _Handshake(ServerProtocol):
         response = super().reject(status, encode_problem(error).decode())
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
-        response.headers["x-request-id"] = self._plane.new_request_id()
+        response.headers["x-request-id"] = request_id = self._plane.new_request_id()
+        self._plane.refused(request_id, None, error, int(status))
         return response

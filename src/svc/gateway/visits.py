@@ -43,6 +43,7 @@ class Visit:
         asked: str | None,
         model: str | None = None,
         first: float | None = None,
+        code: str | None = None,
     ) -> None:
         """`model` is the one that was reached, None when none was; `first` is when it answered, on the steady clock."""
         if self._over:
@@ -51,6 +52,7 @@ class Visit:
         if self._lease is not None:
             self._lease.settle(0, 0.0)
         now = time.monotonic()
+        self._plane.visited.add(self._request_id)
         self._plane.record(
             Record(
                 time=self._plane.ledger.stamp(),
@@ -68,6 +70,7 @@ class Visit:
                 http_status=http_status,
                 latency_ms=round(1000 * (now - self._began), 3),
                 ttfb_ms=round(1000 * (first - self._began), 3) if first is not None else None,
+                code=code,
             )
         )
 
@@ -85,7 +88,7 @@ class Visits:
             plane.ledger.check()
             lease = await self._lease(key) if plane.gate.limited(key) else None
         except SvcError as error:
-            Visit(plane, key, endpoint, ids, None).end("error", error.status, asked=None)
+            Visit(plane, key, endpoint, ids, None).end("error", error.status, asked=None, code=error.code)
             raise
         return Visit(plane, key, endpoint, ids, lease)
 

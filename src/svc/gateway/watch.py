@@ -55,6 +55,7 @@ class Watch:
         plane = self._plane
         values = {
             "svc_open_requests": len(plane.exchanges),
+            "svc_open_streams": sum(exchange.streaming for exchange in plane.exchanges),
             "svc_open_connections": len(plane.doors),
             "svc_upstream_connections": plane.upstream.open_connections,
             "svc_tasks": len(asyncio.all_tasks()),
@@ -62,6 +63,7 @@ class Watch:
             "svc_journal_lost_total": plane.ledger.journal.lost,
             "svc_log_lines_dropped_total": plane.log_dropped,
             **plane.beside(),
+            **{f'svc_errors_total{{code="{code}"}}': count for code, count in plane.metrics.errors.items()},
             **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.gate.reached.items()},
             **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._states().items()},
         }

@@ -30,6 +30,7 @@ class Visit(Protocol):
         asked: str | None,
         model: str | None = None,
         first: float | None = None,
+        code: str | None = None,
     ) -> None:
         """`model` is the one that was reached, if any; `first` is when it answered, on the steady clock."""
 

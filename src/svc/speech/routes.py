@@ -14,6 +14,7 @@ from svc.speech.books import STREAM_PATH, UPLOAD_PATH
 from svc.speech.service import Service
 from svc.speech.stream import Stream
 from svc.speech.upload import transcribe
+from svc.telemetry import CODE, KEY
 from svc.wire.problem import encode_problem
 
 SUBPROTOCOL = "svc.v1"
@@ -26,6 +27,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
     async def upload(request: Request) -> Response:
         key = await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        request.scope[KEY] = key
         return await transcribe(service, key, request)
 
     async def not_upgraded(request: Request) -> Response:
@@ -51,9 +53,11 @@ class _Socket:
         try:
             key = await self._service.key(_secret(websocket, offered))
         except SvcError as error:
+            scope[CODE] = error.code
             answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
             await websocket.send_denial_response(answer)
             return
+        scope[KEY] = key
         await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await Stream(self._service, websocket, key, scope["request_ids"]).run()
 

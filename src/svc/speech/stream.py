@@ -121,7 +121,8 @@ class Stream:
             status, http_status = "error", self._refusal.status
         elif self._session.closed_for == "server_shutdown":
             status = "cut"
-        self._visit.end(status, http_status, asked=self._asked, model=self._model, first=self._ready)
+        code = self._refusal.code if self._refusal is not None and status == "error" else None
+        self._visit.end(status, http_status, asked=self._asked, model=self._model, first=self._ready, code=code)
 
     # client -> worker
 

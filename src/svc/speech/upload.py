@@ -84,7 +84,7 @@ async def _heard(service: Service, key: Key, request: Request, wanted: Wanted) -
         done = await _unless_gone(request.receive, upload.run())
     except SvcError as error:
         service.counts.failed(error.code)
-        visit.end("error", error.status, asked=asked, model=upload.model)
+        visit.end("error", error.status, asked=asked, model=upload.model, code=error.code)
         raise
     except BaseException:
         visit.end("client_closed", 499, asked=asked, model=upload.model)

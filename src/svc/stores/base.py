@@ -88,6 +88,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that was given before, again: it cost no tokens."""
     resumed: int = 0
     """So often another target took up a stream that broke. The tokens and the price are those of all its parts."""
+    code: str | None = None
+    """Of the error that it ended with."""
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):

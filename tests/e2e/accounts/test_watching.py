@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
 import pytest
 
 from svc.gateway.metrics import HELP
-from tests.e2e.accounts.test_keys import create
+from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_limits import ask
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import Gateway
+from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.fakes import openai_wire
+from tests.fakes.http_client import Got, request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import sse, stall
 
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
 LINE = re.compile(r'(svc_\w+)(\{(\w+="[^"]*")(,\w+="[^"]*")*\})? (-?[0-9.e+-]+)')
 
 
@@ -49,6 +60,52 @@ def test_numbers_of_all_workers(start_gateway: StartGateway, workers: int) -> No
     assert found['svc_limits_reached_total{limit="requests"}'] == 2
     assert found['svc_degraded{what="keys"}'] == 0
     assert made["key"] not in str(found)
+
+
+def test_every_answer_leaves_one_line(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    wanted: dict[str, tuple[int, str | None]] = {}
+
+    def saw(got: Got, code: str | None = None) -> None:
+        wanted[got.headers["x-request-id"]] = (got.status, code)
+
+    saw(gateway.chat())
+    saw(gateway.chat(stream=True))
+    saw(gateway.message())
+    saw(gateway.chat("nope"), "model_not_found")
+    saw(gateway.chat(temperature=9), "invalid_request")
+    saw(gateway.request("POST", "/v1/chat/completions", {"model": "x"}, key="wrong"), "authentication_error")
+    saw(gateway.request("GET", "/v1/models"))
+    saw(gateway.request("GET", "/v1/models?x=" + "y" * 500, key=None), "authentication_error")
+    saw(gateway.request("GET", "/v1/admin/keys"), "permission_denied")
+    saw(gateway.request("GET", "/nothing/" + "z" * 1000), "not_found")
+    saw(gateway.request("DELETE", "/v1/models"), "method_not_allowed")
+    saw(gateway.request("GET", "/health", headers={"x-request-id": "mine"}))
+    saw(gateway.request("GET", "/v1/audio/transcriptions/stream", headers=UPGRADE, key=None), "authentication_error")
+    with gateway.raw() as raw:
+        raw.send(b"GET / HTTP/9.9\r\n\r\n")
+        saw(raw.read(), "invalid_request")
+    time.sleep(0.6)
+    lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
+    found = {line["request_id"]: (line["http_status"], line["code"]) for line in lines}
+    assert found == wanted
+    assert len(lines) == len(wanted)
+    assert all(len(line["endpoint"]) <= 200 and "?" not in line["endpoint"] for line in lines)
+    assert [line["client_request_id"] for line in lines].count("mine") == 1
+    errors = {name: value for name, value in metrics(gateway).items() if name.startswith("svc_errors_total")}
+    assert errors['svc_errors_total{code="authentication_error"}'] == 3
+    assert sum(errors.values()) == sum(code is not None for _, code in wanted.values())
+
+
+def test_what_is_open_now(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway()
+    provider_a.plays(sse(openai_wire.stream()[:3], end=stall()))
+    with gateway.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=KEY))
+        until(lambda: metrics(gateway)["svc_open_streams"] == 1, 5.0)
+        assert metrics(gateway)["svc_open_requests"] == 1
+        assert metrics(gateway)["svc_speech_sessions"] == 0
+    until(lambda: metrics(gateway)["svc_open_streams"] == 0, 5.0)
 
 
 def test_strangers_need_the_scope(start_gateway: StartGateway) -> None:
