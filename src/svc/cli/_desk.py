@@ -22,9 +22,9 @@ from svc.client.session import Session, Times
 from svc.client.wires import BlockingNet, run
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
 from svc.gateway.intake import take_left_behind
-from svc.gateway.usage import query
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
+from svc.keys.spending import query
 from svc.stores.base import Database
 from svc.stores.opening import open_state
 

@@ -15,7 +15,7 @@ import argparse
 from typing import Any
 
 from svc.cli import _desk, base
-from svc.gateway.usage import MAX_ENTRIES
+from svc.keys.spending import MAX_ENTRIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

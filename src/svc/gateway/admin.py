@@ -19,9 +19,9 @@ from svc.gateway.healing.breaker import State, worst
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, Provider
 from svc.gateway.routes import authenticated
-from svc.gateway.usage import query
 from svc.gateway.watch import Watch
 from svc.keys import issuing
+from svc.keys.spending import query
 from svc.stores.aside import Aside
 
 Handler = Callable[[Request], Awaitable[Response]]

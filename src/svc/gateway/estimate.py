@@ -1,9 +1,10 @@
 """Tokens, guessed from bytes: before a provider has counted them, and when it never comes to say. No tokenizer.
 
-    prompt        ASCII / 4  +  other bytes / 2.6  +  IMAGE_TOKENS for each image (its base64 not counted)
+    prompt        ASCII / 4, digits / 2, a mark in JSON within JSON 1/2, letters of other scripts by the length of their
+                  UTF-8, IMAGE_TOKENS for each image; base64 is not counted as text, and long texts are sampled
     completion    of each event that holds text, its ASCII / 4 and at least 1
 
-The error of this is measured in docs/operations.md.
+The error of this is measured by bench/estimates.py; the table is in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -15,26 +16,82 @@ import msgspec
 from svc.wire.chat import Usage
 
 ASCII_PER_TOKEN = 4.0
-OTHER_PER_TOKEN = 2.6
+DIGITS_PER_TOKEN = 2.0
+TWO_BYTES_PER_TOKEN = 2.8
+"""Letters of Cyrillic, Greek, Arabic and accented ones; English ones are longer words."""
+THREE_BYTES_PER_TOKEN = 1.1
+"""Of Chinese, Japanese, Korean, Hindi."""
+FOUR_BYTES = 2.0
+"""Tokens of an emoji."""
+DENSEST = 2.0
+"""Bytes of a token: no text has more tokens than this by our estimate."""
 IMAGE_TOKENS = 1000
 """An image of a megapixel costs 765 to 1,600 tokens with the vendors."""
+SMALL_IMAGE_TOKENS = 85
+"""With `"detail": "low"`."""
+DOCUMENT_BYTES = 40
+"""Of base64 for a token: a page of 60 kB costs some 2,000."""
+AUDIO_BYTES = 1500
+"""Of base64 for a token: a second of sound costs some 10."""
 
-_ASCII = bytes(range(128))
+SAMPLE, SAMPLES = 4096, 4
+"""Of a long text so many bytes are looked at, at so many places."""
+
+_NUMERALS = b"0123456789"
+_NOT_TWO = bytes(set(range(256)) - set(range(0xC2, 0xE0)))
+_NOT_THREE = bytes(set(range(256)) - set(range(0xE0, 0xF0)))
+_NOT_FOUR = bytes(set(range(256)) - set(range(0xF0, 0xF5)))
+_CONTINUED = bytes(range(0x80, 0x100))
 _IMAGE = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
+_SMALL = re.compile(rb'"detail"\s*:\s*"low"')
+_DOCUMENT = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
+_SHORT = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
+_LONG = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=\\]{256,}+")
 _TEXT = re.compile(rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json)"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 
 
 def prompt_tokens(raw: bytes) -> int:
     """Of a request's JSON body, tools and all; at least 1."""
+    tokens = 0.0
+    if b"base64" in raw or b'"input_audio"' in raw:
+        text = _BASE64.sub(b"", raw)
+        tokens = _media(raw, len(raw) - len(text))
+        raw = text
+    elif b"image" in raw:
+        tokens = _media(raw, 0)
     size = len(raw)
-    images = 0
-    if b"image" in raw:
-        images = len(_IMAGE.findall(raw))
-        if images and b"base64" in raw:
-            size -= sum(len(found) for found in _BASE64.findall(raw))
-    other = 0 if raw.isascii() else len(raw.translate(None, _ASCII))
-    return max(1, int((size - other) / ASCII_PER_TOKEN + other / OTHER_PER_TOKEN) + images * IMAGE_TOKENS)
+    if size > 2 * SAMPLES * SAMPLE:
+        raw = b"".join(raw[at : at + SAMPLE] for at in range(0, size - SAMPLE, size // SAMPLES))
+    return max(1, int(tokens + _text(raw) * size / max(1, len(raw))))
+
+
+def _text(raw: bytes) -> float:
+    tokens = 0.0
+    if not raw.isascii():
+        tokens += len(raw.translate(None, _NOT_TWO)) / TWO_BYTES_PER_TOKEN
+        tokens += len(raw.translate(None, _NOT_THREE)) / THREE_BYTES_PER_TOKEN
+        tokens += len(raw.translate(None, _NOT_FOUR)) * FOUR_BYTES
+        raw = raw.translate(None, _CONTINUED)
+    if b"\\" in raw:
+        tokens += raw.count(b'\\"') / 2
+        if b"\\u" in raw:  # letters of other scripts, as six bytes of ASCII
+            raw, short = _SHORT.subn(b"", raw)
+            raw, long = _LONG.subn(b"", raw)
+            tokens += short / TWO_BYTES_PER_TOKEN + long / THREE_BYTES_PER_TOKEN
+    letters = len(raw.translate(None, _NUMERALS))
+    return tokens + letters / ASCII_PER_TOKEN + (len(raw) - letters) / DIGITS_PER_TOKEN
+
+
+def _media(raw: bytes, base64: int) -> float:
+    """Of images, and of documents or sound that are `base64` bytes long."""
+    images, small = len(_IMAGE.findall(raw)), len(_SMALL.findall(raw))
+    tokens = float((images - small) * IMAGE_TOKENS + small * SMALL_IMAGE_TOKENS) if images else 0.0
+    if _DOCUMENT.search(raw):
+        tokens += base64 / DOCUMENT_BYTES
+    elif b'"input_audio"' in raw:
+        tokens += base64 / AUDIO_BYTES
+    return tokens
 
 
 def completion_tokens(size: int, first: bytes, last: bytes) -> int:

@@ -1,1 +1,1 @@
-"""Issued keys: `issuing` makes and changes them, `known` has those that are in use in memory. No HTTP, no command."""
+"""Issued keys: `issuing` makes them, `known` has those in use in memory, `spending` says what they spent. No HTTP."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from svc.gateway.estimate import OTHER_PER_TOKEN, prompt_tokens
+from svc.gateway.estimate import DENSEST, prompt_tokens
 from svc.gateway.providers import Offer
 
 
@@ -10,6 +10,6 @@ def fits(offer: Offer, raw: bytes, max_tokens: int | None) -> bool:
     """False when the prompt and what is to be answered are larger than the window, by our estimate."""
     window = offer.model.context_window
     wanted = min(max_tokens or 0, offer.model.max_output_tokens)
-    if len(raw) <= (window - wanted) * OTHER_PER_TOKEN:  # nearly always
+    if len(raw) <= (window - wanted) * DENSEST:  # nearly always
         return True
     return prompt_tokens(raw) + wanted <= window
