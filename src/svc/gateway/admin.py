@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.errors import InvalidRequest
+from svc.errors import InvalidRequest, TooLarge
 from svc.gateway.healing.breaker import State, worst
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, Provider
@@ -24,6 +24,8 @@ from svc.keys import issuing
 from svc.keys.spending import query
 from svc.stores.aside import Aside
 
+MAX_BODY = 1 << 20
+"""Bytes; a thousand long names of models are less."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -103,7 +105,7 @@ class Admin:
         return _answer({"object": "list", "data": found[:most], "has_more": len(found) > most})
 
     async def _create(self, request: Request) -> Response:
-        wanted = issuing.asked(issuing.NewKey, await request.body())
+        wanted = issuing.asked(issuing.NewKey, await _body(request))
         made = await self._desk.ask(lambda database: issuing.create(database, wanted))
         return _answer(made, 201, secret=True)
 
@@ -112,11 +114,11 @@ class Admin:
         return _answer(await self._desk.ask(lambda database: issuing.one(database, id)))
 
     async def _change(self, request: Request) -> Response:
-        id, wanted = request.path_params["id"], issuing.asked(issuing.Change, await request.body())
+        id, wanted = request.path_params["id"], issuing.asked(issuing.Change, await _body(request))
         return _answer(await self._desk.ask(lambda database: issuing.change(database, id, wanted)))
 
     async def _rotate(self, request: Request) -> Response:
-        id, wanted = request.path_params["id"], issuing.asked(issuing.Rotation, await request.body() or b"{}")
+        id, wanted = request.path_params["id"], issuing.asked(issuing.Rotation, await _body(request) or b"{}")
         made = await self._desk.ask(lambda database: issuing.rotate(database, id, wanted))
         return _answer(made, secret=True)
 
@@ -172,6 +174,13 @@ class Admin:
             breaker=worst([states.get(name, "closed"), *accounts.values()]),
             accounts=accounts,
         )
+
+
+async def _body(request: Request) -> bytes:
+    body = await request.body()
+    if len(body) > MAX_BODY:
+        raise TooLarge(f"The body is larger than {MAX_BODY >> 10} KiB.")
+    return body
 
 
 def _address(provider: Provider) -> str:

@@ -66,7 +66,7 @@ class Intake:
         self._path = Path()
         self._offset = 0
         self._migrated = False
-        self._pruned = time.monotonic()
+        self._prune_at = 0.0
         self._caught_up = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -188,10 +188,10 @@ class Intake:
         return self._mend(entry) if self._mend is not None else entry
 
     def _prune(self) -> None:
-        if self._retain and time.monotonic() - self._pruned >= PRUNE_PAUSE:
-            while not self._stop.is_set() and self._database.prune(time.time() - self._retain):
-                self._stop.wait(0.05)
-            self._pruned = time.monotonic()
+        """Forgets a batch of entries that are too old: with the first look, and after the last of them each hour."""
+        due = self._retain and time.monotonic() >= self._prune_at
+        if due and not self._database.prune(time.time() - self._retain):
+            self._prune_at = time.monotonic() + PRUNE_PAUSE
 
 
 def take_left_behind(folder: Path, database: Database) -> None:

@@ -100,3 +100,13 @@ def test_its_own_journal_is_taken_bit_by_bit(journal: Journal, database: SqliteD
     assert ids(database) == {"a", "b", "c"}
     assert intake.taken == 3
     assert list((tmp_path / "journal").iterdir()) == [journal.path]
+
+
+def test_old_entries_are_forgotten_from_the_first_look_on(tmp_path: Path, database: SqliteDatabase) -> None:
+    for number in range(3):
+        database.append([msgspec.json.decode(line(f"r{number}"), type=Entry)])
+    Intake(tmp_path / "journal", database, retain_days=100_000).take_all()
+    assert len(ids(database)) == 3
+    Intake(tmp_path / "journal", database, retain_days=1).take_all()
+    assert ids(database) == set()
+    assert [each.requests for each in database.sums("key")] == [3]
