@@ -68,6 +68,8 @@ def opened(args: argparse.Namespace) -> Iterator[Desk]:
     except InvalidRequest as error:
         raise UsageError(re.sub(r"\bbudget_(\w+)", r"--budget-\1", error.message)) from error
     except NotFound as error:
+        if error.param != "id":  # an address, not a key
+            raise
         raise CommandFailed(f"{error.message} See: svc keys ls") from error
 
 

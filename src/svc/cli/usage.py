@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
     parser.add_argument("--until", metavar="WHEN", help="to before then")
     parser.add_argument("--key", metavar="ID", help="of this key alone")
-    parser.add_argument("--limit", metavar="N", default=str(MAX_ENTRIES), help="entries at most (default: %(default)s)")
+    parser.add_argument("--limit", metavar="N", default=str(MAX_ENTRIES), help="rows at most (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="for programs")
     _desk.add_gateway(parser)
 

@@ -27,7 +27,8 @@ class Query(msgspec.Struct, frozen=True):
     tag: str = ""
     since: float = 0.0
     until: float = math.inf
-    limit: int = DEFAULT_ENTRIES
+    limit: int | None = None
+    """Rows at most; None is DEFAULT_ENTRIES of entries, MAX_ENTRIES of sums."""
     before: str | None = None
     key_id: str | None = None
 
@@ -35,10 +36,13 @@ class Query(msgspec.Struct, frozen=True):
         """Entries, newest first; with `by` sums, the dearest first. Raises StoreDown."""
         if self.by is None:
             span = {"since": self.since, "until": self.until}
-            found = database.entries(key_id=self.key_id, **span, before=self.before, limit=self.limit)
+            found = database.entries(
+                key_id=self.key_id, **span, before=self.before, limit=self.limit or DEFAULT_ENTRIES
+            )
             return [msgspec.to_builtins(entry) for entry in found]
         rows = []
-        for each in database.sums(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until):
+        sums = database.sums(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
+        for each in sums[: self.limit or MAX_ENTRIES]:
             row: dict[str, Any] = {f"tag:{self.tag}" if self.by == "tag" else self.by: each.value}
             if self.by == "key":
                 row["key_name"] = each.name
@@ -60,15 +64,15 @@ def query(given: Mapping[str, str]) -> Query:
             f"{unknown[0][:64]!r} is no question here: {', '.join(sorted(_FIELDS))}.", param=unknown[0][:64]
         )
     by, tag = _by(given.get("by"))
-    limit = given.get("limit", str(DEFAULT_ENTRIES))
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_ENTRIES:
+    limit = given.get("limit")
+    if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_ENTRIES):
         raise InvalidRequest(f"limit is a number from 1 to {MAX_ENTRIES}.", param="limit")
     return Query(
         by=by,
         tag=tag,
         since=moment(given.get("since"), "since") or 0.0,
         until=moment(given.get("until"), "until") or math.inf,
-        limit=int(limit),
+        limit=None if limit is None else int(limit),
         before=given.get("before"),
         key_id=given.get("key"),
     )

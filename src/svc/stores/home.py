@@ -13,13 +13,13 @@ def prepare(home: Path) -> None:
     A folder that is not ours, is shared by its nature (`/tmp`), or is a person's own home is left as it is.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if _is_ours(home):
+    if _may_be_closed(home):
         _close(home, 0o700)
     for path in home.glob("svc.db*"):
         _close(path, 0o600)
 
 
-def _is_ours(folder: Path) -> bool:
+def _may_be_closed(folder: Path) -> bool:
     shared = folder.stat().st_mode & stat.S_ISVTX
     return not shared and folder.resolve() != Path(os.environ.get("HOME", "/")).resolve()
 

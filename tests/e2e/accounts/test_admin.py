@@ -199,6 +199,7 @@ def test_usage_by_key_and_in_a_span(gateway: Gateway, admin: Admin) -> None:
         assert len(admin("GET", f"/v1/admin/usage?key={made['id']}&{span}").json["data"]) == count
         by = admin("GET", f"/v1/admin/usage?by=key&key={made['id']}&{span}").json["data"]
         assert sum(row["requests"] for row in by) == count
+    assert len(admin("GET", "/v1/admin/usage?by=key&limit=1").json["data"]) == 1
     for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h"):
         assert admin("GET", f"/v1/admin/usage?{wrong}").json["error"]["param"] == wrong.partition("=")[0]
     own = gateway.request("GET", "/v1/usage?key=key_other", key=made["key"]).json["data"]
@@ -271,7 +272,7 @@ def test_the_command_does_the_same_from_elsewhere(gateway: Gateway, admin: Admin
         ("svc_sk_wrong", ("keys", "ls"), 1, "not valid"),
         ("test-client-key-1", ("usage",), 1, "admin"),
         (None, ("keys", "show", "key_nothing"), 1, "key_nothing"),
-        (None, ("keys", "show", "../../models"), 1, "svc keys ls"),
+        (None, ("keys", "show", "../../models"), 1, "no path"),
         (None, ("keys", "create", "--name", "a", "--rpm", "0"), 2, "rpm"),
         (None, ("keys", "create", "--name", "a", "--expires", "2020-01-01"), 2, "past"),
         (None, ("usage", "--by", "colour"), 2, "by is key"),
