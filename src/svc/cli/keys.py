@@ -23,6 +23,7 @@ import msgspec
 
 from svc.cli import _desk, base
 from svc.cli._desk import Desk
+from svc.errors import UsageError
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.security import SCOPES
@@ -95,7 +96,10 @@ def _create(desk: Desk, args: argparse.Namespace) -> int:
 
 
 def _change(desk: Desk, args: argparse.Namespace) -> int:
-    return _print(desk.change(args.id, issuing.asked(Change, _given(args))), args.json)
+    fields = _given(args)
+    if not fields:
+        raise UsageError("There is nothing to change. See: svc keys change --help")
+    return _print(desk.change(args.id, issuing.asked(Change, fields)), args.json)
 
 
 def _rotate(desk: Desk, args: argparse.Namespace) -> int:
@@ -126,9 +130,15 @@ def _print(key: ShownKey, as_json: bool) -> int:
     if as_json:
         base.print_json(fields)
         return 0
-    rows = [(name, str(value)) for name, value in fields.items() if value not in (None, {})]
+    rows = [(name, _words(value)) for name, value in fields.items() if value not in (None, {})]
     base.print_table([*rows, ("state", _state(key))])
     return 0
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={one}" for name, one in value.items())
+    return ", ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
 def _ls(desk: Desk, args: argparse.Namespace) -> int:

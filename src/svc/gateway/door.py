@@ -363,10 +363,8 @@ class FrontDoor(Client):
         self.transport.write(reply.last(error, status, self._plane.date, request_id, self._request))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self._close()
+        end = self.transport.write_eof if self.transport.can_write_eof() else self._close
+        end()
 
     # exchange.Client
 
