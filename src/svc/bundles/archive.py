@@ -30,11 +30,14 @@ class Limits(msgspec.Struct, frozen=True):
 def limits_of(environ: Mapping[str, str]) -> Limits:
     """The limits, with what `SVC_BUNDLE_MAX_BYTES` and `SVC_BUNDLE_MAX_RATIO` say instead. Raises UsageError."""
     total, ratio = environ.get("SVC_BUNDLE_MAX_BYTES"), environ.get("SVC_BUNDLE_MAX_RATIO")
+    usual = Limits()
     try:
-        changed = ({"total": int(total)} if total else {}) | ({"ratio": float(ratio)} if ratio else {})
+        found = Limits(int(total) if total else usual.total, float(ratio) if ratio else usual.ratio)
     except ValueError:
-        raise UsageError("SVC_BUNDLE_MAX_BYTES is a number of bytes, SVC_BUNDLE_MAX_RATIO a number.") from None
-    return msgspec.structs.replace(Limits(), **changed)
+        found = Limits(0)
+    if not (found.total > 0 and found.ratio >= 1):  # which no NaN is
+        raise UsageError("SVC_BUNDLE_MAX_BYTES is a number of bytes, SVC_BUNDLE_MAX_RATIO a number from 1.")
+    return found
 
 
 class Archive(Protocol):

@@ -10,9 +10,9 @@ import zipfile
 import pytest
 import zstandard
 
-from svc.bundles.archive import Limits, metadata_of
+from svc.bundles.archive import Limits, limits_of, metadata_of
 from svc.bundles.opening import extract, open_archive
-from svc.errors import InsufficientStorage, InvalidBundle
+from svc.errors import InsufficientStorage, InvalidBundle, UsageError
 
 ABOUT = json.dumps({"model_id": "m", "version": "1", "execution_template": {"type": "X"}, "files": []}).encode()
 NAMES = [
@@ -99,6 +99,15 @@ def test_bombs(tmp_path, make):
     refused(tmp_path, data, "times its size")
     refused(tmp_path, make(["a", "b"]), "members", Limits(members=2))
     refused(tmp_path, make(["a"], data=bytes(10)), "unpacks to", Limits(total=10))
+
+
+def test_limits_of_the_environment():
+    found = limits_of({"SVC_BUNDLE_MAX_BYTES": "7", "SVC_BUNDLE_MAX_RATIO": "2.5"})
+    assert (found.total, found.ratio) == (7, 2.5)
+    assert limits_of({"SVC_BUNDLE_MAX_BYTES": ""}) == Limits()
+    for wrong in ({"SVC_BUNDLE_MAX_BYTES": "-1"}, {"SVC_BUNDLE_MAX_RATIO": "nan"}, {"SVC_BUNDLE_MAX_RATIO": "x"}):
+        with pytest.raises(UsageError):
+            limits_of(wrong)
 
 
 def test_a_tar_bomb_is_not_read_to_its_end(tmp_path):
