@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,16 @@ def actors(cluster: Cluster) -> list[int]:
     return [pid for pid, name in names.items() if name.startswith(b"ray::Worker") and ours(pid)]
 
 
+def wait_for(port: int) -> None:
+    """Until the head listens."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the cluster does not start")
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     folder = tempfile.mkdtemp(prefix="svc-ray-", dir="/tmp")  # sockets lie there: the path must be short
@@ -65,6 +76,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     head = node(environ, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
     worker = node(environ, f"--address=127.0.0.1:{port}")
     try:
+        wait_for(port)
         yield Cluster(f"127.0.0.1:{port}", environ, worker)
     finally:
         for process in (worker, head):
