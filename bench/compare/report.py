@@ -19,7 +19,8 @@ FIGURES = (  # title, work, field, unit
     ("Memory after the work", None, "peak_mb", "MB"),
     ("Ready after start", None, "start_ms", "ms"),
 )
-NOISY = 0.15
+NOISY, STARVED = 0.15, 0.5
+"""Shares of the target's processor that others took: from the second on, times on the clock are left out."""
 DUE = {"stream": 200 * 50, "few": 10 * 50}
 """Pieces a second that the provider sends; who hands on much fewer is overloaded."""
 
@@ -58,8 +59,14 @@ def _values(rows: list[Row], name: str, work: str | None, field: str) -> list[fl
             continue
         if work in DUE and place["per_second"] < DUE[work] * 0.8:
             continue
+        if _unit_of(field) == "ms" and row.get("json", {}).get("others", 0) > STARVED:
+            continue
         found.append(float(place[field]))
     return found
+
+
+def _unit_of(field: str) -> str:
+    return next(unit for _, _, one, unit in FIGURES if one == field)
 
 
 def _cell(values: list[float], unit: str) -> str:
@@ -81,7 +88,7 @@ def _noise(rows: list[Row]) -> str:
     ]
     if not shares:
         return ""
-    word = "noisy: read the ratios, and not the latencies" if max(shares) > NOISY else "quiet"
+    word = "noisy: read the ratios, and run it again on a quiet machine" if max(shares) > NOISY else "quiet"
     return f"Others took {statistics.median(shares):.0%} of the target's processor (at most {max(shares):.0%}): {word}."
 
 
@@ -99,10 +106,14 @@ def _notes(rows: list[Row], versions: dict[str, str]) -> str:
                     f"* {versions[name]}, {work}: {place['faults']} answers failed; the first: {_plain(place['fault'])}"
                 ] = None
             elif work in DUE and place.get("per_second", 0) < DUE[work] * 0.8 and place:
-                found[f"* {versions[name]}, {work}: handed on {place['per_second']} of {DUE[work]} pieces a second"] = (
-                    None
-                )
+                found[
+                    f"* {versions[name]}, {work}: handed on {place['per_second']} of {DUE[work]} pieces a second{_taken(place)}"
+                ] = None
     return "\n" + "\n".join(found) + "\n" if found else ""
+
+
+def _taken(place: Row) -> str:
+    return f", while others took {place['others']:.0%} of its processor"
 
 
 def _plain(text: str) -> str:

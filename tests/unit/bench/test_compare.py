@@ -42,7 +42,16 @@ def test_a_target_that_lags_behind_has_no_figure() -> None:
     late = {**row("svc", 5)["stream"], "per_second": 3000}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30, stream=late))
     assert "| CPU for a piece, 200 streams of 50/s | 10.0 µs | – | – |" in page
-    assert "* svc 0.1.0 at abc, stream: handed on 3000 of 10000 pieces a second" in page
+    assert (
+        "* svc 0.1.0 at abc, stream: handed on 3000 of 10000 pieces a second, while others took 2% of its processor"
+        in page
+    )
+
+
+def test_times_on_a_clock_that_others_ran_are_left_out() -> None:
+    page, _ = page_and_chart(row("nginx", 10), row("svc", 30, json={**row("svc", 30)["json"], "others": 0.8}))
+    assert "| Latency at 100 requests/s, median | 0.2 ms | – | – |" in page
+    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in page
 
 
 def test_a_target_that_is_not_installed_is_named() -> None:
