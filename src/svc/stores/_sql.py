@@ -170,14 +170,16 @@ class Sql:
         ]
         with self._transaction():
             new = self._insert(rows)
-            for table, span in (("hours", HOUR), ("days", DAY)):
-                groups: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
-                for id, when, _, _ in rows:
-                    if id in new:
-                        entry = by_id[id]
-                        start = when // 1000 // span * span
-                        groups[(start, *_dimensions(entry))].add(*_amounts(entry))
-                self._add_sums(table, groups)
+            hours: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
+            days: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
+            for id, when, _, _ in rows:
+                if id in new:
+                    entry = by_id[id]
+                    hours[(when // 1000 // HOUR * HOUR, *_dimensions(entry))].add(*_amounts(entry))
+            for (start, *dimensions), hour in hours.items():
+                days[(start // DAY * DAY, *dimensions)].add(*msgspec.structs.astuple(hour))
+            self._add_sums("hours", hours)
+            self._add_sums("days", days)
         return len(new)
 
     def _add_sums(self, table: str, groups: Mapping[tuple[Any, ...], _Group]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,12 @@ from svc.stores.base import StoreDown
 
 BUSY_SECONDS = 10.0
 """So long a writer waits for its turn."""
+ROWS = 100
+"""Entries added by one statement."""
+_INSERT = "INSERT INTO entries (request_id, time, key_id, body) VALUES "
+_ROW = "(?, ?, ?, ?)"
+_UNLESS_THERE = " ON CONFLICT DO NOTHING"
+_INSERT_ALL = _INSERT + ", ".join([_ROW] * ROWS) + _UNLESS_THERE
 
 
 class SqliteDatabase(Sql):
@@ -61,8 +68,23 @@ class SqliteDatabase(Sql):
     _migrating = _transaction
 
     def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
-        sql = "INSERT INTO entries (request_id, time, key_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        return {row[0] for row in rows if self._run(sql, row).rowcount == 1}
+        new: set[str] = set()
+        for start in range(0, len(rows), ROWS):
+            part = rows[start : start + ROWS]
+            if len(part) == ROWS and self._insert_all(part):
+                new.update(row[0] for row in part)
+            else:
+                new.update(row[0] for row in part if self._run(_INSERT + _ROW + _UNLESS_THERE, row).rowcount == 1)
+        return new
+
+    def _insert_all(self, rows: list[tuple[str, int, str, str]]) -> bool:
+        """Adds them by one statement, if all are new: nearly always, and several times as fast."""
+        self._run("SAVEPOINT rows")
+        added = self._run(_INSERT_ALL, [*itertools.chain.from_iterable(rows)]).rowcount
+        if added != len(rows):
+            self._run("ROLLBACK TO rows")
+        self._run("RELEASE rows")
+        return added == len(rows)
 
 
 def open_database(url: str) -> SqliteDatabase:
