@@ -342,7 +342,7 @@ class Tries(AttemptOwner):
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._won:
             self._settle(attempt)
-        elif self._broken is not None and attempt.sink is None:
+        elif self.resumed < len(self.parts):
             self._taken_up(attempt)
         if pipe.error is not None:
             failure = Failure(pipe.error, Then.NEXT)
