@@ -13,6 +13,7 @@ import re
 
 import msgspec
 
+from svc.dialects.outline import outline
 from svc.wire.chat import Usage
 
 ASCII_PER_TOKEN = 4.0
@@ -43,6 +44,7 @@ _NOT_THREE = bytes(set(range(256)) - set(range(0xE0, 0xF0)))
 _NOT_FOUR = bytes(set(range(256)) - set(range(0xF0, 0xF5)))
 _CONTINUED = bytes(range(0x80, 0x100))
 _IMAGE = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
+_ENCODED = re.compile(rb'base64|"input_audio"|"image_url"|"file_data"')
 _SMALL = re.compile(rb'"detail"\s*:\s*"low"')
 _DOCUMENT = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
 _SHORT = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
@@ -54,11 +56,12 @@ _TEXT = re.compile(rb'"(?:content|reasoning_content|arguments|text|thinking|part
 def prompt_tokens(raw: bytes) -> int:
     """Of a request's JSON body, tools and all; at least 1."""
     tokens = 0.0
-    if b"base64" in raw or b'"input_audio"' in raw:
+    short = outline(raw)  # what a megabyte holds is told by its fields, not searched for in all of it
+    if _ENCODED.search(short) is not None:
         text = _BASE64.sub(b"", raw)
         tokens = _media(raw, len(raw) - len(text))
         raw = text
-    elif b"image" in raw:
+    elif b"image" in short:
         tokens = _media(raw, 0)
     size = len(raw)
     if size > 2 * SAMPLES * SAMPLE:

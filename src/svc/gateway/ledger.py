@@ -24,6 +24,8 @@ from svc.wire.chat import Usage
 
 MIB = 1024 * 1024
 RECOVER_SECONDS = 1.0
+LIST_SECONDS = 60.0
+"""So long after the start the price list is asked, if all prices are known as shipped."""
 
 
 class Ledger:
@@ -78,9 +80,12 @@ class Ledger:
         return None if price is None else round(price.cost(usage), 9)
 
     async def _run(self) -> None:
-        if self.prices.wanted:
-            await pricelist.fetch(self.prices.wanted, self._home / "cache", self.prices.learn)
+        unasked = bool(self.prices.wanted)
+        due = time.monotonic() + (LIST_SECONDS if self.prices.complete else 0.0)
         while True:
+            if unasked and time.monotonic() >= due:
+                unasked = False
+                await pricelist.fetch(self.prices.wanted, self._home / "cache", self.prices.learn)
             await asyncio.sleep(RECOVER_SECONDS)
             if self.journal.full:
                 self.journal.recover()
