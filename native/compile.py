@@ -68,13 +68,14 @@ def can_compile() -> bool:
 def build() -> None:
     """Compiles; raises SystemExit when that fails."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    stamp = digest()  # a source that is changed meanwhile is not what was compiled
     os.chdir(SOURCE)  # modules are named by their paths
     names = [str(path.relative_to(SOURCE)) for path in sources()]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
     folders = ["--build-base", str(BUILD), "--build-lib", str(BUILD / "lib")]
     arguments = ["--quiet", "build", *folders, "build_ext", "--inplace", "--build-temp", str(BUILD)]
     setup(name="svc-native", packages=[], ext_modules=modules, script_args=arguments)
-    STAMP.write_text(digest())
+    STAMP.write_text(stamp)
 
 
 def main() -> int:

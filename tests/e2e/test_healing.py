@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from tests.e2e.reading import text_of, whole_chunks
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, head, pause, reset, sse, stall
+from tests.fakes.script import Script, answer, fin, head, pause, reset, sse, stall
 
 CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
 DOWN = answer(500, openai_wire.error("down"))
@@ -28,6 +30,13 @@ def asked(gateway: Gateway) -> bytes:
     return request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=gateway.key)
 
 
+def logged(gateway: Gateway, got: Got) -> dict[str, Any]:
+    """The ledger's entry for an answer, as the log has it."""
+    mark = f'"request_id":"{got.headers["x-request-id"]}"'
+    (line,) = [line for line in gateway.logged(mark).splitlines() if mark in line and '"attempts":' in line]
+    return dict(json.loads(line))
+
+
 def providers(answers: list[Got]) -> set[str]:
     return {got.headers.get("x-svc-provider", "none") for got in answers}
 
@@ -38,6 +47,20 @@ def test_retries_do_not_pile_up_in_an_outage(start_gateway: StartGateway, provid
     answers = many(started, 40)
     assert {got.status for got in answers} == {502}
     assert 40 + 10 <= len(provider_a.requests) <= 40 + 14
+
+
+@pytest.mark.parametrize("how", [fin(), reset()], ids=["closed", "reset"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_goes_out_again_after_an_old_connection_counts(
+    gateway: Gateway, provider_a: FakeProvider, how: Script, stream: bool
+) -> None:
+    assert gateway.chat().headers["x-svc-attempts"] == "1"
+    provider_a.plays(how)
+    got = gateway.chat(stream=stream)
+    assert (got.status, got.headers["x-svc-attempts"]) == (200, "2")
+    first, closed, again = provider_a.requests
+    assert first.connection == closed.connection != again.connection
+    assert logged(gateway, got)["attempts"] == 2
 
 
 def test_a_dead_target_is_left_alone_and_comes_back(start_gateway: StartGateway, provider_a: FakeProvider) -> None:

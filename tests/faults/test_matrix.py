@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
@@ -101,18 +102,24 @@ class Faulty:
         return answer(200, said(self._letter))
 
 
+Upstreams = dict[tuple[Letter, str], FakeProvider]
+"""By dialect and `Fault.address`."""
+
+
 @pytest.fixture(scope="module")
-def upstreams() -> Iterator[dict[Letter, FakeProvider]]:
-    with (
-        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty") as a,
-        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty") as b,
-    ):
-        yield {"A": a, "B": b}
+def upstreams() -> Iterator[Upstreams]:
+    wires: dict[Letter, OpenAIWire | AnthropicWire] = {"A": OpenAIWire(), "B": AnthropicWire()}
+    with contextlib.ExitStack() as stack:
+        yield {
+            (letter, address): stack.enter_context(FakeProvider(Faulty(wire, letter), key="sk-faulty"))
+            for letter, wire in wires.items()
+            for address in ("fake", "always new")
+        }
 
 
 @pytest.fixture(scope="module")
 def matrix(
-    upstreams: dict[Letter, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+    upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Gateway, dict[Cell, Seen]]]:
     """The gateway, and what was seen in each cell."""
     home = tmp_path_factory.mktemp("faults")
@@ -129,12 +136,13 @@ def matrix(
         assert {text.partition(":")[0] for text in fake.complaints} <= {"not HTTP"}  # TLS, where there is none
 
 
-def configuration(upstreams: dict[Letter, FakeProvider], ports: dict[str, int]) -> str:
+def configuration(upstreams: Upstreams, ports: dict[str, int]) -> str:
     """A provider for each fault, so that the retry budget and the breaker of one are not those of another."""
     tables, chains = [GATEWAY], ["[routing.fallbacks]"]
     for letter, fault in itertools.product(DIALECTS, FAULTS):
         scheme = "https" if fault.address == "no TLS" else "http"
-        port = ports.get(fault.address, upstreams[letter].port)
+        fake = upstreams.get((letter, fault.address), upstreams[letter, "fake"])
+        port = ports.get(fault.address, fake.port)
         alone, chained = (
             [model_of(letter, fault, stream, chained) for stream in (False, True)] for chained in (False, True)
         )
@@ -143,7 +151,8 @@ def configuration(upstreams: dict[Letter, FakeProvider], ports: dict[str, int]) 
         )
         chains += [f"{json.dumps(model)} = [{json.dumps(f'spare/{other(letter)}')}]" for model in chained]
     for letter in DIALECTS:
-        tables.append(provider(f"spare-{letter.lower()}", letter, upstreams[letter].address, [f"spare/{letter}"]))
+        address = upstreams[letter, "fake"].address
+        tables.append(provider(f"spare-{letter.lower()}", letter, address, [f"spare/{letter}"]))
     return "\n".join([tables[0], *chains, *tables[1:]])
 
 
@@ -211,9 +220,7 @@ def ledger(gateway: Gateway, request_id: str) -> dict[str, object]:
     return dict(entries[0])
 
 
-def test_no_connection_is_left_in_use(
-    matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: dict[Letter, FakeProvider]
-) -> None:
+def test_no_connection_is_left_in_use(matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: Upstreams) -> None:
     for fake in upstreams.values():
         fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
     gateway, _ = matrix

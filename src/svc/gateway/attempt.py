@@ -61,6 +61,10 @@ class AttemptOwner(ABC):
     __slots__ = ()
 
     @abstractmethod
+    def attempt_resent(self) -> None:
+        """The request goes to the provider a second time, see `Receiver.on_resent`."""
+
+    @abstractmethod
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
         """Nothing has gone to the client."""
 
@@ -215,6 +219,10 @@ class Attempt(Receiver):
         self._break(late("to begin its answer" if waiting else "between two pieces of its answer"))
 
     # connection.Receiver
+
+    def on_resent(self) -> None:
+        if self._owner is not None:
+            self._owner.attempt_resent()
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status = status

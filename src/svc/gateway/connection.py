@@ -28,6 +28,10 @@ class Receiver(ABC):
     __slots__ = ()
 
     @abstractmethod
+    def on_resent(self) -> None:
+        """The request is sent once more: the provider had closed the connection, which was kept from an earlier one."""
+
+    @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The head; names are lower case, the last of equal names wins."""
 
@@ -239,6 +243,7 @@ class Connection:
         if self._silent:
             call = self._release()
             if call is not None and call.receiver is not None:
+                call.receiver.on_resent()
                 self._pool.connect(self.origin, call)
         elif self._delimited and exc is None:  # neither length nor chunks: the close is the end
             receiver = self._call.receiver

@@ -279,6 +279,9 @@ class Tries(AttemptOwner):
 
     # AttemptOwner
 
+    def attempt_resent(self) -> None:
+        self.count += 1
+
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
         plane, now = self._plane, self._plane.now()
         log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider.name, failure.error.message)
