@@ -15,7 +15,7 @@ from tests.e2e.reading import text_of, whole_chunks
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, fin, head, pause, reset, sse, stall
+from tests.fakes.script import Script, answer, body, fin, head, pause, reset, sse, stall
 
 CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
 DOWN = answer(500, openai_wire.error("down"))
@@ -172,6 +172,28 @@ def test_a_hedge_answers_and_the_slow_one_is_let_go(
     assert provider_a.wait().wait_left(2.0) < ended + 0.1
     if stream:
         assert text_of(whole_chunks(got.body)) == anthropic_wire.TEXT
+    assert bill(hedged, got) == bill(hedged, hedged.chat(CLAUDE)), "silence costs nothing"
+
+
+def bill(gateway: Gateway, got: Got) -> tuple[int, int, float, bool]:
+    """Tokens of prompt and completion, US dollars, and whether a part of it is a guess."""
+    entry = logged(gateway, got)
+    return entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"], entry["estimated"]
+
+
+def test_the_slow_one_costs_what_it_has_said(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    """Half an answer of A's has come when B answers."""
+    provider_a.plays(head() + body(b"x" * 4000) + stall())
+    got = hedged.chat()
+    ended = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < ended + 0.1
+    both, alone = bill(hedged, got), bill(hedged, hedged.chat(CLAUDE))
+    prompt, completion = both[0] - alone[0], both[1] - alone[1]
+    assert (completion, both[3], alone[3]) == (1000, True, False)
+    assert 0 < prompt < 40
+    assert both[2] - alone[2] == pytest.approx((prompt * 0.15 + completion * 0.6) / 1e6)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -91,7 +91,6 @@ class Attempt(Receiver):
         "_pace",
         "_paused",
         "_pipe",
-        "_size",
         "_status",
         "_stream",
         "_timeouts",
@@ -134,16 +133,16 @@ class Attempt(Receiver):
         self.sink: Sink | None = None
         """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self.received = 0
+        """Bytes of the answer, if its status is 200."""
         self.first = b""
         self.last = b""
-        """Of a stream: its bytes, its first and its last piece. What is owed is guessed from them when it is cut."""
+        """Of a stream: its first and its last piece. What is owed is guessed from them when it is cut."""
         self._call: Call | None = None
         self._pace: Pace | None = None
         self._paused = False
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
         self._body = BytesIO()
-        self._size = 0
         self._active = False
         """Pieces have come since the last tick."""
 
@@ -306,12 +305,13 @@ class Attempt(Receiver):
             return
         self._active = True
         if self._status != 200:
-            self._body.write(data[: max(0, MAX_ERROR - self._size)])
-        elif self._size + len(data) <= MAX_ANSWER:
+            self._body.write(data[: MAX_ERROR - self._body.tell()])
+            return
+        self.received += len(data)
+        if self.received <= MAX_ANSWER:
             self._body.write(data)  # in one block: many of a page's size would tear holes into the heap
         else:
             self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
-        self._size += len(data)
 
     def _drain(self, pipe: Pipe) -> None:
         self._owner = self._flowing = self.sink = None

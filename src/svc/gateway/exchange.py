@@ -251,8 +251,6 @@ class Exchange(TriesOwner):
 
     def answered(self, passed: Passed) -> None:
         self._first_byte = time.monotonic()
-        if self._attempt is not None:
-            self._attempt.received = len(passed.body)
         self._record("ok", 200, passed.usage)
         if self._recorder is not None:
             self._recorder.note(passed.body)
@@ -382,6 +380,6 @@ class Exchange(TriesOwner):
         if usage is None:
             return NOTHING
         bill = Bill(usage, price(offer, usage), guessed)
-        for part in tries.parts:
+        for part in tries.parts + tries.losses:
             bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
         return bill

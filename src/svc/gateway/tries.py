@@ -25,7 +25,7 @@ from svc.gateway.bill import Part
 from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
 from svc.gateway.providers import Offer
-from svc.wire.chat import ChatRequest
+from svc.wire.chat import ChatRequest, Usage
 
 if TYPE_CHECKING:
     from svc.gateway.plane import Plane
@@ -89,6 +89,7 @@ class Tries(AttemptOwner):
         "attempt",
         "count",
         "dropped",
+        "losses",
         "offer",
         "parts",
         "resumed",
@@ -129,6 +130,8 @@ class Tries(AttemptOwner):
         """The target that was tried last, or won."""
         self.parts: list[Part] = []
         """What other targets said of the stream, which broke and went on."""
+        self.losses: list[Part] = []
+        """What the loser of a hedge had said when it was let go of."""
         self.resumed = 0
         """So often it went on."""
 
@@ -265,7 +268,13 @@ class Tries(AttemptOwner):
             self.dropped = self._build(rival.offer).dropped
         if loser is not None and not loser.over:
             loser.cancel()
+            if loser.received and (part := self._part(loser, loser.usage)).usage.completion_tokens:
+                self.losses.append(part)
             plane.steering.answered(loser.offer, now - loser.sent, now, stream=self._head.stream)
+
+    def _part(self, attempt: Attempt, told: Usage | None) -> Part:
+        usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
+        return Part(attempt.offer, usage, guessed)
 
     def _outlive(self, failed: Attempt) -> None:
         """One of two has failed; the other goes on alone."""
@@ -338,7 +347,6 @@ class Tries(AttemptOwner):
         return plane.steering.next(self._chain, index + 1, self._raw, self._head.max_tokens, plane.now())
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
-        attempt.received = len(passed.body)
         self._settle(attempt)
         self._owner.answered(passed)
 
@@ -380,8 +388,7 @@ class Tries(AttemptOwner):
         self._broken = pipe
         if pipe.resumable and not self._stopping:
             self._broke_off = attempt
-            usage, guessed = owed(pipe.usage, self._raw, attempt.received, attempt.first, attempt.last)
-            self.parts.append(Part(attempt.offer, usage, guessed))
+            self.parts.append(self._part(attempt, pipe.usage))
             self._owner.said(data)
             self._owner.guarded(lambda: self._advance(failure))
         else:
