@@ -1,5 +1,7 @@
 """Run a pipeline on a text or a file, or only check it.
 
+Without an address in the pipeline or the environment, the gateway is the one that `svc up` runs on this machine.
+
 Examples:
   svc run ask.yaml --input "What is the capital of France?"
   svc run voice-assistant.yaml --input question.wav -o answer.wav
@@ -20,8 +22,10 @@ from typing import Any
 import msgspec
 
 from svc import plugins
+from svc.cli import _running
 from svc.cli._watching import Batch, Screen, Stages
-from svc.cli.base import Progress, print_json, print_table
+from svc.cli.base import Progress, home, print_json, print_table
+from svc.client.config import stand_by
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import Runs, run_many
 from svc.pipeline.definition import Pipeline, parse
@@ -55,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """0, or 1 when a stage failed."""
     text = read_definition(args.pipeline)
     pipeline = parse(text, args.pipeline)
+    if here := _running.find(home()):
+        stand_by(here, _running.read_key(home()))
     if args.check:
         return _check(pipeline, as_json=args.json)
     inputs = [*args.input, *(_listed(args.input_list) if args.input_list else [])]

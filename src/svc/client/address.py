@@ -20,7 +20,13 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def resolve(option: str | None, configured: str | None, environ: Mapping[str, str], warn: Warn = _warn) -> str:
+def resolve(
+    option: str | None,
+    configured: str | None,
+    environ: Mapping[str, str],
+    warn: Warn = _warn,
+    default: str = PRODUCTION_GATEWAY,
+) -> str:
     """The base address, without a slash at its end. `configured` is what the SDK was told, complete.
 
     Raises InvalidRequest for what is no address. SVC_GATEWAY_URL without `/v1` is taken as it is, with a warning.
@@ -33,7 +39,7 @@ def resolve(option: str | None, configured: str | None, environ: Mapping[str, st
         return _full(given, "SVC_GATEWAY_URL", warn)
     if platform := environ.get("SVC_PLATFORM_URL", "").strip():
         return with_version(platform, "SVC_PLATFORM_URL")
-    return PRODUCTION_GATEWAY
+    return default
 
 
 def with_version(url: str, name: str = "gateway_url") -> str:

@@ -11,10 +11,11 @@ import msgspec
 
 from svc import plugins
 from svc.client.address import resolve
-from svc.client.config import check_key, current
+from svc.client.config import Near, check_key, current
 from svc.client.session import Session, Times
 from svc.client.wires import Net
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
+from svc.wire.production import PRODUCTION_GATEWAY
 
 if TYPE_CHECKING:
     from svc.client.chat import ChatResult, Messages, Server, Stream
@@ -76,9 +77,12 @@ class Core:
         if direct:
             base, headers = direct.base_url.rstrip("/"), direct.headers
         else:
-            base = resolve(gateway_url, told.gateway, environ)
+            near = told.near or Near(PRODUCTION_GATEWAY, None)
+            base = resolve(gateway_url, told.gateway, environ, default=near.url)
+            self.key = self.key or (near.key if base == near.url else None)
             headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-        self.session = Session(net, base, headers, retries=retries, times=times)
+        whose = "provider" if direct else "gateway"
+        self.session = Session(net, base, headers, retries=retries, times=times, whose=whose)
         self.net = net
 
     # chats

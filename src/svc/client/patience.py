@@ -68,8 +68,8 @@ def _until(date: str) -> float:
 class Breaker:
     """Spares a gateway that is down, and those who wait for it. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, whose: str = "gateway") -> None:
+        self._whose, self._clock = whose, clock
         self._lock = threading.Lock()
         self._failures = 0
         self._until = 0.0
@@ -82,7 +82,7 @@ class Breaker:
             left = self._until - self._clock()
             if left > 0:
                 raise GatewayFailed(
-                    f"The gateway failed {self._failures} times in a row; it is tried again in {left:.0f} s."
+                    f"The {self._whose} failed {self._failures} times in a row; it is tried again in {left:.0f} s."
                 )
             self._until = self._clock() + OPEN_SECONDS
 

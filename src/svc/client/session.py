@@ -41,7 +41,10 @@ class Times(msgspec.Struct, frozen=True):
 class Session:
     """One server and one key. Usable from several threads, or from one event loop."""
 
-    def __init__(self, net: Net, base: str, headers: Mapping[str, str], *, retries: int, times: Times) -> None:
+    def __init__(
+        self, net: Net, base: str, headers: Mapping[str, str], *, retries: int, times: Times, whose: str = "gateway"
+    ) -> None:
+        """`whose` the server is, for messages: the gateway's, or a provider's."""
         parts = urlsplit(base)
         tls = parts.scheme == "https"
         self.base, self.times = base, times
@@ -50,8 +53,8 @@ class Session:
         self.host = parts.netloc
         self._path = parts.path
         self.origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
-        self._retries = retries
-        self._breaker = Breaker()
+        self._retries, self._whose = retries, whose
+        self._breaker = Breaker(whose=whose)
         self._lock = threading.Lock()
         self._kept: list[tuple[float, Wire]] = []
         self._closed = False
@@ -197,9 +200,9 @@ class Session:
 
     def _broken(self, error: OSError, how: str = "cannot be reached") -> GatewayFailed:
         if isinstance(error, TimeoutError):
-            return GatewayFailed(f"The gateway at {self.base} took too long.")
+            return GatewayFailed(f"The {self._whose} at {self.base} took too long.")
         why = error.strerror or str(error) or type(error).__name__
-        message = f"The gateway at {self.base} {how}: {why}."
+        message = f"The {self._whose} at {self.base} {how}: {why}."
         if self.base == PRODUCTION_GATEWAY:
             message += " Name yours with SVC_GATEWAY_URL or svc.set_gateway_url(…), or start one here: svc up"
         return GatewayFailed(message)
@@ -242,7 +245,7 @@ def of_code(code: str | None, message: str, status: int = 0, headers: Mapping[st
     kind = _by_code().get(code or "") or _BY_STATUS.get(
         status, InvalidRequest if 400 <= status < 500 else GatewayFailed
     )
-    text = message or f"The gateway answered with status {status}."
+    text = message or f"The server answered with status {status}."
     if kind is RateLimited:
         try:
             after = float((headers or {}).get("retry-after", "60"))

@@ -9,7 +9,7 @@ from svc.bundles.metadata import Metadata
 from svc.client.chat import Server
 from svc.client.client import Client
 from svc.client.core import Direct
-from svc.errors import UsageError
+from svc.errors import GatewayFailed, ProviderFailed, UsageError
 from svc.gateway.providers import Provider, offers_of, providers_of
 from svc.pipeline.definition import Stage
 from svc.pipeline.stages._asking import ask
@@ -64,7 +64,12 @@ class Asking:
         self._stage, self._client = stage, client
 
     def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
-        return ask(self._client, self.model, self._stage.options, given, told)
+        try:
+            yield from ask(self._client, self.model, self._stage.options, given, told)
+        except GatewayFailed as error:
+            if self.route == "gateway":
+                raise
+            raise ProviderFailed(error.message) from error
 
     def close(self) -> None:
         self._client.close()
