@@ -76,7 +76,7 @@ def test_it_prints_addresses_and_a_key_that_work(up: tuple[Up, str]) -> None:
     assert key
     request = urllib.request.Request(f"{gateway}/models", headers={"authorization": f"Bearer {key.group()}"})
     with urllib.request.urlopen(request, timeout=10) as answer:
-        assert [model["id"] for model in json.load(answer)["data"]] == ["smollm2-135m"]
+        assert [model["id"] for model in json.load(answer)["data"]] == ["smollm2-135m", "moonshine-tiny-en"]
     with urllib.request.urlopen(f"{registry}/health", timeout=10) as answer:
         assert json.load(answer)["status"] == "ok"
     path = one.home / "svc" / "api_key"

@@ -18,7 +18,7 @@ def test_every_recipe_of_the_product_is_whole(name: str) -> None:
     assert found.metadata.model_id == name
     assert found.metadata.metadata["task"]
     assert found.metadata.metadata["licence"] == found.licence
-    assert "LICENSE" in found.files
+    assert {"LICENSE", "MODEL_CARD"} & set(found.files), "whoever gets the bundle has to see its licence"
     assert {derived.maker for derived in found.derived} <= set(plugins.names("recipes.makers"))
 
 
