@@ -12,9 +12,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import svc
 from svc import plugins
@@ -34,6 +36,12 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
     signal.signal(signal.SIGTERM, _terminate)
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(_warn, warnings.showwarning)
+        return _guarded(argv)
+
+
+def _guarded(argv: Sequence[str] | None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
@@ -97,6 +105,14 @@ def _overview() -> str:
             "svc COMMAND --help has examples; start with: svc up",
         ]
     )
+
+
+def _warn(usual: Callable[..., None], message: Warning | str, kind: type[Warning], *where: Any) -> None:
+    """Ours are for the person at the terminal, so without the place in the source; other packages' are as they were."""
+    if kind is UserWarning:
+        print(f"svc: {' '.join(str(message).split())}", file=sys.stderr)
+    else:
+        usual(message, kind, *where)
 
 
 def _fail(message: str, status: int) -> int:

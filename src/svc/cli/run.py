@@ -29,7 +29,7 @@ from svc.client.config import stand_by
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import Runs, run_many
 from svc.pipeline.definition import Pipeline, parse
-from svc.pipeline.files import read_definition, read_input, save
+from svc.pipeline.files import check_places, read_definition, read_input, save
 from svc.pipeline.orchestrator import Orchestrator
 from svc.pipeline.plan import look
 from svc.pipeline.stages.base import Item
@@ -93,6 +93,7 @@ def _cluster(args: argparse.Namespace, text: str) -> Any:
 def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> int:
     if orchestrator.gives == "audio" and args.output is None:
         raise UsageError("This pipeline gives audio: name a file for it with -o FILE.wav")
+    check_places(orchestrator.gives, out=args.output, keep=args.keep)
     item = read_input(given, orchestrator.takes)
     drawn = args.watch and sys.stderr.isatty()
     live = not args.json and args.output is None and not drawn
@@ -126,6 +127,7 @@ def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> in
 def _many(runs: Runs, name: str, inputs: list[str], args: argparse.Namespace, jobs: int) -> int:
     if runs.gives == "audio" and args.keep is None:
         raise UsageError("This pipeline gives audio: name a folder for it with --keep DIR")
+    check_places("text", out=args.output, keep=args.keep)
     watch = Batch(inputs, told=args.watch)
     with Screen(watch.lines) if args.watch and sys.stderr.isatty() else nullcontext():
         failed = run_many(

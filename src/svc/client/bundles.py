@@ -34,6 +34,8 @@ from svc.stores.bundles.projection import FILE, read_foreign
 from svc.stores.bundles.unpacking import is_unpacked
 from svc.wire.bundle import Entry
 
+NO_REGISTRY = "here, and no registry is named: set SVC_REGISTRY_URL, or see svc models ls"
+
 
 class Bundle(msgspec.Struct, frozen=True):
     """A model on this machine: `path` is the folder of its files."""
@@ -106,7 +108,7 @@ def _look_further(
             options.warn(f"{error.message} The newest version that is here is used.")
     entry = choose(reference, {**here, **there}.values(), platforms)
     if entry is None:
-        where = f"here or at {options.registry}" if options.registry else "here, and no registry is named"
+        where = f"here or at {options.registry}" if options.registry else NO_REGISTRY
         raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {where}.")
     return here.get(entry.key) or _fetch(store, entry, options)
 

@@ -103,7 +103,8 @@ class _Reading:
             self._survey(text)
             root: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
-            raise self._at(error.problem_mark or error.context_mark, str(error.problem or error.context)) from None
+            said = ", ".join(part for part in (error.context, error.problem) if part)
+            raise self._at(error.problem_mark or error.context_mark, said) from None
         except (yaml.YAMLError, RecursionError) as error:
             raise UsageError(f"{self._where} is no valid YAML: {str(error).splitlines()[0] or 'too deep'}.") from None
         if root is None:
@@ -282,7 +283,7 @@ class _Reading:
 
     def _at(self, mark: yaml.Mark | None, what: str) -> UsageError:
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        return UsageError(f"{self._where}{place}: {what}.")
+        return UsageError(f"{self._where}{place}: {what.rstrip('.')}.")
 
 
 def _quoted(node: yaml.Node) -> str:

@@ -77,6 +77,21 @@ def _read_file(given: str, path: Path | None, kind: Kind) -> bytes:
     return path.read_bytes()
 
 
+def check_places(gives: Kind, *, out: Path | None, keep: Path | None) -> None:
+    """Before anything runs: whether what it makes has a place. `gives` is what goes to `out`. Raises UsageError."""
+    if keep is not None and keep.exists() and not keep.is_dir():
+        raise UsageError(f"{keep} is a file; --keep names a folder.")
+    if out is None:
+        return
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; -o names a file.")
+    sound = out.suffix.lower() in (".wav", ".wave")
+    if gives == "audio" and out.suffix and not sound:
+        raise UsageError(f"This pipeline gives audio, which is written as WAV: -o {out.with_suffix('.wav')}")
+    if gives != "audio" and sound:
+        raise UsageError(f"{out} would hold text, not audio: name it otherwise.")
+
+
 def write(pieces: Sequence[Item], path: Path) -> None:
     """Text, or a WAV file."""
     sounds = [piece for piece in pieces if isinstance(piece, Sound)]

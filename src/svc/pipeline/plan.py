@@ -198,6 +198,6 @@ def _offered(reference: str, options: bundles.Options) -> Entry:
     there = bundles.entries_at(options, wanted.model_id) if options.registry else []
     entry = choose(wanted, there, fallbacks(options.platform))
     if entry is None:
-        where = f"here or at {options.registry}" if options.registry else "here, and no registry is named"
+        where = f"here or at {options.registry}" if options.registry else bundles.NO_REGISTRY
         raise BundleNotFound(f"There is no bundle {reference} {where}.")
     return entry
