@@ -24,7 +24,8 @@ def soaking(home: Path) -> Iterator[Soak]:
         FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty") as b,
     ):
         fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
-        config = configuration(fakes, {"closed": closed_port(), "silent": closed_port()})
+        upstreams = {(letter, "fake"): fake for letter, fake in fakes.items()}
+        config = configuration(upstreams, {"closed": closed_port(), "silent": closed_port()})
         config = config.replace("timeout = 1", "timeout = 5").replace("total_timeout = 3", "total_timeout = 8")
         config = config.replace("retries = 1", "retries = 1\nretry_share = 1\nbreaker = false")
         gateway = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
