@@ -33,6 +33,7 @@ class LoopWire:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._loop = asyncio.get_running_loop()
 
     async def read(self, timeout: float) -> bytes:
         async with asyncio.timeout(timeout):
@@ -47,7 +48,9 @@ class LoopWire:
 
     @property
     def stale(self) -> bool:
-        return self._reader.at_eof() or self._writer.is_closing()
+        other = self._loop is not asyncio.get_running_loop()  # one `asyncio.run` after another, with the same client
+        return other or self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        self._writer.close()
+        if not self._loop.is_closed():
+            self._writer.close()

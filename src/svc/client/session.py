@@ -220,7 +220,8 @@ def _by_code() -> dict[str, type[SvcError]]:
 
 class _Problem(msgspec.Struct):
     message: str = ""
-    code: str | None = None
+    code: str | int | None = None
+    """A number where it is no server of ours: some providers repeat the status."""
     param: str | None = None
 
 
@@ -234,7 +235,8 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> SvcError:
         said = msgspec.json.decode(body, type=_Body).error
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = _Problem()
-    error = of_code(said.code, said.message, status, headers)
+    code = said.code if isinstance(said.code, str) else None
+    error = of_code(code, said.message, status, headers)
     error.param = error.param or said.param
     error.request_id = headers.get("x-request-id")
     return error

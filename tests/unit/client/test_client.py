@@ -359,3 +359,20 @@ def test_importing_is_quick_and_light() -> None:
     ]
     assert all(one.returncode == 0 for one in tries), tries[0].stderr
     assert min(float(one.stdout) for one in tries) < 0.1
+
+
+def test_an_error_whose_code_is_a_number_keeps_its_message(call: Call, server: FakeProvider) -> None:
+    """As llama.cpp's server and some providers write it."""
+    server.plays(answer(400, {"error": {"code": 400, "message": "the prompt is too long", "type": "x"}}))
+    with pytest.raises(errors.InvalidRequest, match=r"^the prompt is too long$"):
+        call("chat", "Hi")
+
+
+def test_one_client_in_one_event_loop_after_another(server: FakeProvider) -> None:
+    client = svc.AsyncClient(gateway_url=f"{server.address}/v1", api_key="key-1")
+
+    async def ask() -> str:
+        return (await client.chat("Hi")).text
+
+    assert [asyncio.run(ask()) for _ in range(3)] == [openai_wire.TEXT] * 3
+    asyncio.run(client.close())
