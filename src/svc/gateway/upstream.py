@@ -13,8 +13,8 @@ import ssl
 from svc.gateway.connection import Call, Connection, Receiver
 from svc.gateway.providers import Offer, Origin
 
-READ_SIZE = 64 * 1024
-"""Bytes of one read. It bounds what is on its way to a client that has stopped reading."""
+READ_SIZE = 32 * 1024
+"""Bytes of one read. A client that has stopped reading costs seven of them: see tests/e2e/test_backpressure.py."""
 SHORT_BODY = 64 * 1024
 """Bytes that are copied behind their head, so that there is one thing to send."""
 IDLE_SECONDS = 45.0
