@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -58,8 +60,23 @@ def run_many(
     """How many inputs failed. Lines go to `out`, else to standard output; `keep` gets a folder for each input.
 
     With `resume`, lines of `out` without an error are kept as they are, when they belong to the same inputs.
+    Raises UsageError when they do not, or when another run writes to `out` now.
     """
-    log = _Log(out) if out is not None else None
+    with _Log(out) if out is not None else nullcontext() as log:
+        return _run_many(runs, name, inputs, log, keep, jobs, resume=resume, watch=watch)
+
+
+def _run_many(
+    runs: Runs,
+    name: str,
+    inputs: Sequence[str],
+    log: _Log | None,
+    keep: Path | None,
+    jobs: int,
+    *,
+    resume: bool,
+    watch: Watch,
+) -> int:
     kept = log.take(inputs, resume=resume) if log is not None else {}
     watch.kept(len(kept))
     failed = 0
@@ -117,7 +134,7 @@ class _Log:
     """The lines, in files that a killed run leaves so that the next one can go on, however often that happens.
 
     FILE          the whole result of a run
-    FILE.part     the lines of a run that goes on, or was cut
+    FILE.part     the lines of a run that goes on, or was cut; locked (flock) while it goes on
     FILE.kept     the lines of earlier runs that it need not make again, each in its place
     """
 
@@ -126,6 +143,34 @@ class _Log:
         self._out = out
         self.part = out.with_name(f"{out.name}.part")
         self._earlier = out.with_name(f"{out.name}.kept")
+        self._lock = self._claim()
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_part() and os.fstat(self._lock).st_size == 0:
+            self.part.unlink()
+        os.close(self._lock)
+
+    def _claim(self) -> int:
+        """Raises UsageError when another run has it; the kernel lets go of it however that run ends."""
+        while True:
+            self._lock = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise UsageError(f"Another run writes {self._out} now; let it end, or name another file.") from None
+            if self._is_part():
+                return self._lock
+            os.close(self._lock)  # that run has just ended, and what was opened is its whole result
+
+    def _is_part(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._lock), self.part.stat())
+        except FileNotFoundError:
+            return False
 
     def take(self, inputs: Sequence[str], *, resume: bool) -> dict[int, bytes]:
         """Lines that need not be made again, by their number. Raises UsageError when they are of other inputs."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.provider import FakeProvider
+from tests.fakes.script import stall
 from tests.unit.pipeline.conftest import result, run
 
 from svc.errors import UsageError
@@ -83,3 +84,27 @@ def test_a_warning_is_one_line_like_an_error(gateway: FakeProvider) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert done.stderr == "svc: SVC_GATEWAY_URL does not end in /v1; it is used as it is.\n"
+
+
+def test_two_runs_do_not_write_one_file(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.yaml").write_text(ONE)
+    many = ["--input", "a", "--input", "b", "-o", "out.jsonl", "--jobs", "1"]
+    gateway.plays(stall())
+    first = subprocess.Popen([sys.executable, "-m", "svc", "run", "p.yaml", *many])
+    try:
+        gateway.wait(1, timeout=30)
+        assert run(ONE, *many, "--resume") == 2
+        assert "Another run writes out.jsonl now" in capsys.readouterr().err
+    finally:
+        first.kill()
+        first.wait(10)
+    gateway.forget()
+    assert run(ONE, *many, "--resume") == 0
+    assert len(Path("out.jsonl").read_text().splitlines()) == 2
+    assert not Path("out.jsonl.part").exists()
+
+
+def test_a_refused_resume_leaves_nothing(gateway: FakeProvider) -> None:
+    assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
+    assert run(ONE, "--input", "x", "--input", "b", "-o", "out.jsonl", "--resume") == 2
+    assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]
