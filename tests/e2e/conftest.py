@@ -14,8 +14,10 @@ from tests.e2e.harness import Gateway, provider_environment
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.openai_wire import GROQ_REJECTS, OpenAIWire
 from tests.fakes.provider import FakeProvider
+from tests.fakes.redis_server import RedisServer
 
 StartGateway = Callable[..., Gateway]
+Nodes = Callable[..., Gateway]
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +115,30 @@ def start_gateway(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator
     statuses = [one.stop() for one in running]
     assert statuses == [0] * len(running), "\n".join(one.log for one in running)
     assert not [one for one in running if "Traceback" in one.log]
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def nodes(fakes: Mapping[str, FakeProvider], tmp_path: Path, redis: RedisServer) -> Iterator[Nodes]:
+    """`nodes(TOML)`: gateways that have nothing in common but Redis."""
+    started: list[Gateway] = []
+
+    def start(config: str | None = None) -> Gateway:
+        home = tmp_path / f"node{len(started)}"
+        home.mkdir()
+        env = {**provider_environment(fakes), "SVC_REDIS_URL": redis.url}
+        started.append(Gateway(home, env=env, config=config).start())
+        return started[-1]
+
+    yield start
+    for one in started:
+        assert one.stop() == 0
+        assert "Traceback" not in one.log
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, provider_environment, run
+from tests.e2e.conftest import Nodes, StartGateway
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 from tests.e2e.reading import text_of, whole_chunks
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
@@ -234,12 +233,6 @@ def test_a_hit_counts_against_no_limit(caching: Gateway, provider_a: FakeProvide
 # in Redis
 
 
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 def kept(redis: RedisServer) -> str:
     """The name of the one answer in Redis, once it is there."""
     while (found := redis.tell("KEYS svc:cache:*")) == b"*0\r\n":
@@ -247,30 +240,9 @@ def kept(redis: RedisServer) -> str:
     return found.split(b"\r\n")[2].decode()
 
 
-Nodes = Callable[[], Gateway]
-
-
-@pytest.fixture
-def nodes(fakes: Any, tmp_path: Path, redis: RedisServer) -> Iterator[Nodes]:
-    """Gateways that have nothing in common but Redis."""
-    started: list[Gateway] = []
-
-    def start() -> Gateway:
-        home = tmp_path / f"node{len(started)}"
-        home.mkdir()
-        env = {**provider_environment(fakes), "SVC_REDIS_URL": redis.url}
-        started.append(Gateway(home, env=env, config=CONFIG).start())
-        return started[-1]
-
-    yield start
-    for one in started:
-        assert one.stop() == 0
-        assert "Traceback" not in one.log
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_another_machine_has_it_too(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer, stream: bool) -> None:
-    one, other = nodes(), nodes()
+    one, other = nodes(CONFIG), nodes(CONFIG)
     first = one.chat(stream=stream)
     kept(redis)
     second = other.chat(stream=stream)
@@ -281,7 +253,7 @@ def test_another_machine_has_it_too(nodes: Nodes, provider_a: FakeProvider, redi
 
 
 def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
-    one, other = nodes(), nodes()
+    one, other = nodes(CONFIG), nodes(CONFIG)
     one.chat()
     redis.freeze()
     began = time.monotonic()
@@ -301,33 +273,10 @@ def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis
 
 
 def test_what_lies_in_redis_may_be_anything(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
-    one, other = nodes(), nodes()
+    one, other = nodes(CONFIG), nodes(CONFIG)
     one.chat()
     redis.tell(f"SET {kept(redis)} rubbish")
     got = other.chat()
     assert (got.status, cached(got)) == (200, "miss")
     other.chat(CLAUDE)
     assert anthropic_wire.TEXT in other.chat(CLAUDE).body.decode()
-
-
-# breakers in Redis
-
-
-def test_a_breaker_that_one_machine_opens_is_open_at_the_other(
-    nodes: Nodes, provider_a: FakeProvider, redis: RedisServer
-) -> None:
-    one, other = nodes(), nodes()
-    assert other.chat().status == 200
-    provider_a.always_plays(answer(500, openai_wire.error("down")))
-    for number in range(20):
-        one.chat(seed=number)
-    one.logged("closed -> open")
-    other.logged("open, as another process has found")
-    asked = len(provider_a.requests)
-    assert other.chat(seed=1).status == 502
-    assert len(provider_a.requests) == asked
-    provider_a.always_plays(None)
-    deadline = time.monotonic() + 20
-    while other.chat(seed=2).status != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -28,7 +28,7 @@ FAULTY = 0.05
 CLIENTS = 96
 WARM_UP = 0.2
 """The share of the time after which memory is looked at for the first time."""
-KINDS = [fault for fault in FAULTS if fault.address in ("fake", "closed")]
+KINDS = [fault for fault in FAULTS if fault.address in ("fake", "always new", "closed")]
 LEDGER_SECONDS = 20.0
 """After the end: within so long the last entries must be in the database."""
 
