@@ -11,11 +11,10 @@ import pytest
 
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
-from tests.e2e.reading import text_of, whole_chunks
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, body, fin, head, pause, reset, sse, stall
+from tests.fakes.script import Script, answer, fin, pause, reset, stall
 
 CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
 DOWN = answer(500, openai_wire.error("down"))
@@ -149,109 +148,6 @@ def test_a_prompt_that_fits_nowhere_is_for_the_provider_to_judge(gateway: Gatewa
     provider_c.plays(answer(400, openai_wire.error("context length exceeded", code="context_length_exceeded")))
     got = gateway.chat(LLAMA, messages=[{"role": "user", "content": "word " * 40_000}])
     assert (got.status, got.code) == (400, "invalid_request")
-
-
-HEDGED = f"[routing]\nretries = 0\nhedge_after = 0.2\n{CHAIN}"
-
-
-@pytest.fixture
-def hedged(start_gateway: StartGateway) -> Gateway:
-    return start_gateway(config=HEDGED)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_hedge_answers_and_the_slow_one_is_let_go(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
-) -> None:
-    provider_a.plays(stall())
-    began = time.monotonic()
-    got = hedged.chat(stream=stream)
-    assert 0.2 <= time.monotonic() - began < 1.5
-    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "anthropic", "2")
-    ended = time.monotonic()
-    assert provider_a.wait().wait_left(2.0) < ended + 0.1
-    if stream:
-        assert text_of(whole_chunks(got.body)) == anthropic_wire.TEXT
-    assert bill(hedged, got) == bill(hedged, hedged.chat(CLAUDE)), "silence costs nothing"
-
-
-def bill(gateway: Gateway, got: Got) -> tuple[int, int, float, bool]:
-    """Tokens of prompt and completion, US dollars, and whether a part of it is a guess."""
-    entry = logged(gateway, got)
-    return entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"], entry["estimated"]
-
-
-def test_the_slow_one_costs_what_it_has_said(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
-) -> None:
-    """Half an answer of A's has come when B answers."""
-    provider_a.plays(head() + body(b"x" * 4000) + stall())
-    got = hedged.chat()
-    ended = time.monotonic()
-    assert provider_a.wait().wait_left(2.0) < ended + 0.1
-    both, alone = bill(hedged, got), bill(hedged, hedged.chat(CLAUDE))
-    prompt, completion = both[0] - alone[0], both[1] - alone[1]
-    assert (completion, both[3], alone[3]) == (1000, True, False)
-    assert 0 < prompt < 40
-    assert both[2] - alone[2] == pytest.approx((prompt * 0.15 + completion * 0.6) / 1e6)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_first_may_still_win(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
-) -> None:
-    late = sse(openai_wire.stream("first")) if stream else answer(200, openai_wire.chat("first"))
-    provider_a.plays(pause(0.5) + late)
-    provider_b.plays(stall())
-    got = hedged.chat(stream=stream)
-    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "openai", "2")
-    ended = time.monotonic()
-    assert provider_b.wait().wait_left(2.0) < ended + 0.1
-    assert hedged.chat().headers["x-svc-attempts"] == "1"
-
-
-def test_no_hedge_for_an_answer_that_has_begun(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
-) -> None:
-    provider_a.plays(sse(openai_wire.stream("a b c d e"), every=0.1))
-    got = hedged.chat(stream=True)
-    assert got.headers["x-svc-attempts"] == "1"
-    assert text_of(whole_chunks(got.body)) == "a b c d e"
-    assert not provider_b.requests
-
-
-@pytest.mark.parametrize(("a", "b"), [(0.5, 0.05), (0.35, 0.5)])
-def test_one_of_two_fails_and_the_other_goes_on(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider, a: float, b: float
-) -> None:
-    """First the hedge breaks and the first one answers, then the other way round."""
-    first_wins = a > b
-    provider_a.plays(pause(a) + (answer(200, openai_wire.chat("A")) if first_wins else reset()))
-    provider_b.plays(pause(b) + (reset() if first_wins else answer(200, anthropic_wire.message("B"))))
-    got = hedged.chat()
-    assert (got.status, got.headers["x-svc-attempts"]) == (200, "2")
-    assert got.json["choices"][0]["message"]["content"] == ("A" if first_wins else "B")
-    assert not provider_c.requests
-
-
-def test_both_fail_and_the_third_answers(
-    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
-) -> None:
-    provider_a.plays(pause(0.4) + reset())
-    provider_b.plays(pause(0.3) + reset())
-    got = hedged.chat()
-    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "groq", "3")
-
-
-def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider) -> None:
-    provider_a.plays(stall())
-    provider_b.plays(head(content_type="text/event-stream") + stall())
-    with hedged.raw() as raw:
-        raw.send(asked(hedged))
-        provider_b.wait()
-    left = time.monotonic()
-    assert provider_a.wait().wait_left(2.0) < left + 0.1
-    assert provider_b.wait().wait_left(2.0) < left + 0.1
 
 
 def test_a_fallback_that_cannot_say_the_request_is_passed_over(

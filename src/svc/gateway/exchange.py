@@ -29,6 +29,7 @@ from svc.gateway.cache.recorder import Recorder
 from svc.gateway.cache.replay import Replay, answerer
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
+from svc.gateway.hedging import HedgedTries
 from svc.gateway.limits import Lease
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
@@ -163,7 +164,9 @@ class Exchange(TriesOwner):
         cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
 
     def _try(self, head: Head, chain: tuple[Offer, ...]) -> None:
-        tries = self._tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
+        hedged = len(chain) > 1 and self._plane.settings.routing.hedge_after > 0
+        kind = HedgedTries if hedged else Tries
+        tries = self._tries = kind(self, self._plane, self._dialect, head, self._raw, chain)
         if self._plane.gate.limited(self._key):
             self._plane.gate.admit(self._key, head, self._raw, chain, self._admitted)
         else:
@@ -380,6 +383,6 @@ class Exchange(TriesOwner):
         if usage is None:
             return NOTHING
         bill = Bill(usage, price(offer, usage), guessed)
-        for part in tries.parts + tries.losses:
+        for part in (*tries.parts, *tries.losses):
             bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
         return bill

@@ -1,6 +1,6 @@
-"""The tries of one request at its targets: in order, again after a while, or two at a time (a hedge).
+"""The tries of one request at its targets: in order, and again after a while. Two at a time are `hedging`'s.
 
-    trying ── answered, or the first piece of a stream ──> won      (a rival is let go of at once)
+    trying ── answered, or the first piece of a stream ──> won
       │ ^ └── failed ── again, or the next target ──┐
       │ └───────────────────────────────────────────┘
       └────── nothing left ──> lost
@@ -71,15 +71,12 @@ class Tries(AttemptOwner):
         "_dialect",
         "_floor",
         "_head",
-        "_hedge",
         "_hub",
         "_index",
         "_owner",
         "_plane",
         "_raw",
         "_resumes",
-        "_rival",
-        "_rival_index",
         "_round",
         "_stopping",
         "_timer",
@@ -119,9 +116,6 @@ class Tries(AttemptOwner):
         self._broke_off: Attempt | None = None
         """The attempt that said the last part of it."""
         self._timer: asyncio.TimerHandle | None = None
-        self._hedge: asyncio.TimerHandle | None = None
-        self._rival: Attempt | None = None
-        self._rival_index = 0
         self.attempt: Attempt | None = None
         self.count = 0
         self.dropped: tuple[str, ...] = ()
@@ -130,7 +124,7 @@ class Tries(AttemptOwner):
         """The target that was tried last, or won."""
         self.parts: list[Part] = []
         """What other targets said of the stream, which broke and went on."""
-        self.losses: list[Part] = []
+        self.losses: tuple[Part, ...] = ()
         """What the loser of a hedge had said when it was let go of."""
         self.resumed = 0
         """So often it went on."""
@@ -140,9 +134,6 @@ class Tries(AttemptOwner):
         plane = self._plane
         self._index = plane.steering.first(self._chain, self._raw, self._head.max_tokens, plane.now())
         self._try()
-        after = plane.settings.routing.hedge_after
-        if after and self._index + 1 < len(self._chain):
-            self._hedge = plane.loop.call_later(after, self._second)
 
     def pause(self) -> None:
         if self.attempt is not None:
@@ -162,17 +153,14 @@ class Tries(AttemptOwner):
 
     def end(self) -> None:
         """Lets go of everything that still runs."""
-        for timer in (self._timer, self._hedge):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         attempt, self.attempt = self.attempt, None
-        rival, self._rival = self._rival, None
         self._broke_off = None  # which holds this
-        for one in (attempt, rival):
-            if one is not None and not one.over and not one.draining:
-                one.cancel()
-                if not self._won:
-                    self._plane.steering.forgotten(one.offer)
+        if attempt is not None and not attempt.over and not attempt.draining:
+            attempt.cancel()
+            if not self._won:
+                self._plane.steering.forgotten(attempt.offer)
 
     # one try
 
@@ -229,62 +217,17 @@ class Tries(AttemptOwner):
     def _again(self) -> None:
         self._owner.guarded(self._try)
 
-    # two at a time
-
-    def _second(self) -> None:
-        """No first byte for a while: the next target is tried beside the first."""
-        self._hedge = None
-        if self._won or self.attempt is None or self.attempt.over:
-            return
-        index = self._after(self._index)
-        if index < 0:
-            return
-        try:
-            built = self._build(self._chain[index])
-        except SvcError:  # this dialect cannot say it: there is no hedge, and no harm
-            return
-        offer = self.offer
-        self._rival_index = index
-        self._round = 0
-        self._rival = self._launch(self._chain[index], built)
-        self.offer = offer
-
     def _settle(self, winner: Attempt) -> None:
-        """The first byte: the other one is let go of."""
+        """The first byte."""
         self._won = True
-        if self._hedge is not None:
-            self._hedge.cancel()
-            self._hedge = None
         plane, now = self._plane, self._plane.now()
         plane.steering.answered(winner.offer, now - winner.sent, now, stream=self._head.stream)
         if winner.offer.account:
             plane.steering.told(winner.offer, winner.headers, now)
-        rival, self._rival = self._rival, None
-        if rival is None:
-            return
-        loser = self.attempt if winner is rival else rival
-        if winner is rival:
-            self.attempt, self._index, self.offer = rival, self._rival_index, rival.offer
-            self.dropped = self._build(rival.offer).dropped
-        if loser is not None and not loser.over:
-            loser.cancel()
-            if loser.received and (part := self._part(loser, loser.usage)).usage.completion_tokens:
-                self.losses.append(part)
-            plane.steering.answered(loser.offer, now - loser.sent, now, stream=self._head.stream)
 
     def _part(self, attempt: Attempt, told: Usage | None) -> Part:
         usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
         return Part(attempt.offer, usage, guessed)
-
-    def _outlive(self, failed: Attempt) -> None:
-        """One of two has failed; the other goes on alone."""
-        rival, self._rival = self._rival, None
-        if failed is self.attempt and rival is not None:
-            self.attempt, self._index, self.offer = rival, self._rival_index, rival.offer
-            self._round = 1
-            self.dropped = self._build(rival.offer).dropped
-        else:  # not to be tried once more
-            self._chain = self._chain[: self._rival_index] + self._chain[self._rival_index + 1 :]
 
     # AttemptOwner
 
@@ -292,14 +235,15 @@ class Tries(AttemptOwner):
         self.count += 1
 
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
-        plane, now = self._plane, self._plane.now()
         log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider.name, failure.error.message)
         if attempt.offer.account:
-            plane.steering.told(attempt.offer, attempt.headers, now)
-        if self._rival is not None and failure.then is not Then.NOWHERE:
-            plane.steering.failed(attempt.offer, failure, now)
-            self._outlive(attempt)
-        elif self._has_other_account(failure) and plane.steering.may_retry(attempt.offer, now):
+            self._plane.steering.told(attempt.offer, attempt.headers, self._plane.now())
+        self._go_on(attempt, failure)
+
+    def _go_on(self, attempt: Attempt, failure: Failure) -> None:
+        """Another try after one that has failed, or the end."""
+        plane, now = self._plane, self._plane.now()
+        if self._has_other_account(failure) and plane.steering.may_retry(attempt.offer, now):
             plane.steering.failed(attempt.offer, failure, now)
             self._again()
         elif self._repeatable(failure) and plane.steering.may_retry(attempt.offer, now):

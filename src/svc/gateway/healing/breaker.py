@@ -7,6 +7,7 @@ closed ── half of the last 20 or more requests failed, or were slow ──> 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal
 
@@ -28,6 +29,8 @@ PATIENCE = 60.0
 USUAL = 5.0
 SLOWEST_USUAL = 2.0
 """Slow, when nothing is set: `USUAL` times the target's usual time to a first byte, and at least so many seconds."""
+OUTRUN = 2.0
+"""Likewise, while it has not answered: `OUTRUN` times its usual time is slow once another target has answered."""
 LEARNING = 0.05
 """The weight of one answer in what is usual."""
 
@@ -90,6 +93,18 @@ class Breaker:
             if slow:
                 self._window.add(now, SLOW)
                 self._judge(now)
+
+    def outrun(self, now: float, seconds: float, *, stream: bool) -> None:
+        """Not a byte for so many seconds, then another target was faster and it was let go of: slow, or not known."""
+        limit = self._slow_after or OUTRUN * self._usual[stream] or math.inf
+        if seconds <= limit:
+            self.forgotten()
+        elif self.state == "half-open":
+            self._open(now)
+        elif self.state == "closed":
+            self._window.add(now, TOTAL)
+            self._window.add(now, SLOW)
+            self._judge(now)
 
     def failed(self, now: float, *, counted: bool = False, silent: bool = False) -> None:
         """It failed; `counted`: a stream that was reported as answered broke later; `silent`: nothing came of it."""

@@ -129,6 +129,15 @@ class Steering:
             if health.breaker.state != before:
                 self._changed(health, before)
 
+    def outrun(self, offer: Offer, seconds: float, now: float, *, stream: bool) -> None:
+        """Another target, which was asked as well, has answered first."""
+        if self._routing.breaker:
+            health = self.of(offer)
+            before = health.breaker.state
+            health.breaker.outrun(now, seconds, stream=stream)
+            if health.breaker.state != before:
+                self._changed(health, before)
+
     def failed(self, offer: Offer, failure: Failure, now: float, *, counted: bool = False) -> None:
         """The request fails at this target, its retries included; `counted`: it had been answered, and broke."""
         health = self.of(offer)

@@ -111,3 +111,24 @@ def test_long_whole_answers_do_not_make_streams_slow() -> None:
         breaker.answered(100.0, 0.3, stream=True)
         breaker.answered(100.0, 30.0, stream=False)
     assert breaker.state == "closed"
+
+
+def test_being_outrun_says_something_only_of_who_was_silent_for_far_too_long() -> None:
+    new, known = Breaker(), Breaker()
+    known.answered(100.0, 0.3, stream=True)
+    for _ in range(NEEDED * 2):
+        new.outrun(100.0, 9.0, stream=True)
+        known.outrun(100.0, 0.5, stream=True)
+    assert (new.state, known.state) == ("closed", "closed")
+    for _ in range(NEEDED):
+        known.outrun(100.0, 0.7, stream=True)
+    assert (known.state, known.slow) == ("open", True)
+
+
+def test_a_probe_that_was_outrun_is_no_answer() -> None:
+    breaker = broken()
+    later = 100 + FIRST_REST
+    assert breaker.admits(later)
+    breaker.outrun(later, 0.2, stream=True)
+    assert breaker.state == "half-open"
+    assert breaker.admits(later)

@@ -1,0 +1,181 @@
+"""`routing.hedge_after`: the next target beside the first, when that has not said a byte for a while."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, Gateway
+from tests.e2e.reading import text_of, whole_chunks
+from tests.e2e.test_healing import CHAIN, DOWN, asked, logged, many, providers
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.http_client import Got
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Script, answer, body, head, pause, reset, sse, stall
+
+HEDGED = f"[routing]\nretries = 0\nhedge_after = 0.2\n{CHAIN}"
+
+
+@pytest.fixture
+def hedged(start_gateway: StartGateway) -> Gateway:
+    return start_gateway(config=HEDGED)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_hedge_answers_and_the_slow_one_is_let_go(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
+) -> None:
+    provider_a.plays(stall())
+    began = time.monotonic()
+    got = hedged.chat(stream=stream)
+    assert 0.2 <= time.monotonic() - began < 1.5
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "anthropic", "2")
+    ended = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < ended + 0.1
+    if stream:
+        assert text_of(whole_chunks(got.body)) == anthropic_wire.TEXT
+    assert bill(hedged, got) == bill(hedged, hedged.chat(CLAUDE)), "silence costs nothing"
+
+
+def bill(gateway: Gateway, got: Got) -> tuple[int, int, float, bool]:
+    """Tokens of prompt and completion, US dollars, and whether a part of it is a guess."""
+    entry = logged(gateway, got)
+    return entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"], entry["estimated"]
+
+
+def test_the_slow_one_costs_what_it_has_said(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    """Half an answer of A's has come when B answers."""
+    provider_a.plays(head() + body(b"x" * 4000) + stall())
+    got = hedged.chat()
+    ended = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < ended + 0.1
+    both, alone = bill(hedged, got), bill(hedged, hedged.chat(CLAUDE))
+    prompt, completion = both[0] - alone[0], both[1] - alone[1]
+    assert (completion, both[3], alone[3]) == (1000, True, False)
+    assert 0 < prompt < 40
+    assert both[2] - alone[2] == pytest.approx((prompt * 0.15 + completion * 0.6) / 1e6)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_may_still_win(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, stream: bool
+) -> None:
+    late = sse(openai_wire.stream("first")) if stream else answer(200, openai_wire.chat("first"))
+    provider_a.plays(pause(0.5) + late)
+    provider_b.plays(stall())
+    got = hedged.chat(stream=stream)
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "openai", "2")
+    ended = time.monotonic()
+    assert provider_b.wait().wait_left(2.0) < ended + 0.1
+    assert hedged.chat().headers["x-svc-attempts"] == "1"
+
+
+def test_no_hedge_for_an_answer_that_has_begun(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    provider_a.plays(sse(openai_wire.stream("a b c d e"), every=0.1))
+    got = hedged.chat(stream=True)
+    assert got.headers["x-svc-attempts"] == "1"
+    assert text_of(whole_chunks(got.body)) == "a b c d e"
+    assert not provider_b.requests
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.05), (0.35, 0.5)])
+def test_one_of_two_fails_and_the_other_goes_on(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider, a: float, b: float
+) -> None:
+    """First the hedge breaks and the first one answers, then the other way round."""
+    first_wins = a > b
+    provider_a.plays(pause(a) + (answer(200, openai_wire.chat("A")) if first_wins else reset()))
+    provider_b.plays(pause(b) + (reset() if first_wins else answer(200, anthropic_wire.message("B"))))
+    got = hedged.chat()
+    assert (got.status, got.headers["x-svc-attempts"]) == (200, "2")
+    assert got.json["choices"][0]["message"]["content"] == ("A" if first_wins else "B")
+    assert not provider_c.requests
+
+
+def test_both_fail_and_the_third_answers(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
+) -> None:
+    provider_a.plays(pause(0.4) + reset())
+    provider_b.plays(pause(0.3) + reset())
+    got = hedged.chat()
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "groq", "3")
+
+
+def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider) -> None:
+    provider_a.plays(stall())
+    provider_b.plays(head(content_type="text/event-stream") + stall())
+    with hedged.raw() as raw:
+        raw.send(asked(hedged))
+        provider_b.wait()
+    left = time.monotonic()
+    assert provider_a.wait().wait_left(2.0) < left + 0.1
+    assert provider_b.wait().wait_left(2.0) < left + 0.1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        answer(404, anthropic_wire.error("not_found_error")),
+        answer(400, anthropic_wire.error("invalid_request_error")),
+    ],
+    ids=["404", "400"],
+)
+def test_a_refusal_of_the_hedge_is_not_the_last_word(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, fault: Script
+) -> None:
+    """The first target, which is only slow, may know the model, or take the request."""
+    provider_a.plays(pause(0.5) + answer(200, openai_wire.chat("A")))
+    provider_b.plays(fault)
+    got = hedged.chat()
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "openai", "2")
+
+
+def test_a_refusal_of_the_first_is(hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider) -> None:
+    provider_a.plays(pause(0.4) + answer(400, openai_wire.error("no")))
+    provider_b.plays(stall())
+    got = hedged.chat()
+    ended = time.monotonic()
+    assert (got.status, got.code) == (400, "invalid_request")
+    assert provider_b.wait().wait_left(2.0) < ended + 0.1
+
+
+def test_hedges_do_not_hide_that_a_target_is_silent(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    assert providers(many(hedged, 10)) == {"openai"}
+    provider_a.always_plays(stall())
+    assert providers(many(hedged, 20)) == {"anthropic"}
+    assert "closed -> open" in hedged.logged("closed -> open")
+    assert {got.headers["x-svc-attempts"] for got in many(hedged, 5)} == {"1"}
+
+
+def test_who_is_always_outrun_by_a_faster_one_is_well(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    slow = pause(0.3) + answer(200, openai_wire.chat("A"))
+    provider_a.always_plays(slow)
+    provider_b.always_plays(stall())
+    assert providers(many(hedged, 3)) == {"openai"}
+    provider_b.always_plays(None)
+    assert providers(many(hedged, 30)) == {"anthropic"}
+    assert "->" not in hedged.log
+
+
+def test_a_probe_that_is_outrun_closes_no_breaker(
+    hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    provider_a.always_plays(DOWN)
+    many(hedged, 20)
+    hedged.logged("closed -> open")
+    provider_a.always_plays(stall())
+    time.sleep(2.1)
+    for _ in range(2):  # the second one finds the place of the probe free
+        got = hedged.chat()
+        assert (got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == ("anthropic", "2")
+    assert "half-open -> closed" not in hedged.log
