@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import CLAUDE, GPT, HI
+from tests.e2e.harness import CLAUDE, GPT, HI, Gateway
 from tests.e2e.test_memory import resident
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider, Recorded
-from tests.fakes.script import sse
+from tests.fakes.script import body, end, head, pause, raw, sse
 
 STREAMS = 16
 KIB = 1024
@@ -61,3 +62,86 @@ def test_who_does_not_read_costs_little_and_stops_the_upstream(
         grown = (resident(gateway) - before) / STREAMS
         assert grown < 256 * KIB
         assert not any(one.played for one in fake.requests)
+
+
+STREAM = {"model": GPT, "messages": HI, "stream": True}
+RESUME = f'[routing]\nresume = true\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
+LARGE = "\x01" * 1_040_000
+"""Six times as much in JSON: more than the system's buffers hold."""
+
+
+def test_a_connection_that_was_paused_at_the_end_is_not_used_again(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """The last piece stops the reading, and is the end of an answer without an end mark."""
+    gateway = start_gateway(config="[gateway]\nfirst_byte_timeout = 2\n")
+    large = openai_wire.chunk({"content": LARGE})
+    rest = large[-2:] + openai_wire.chunk({}, "stop")
+    provider_a.plays(
+        head(content_type="text/event-stream")
+        + body(openai_wire.role())
+        + body(large[:-2])
+        + pause(0.5)
+        + raw(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
+    )
+    with gateway.raw() as client:
+        client.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
+        provider_a.wait()
+        time.sleep(1)
+        assert client.read().body.endswith(b"data: [DONE]\n\n")
+    assert gateway.chat().status == 200
+
+
+def test_who_takes_a_stream_up_is_not_read_for_a_client_that_does_not_read(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    gateway = start_gateway(config=RESUME)
+    large = openai_wire.chunk({"content": LARGE})
+    failure = openai_wire.event(openai_wire.error("down", "server_error"))
+    provider_a.plays(
+        head(content_type="text/event-stream")
+        + body(openai_wire.role())
+        + body(large[:-2])
+        + pause(0.3)
+        + body(large[-2:] + failure)
+        + end()
+    )
+    provider_b.plays(sse(FAST["translated"]))
+    with gateway.raw() as client:
+        client.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
+        provider_b.wait()
+        wait_until_still(provider_b.requests)
+        assert not provider_b.requests[0].played
+        assert provider_b.requests[0].sent < 20_000_000
+
+
+@contextlib.contextmanager
+def peak(gateway: Gateway) -> Iterator[list[int]]:
+    """The most bytes that it takes meanwhile, beyond what it took before."""
+    over, before, most = threading.Event(), resident(gateway), [0]
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], resident(gateway) - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_the_text_that_another_would_get_is_kept_in_little_room(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """1.6 MB in pieces of four letters; up to 1 MiB is kept."""
+    gateway = start_gateway(config=RESUME)
+    gateway.chat(stream=True)
+    words = b"".join([openai_wire.chunk({"content": " wor"})] * 1000)
+    provider_a.plays(sse([openai_wire.role(), *[words] * 400, openai_wire.chunk({}, "stop"), openai_wire.DONE]))
+    with peak(gateway) as most, gateway.raw(timeout=30) as client:
+        client.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
+        assert client.read().whole
+    assert most[0] < 14 * KIB * KIB

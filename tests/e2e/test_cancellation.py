@@ -80,7 +80,8 @@ def test_the_sdk_closes_its_stream(openai_client: openai.OpenAI, provider_a: Fak
     assert provider_a.wait().wait_left() - left < AT_MOST
 
 
-def test_leaving_while_we_wait_for_another_try(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_leaving_while_we_wait_for_another_try(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway()
     provider_a.plays(answer(429, openai_wire.error(), headers={"retry-after": "1"}))
     with gateway.raw() as client:
         ask(client, gateway, GPT, stream=False)
@@ -89,6 +90,8 @@ def test_leaving_while_we_wait_for_another_try(gateway: Gateway, provider_a: Fak
         time.sleep(0.05)
     time.sleep(1.3)
     assert len(provider_a.requests) == 1
+    entry = json.loads(next(line for line in gateway.logged("client_closed").splitlines() if "client_closed" in line))
+    assert (entry["attempts"], entry["prompt_tokens"], entry["cost_usd"]) == (1, None, None), "429 costs nothing"
 
 
 def test_a_client_that_does_not_read_slows_the_upstream_down(gateway: Gateway, provider_a: FakeProvider) -> None:

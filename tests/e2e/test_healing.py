@@ -121,6 +121,26 @@ def test_clients_that_leave_do_not_open_a_breaker(start_gateway: StartGateway, p
     assert started.chat().status == 200
 
 
+def test_a_target_that_uses_up_the_total_time_fails(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config="[gateway]\ntotal_timeout = 0.5\n")
+    provider_a.always_plays(stall())
+    assert {got.status for got in many(started, 20)} == {502}
+    began = time.monotonic()
+    assert started.chat().status == 502
+    assert time.monotonic() - began < 0.3
+    assert len(provider_a.requests) == 20
+
+
+@pytest.mark.parametrize("wait", [{"retry-after": "9" * 400}, {"retry-after-ms": "inf"}, {"retry-after": "-1"}])
+def test_a_wait_that_makes_no_sense(
+    start_gateway: StartGateway, provider_a: FakeProvider, wait: dict[str, str]
+) -> None:
+    started = start_gateway(config="[routing]\nretries = 0\n")
+    provider_a.plays(answer(429, openai_wire.error("slow down"), headers=wait))
+    got = started.chat()
+    assert (got.status, got.headers["retry-after"]) == (429, "1" if "-1" in wait.values() else "120")
+
+
 def test_a_rate_limited_provider_is_passed_over_for_a_while(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
@@ -182,6 +202,34 @@ def test_another_account_of_the_provider_answers(
     assert {got.status for got in answers} == {200}
     assert {got.headers["x-svc-attempts"] for got in answers} <= {"1", "2"}
     assert len(provider_c.requests) == 12
+
+
+def test_a_probe_that_fails_is_answered_by_another_account(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    """Nor does a client see anything of the many requests that it takes to open the breaker."""
+    started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
+    provider_a.always_plays(DOWN)
+    assert {got.status for got in many(started, 80, "shared")} == {200}
+    started.logged("closed -> open")
+    time.sleep(2.1)
+    asked = len(provider_a.requests)
+    assert {got.status for got in many(started, 30, "shared")} == {200}
+    assert len(provider_a.requests) == asked + 1
+
+
+def test_accounts_that_all_fail_are_left_alone(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
+    for fake in (provider_a, provider_c):
+        fake.always_plays(DOWN)
+    assert {got.status for got in many(started, 60, "shared")} == {502}
+    for fake in (provider_a, provider_c):
+        assert 20 <= len(fake.requests) < 50
+    asked = len(provider_a.requests) + len(provider_c.requests)
+    assert {got.status for got in many(started, 10, "shared")} == {502}
+    assert len(provider_a.requests) + len(provider_c.requests) == asked
 
 
 def test_requests_are_spread_over_accounts(

@@ -27,6 +27,7 @@ retries = 0
 "{CLAUDE}" = ["{GPT}"]
 """
 BREAK = pause(0.02) + reset()
+STREAM = {"model": GPT, "messages": HI, "stream": True}
 
 
 @pytest.fixture
@@ -186,12 +187,31 @@ def test_the_client_leaves_while_it_is_taken_up(
 ) -> None:
     provider_a.plays(begun("eins"))
     provider_b.plays(stall())
-    body = {"model": GPT, "messages": HI, "stream": True}
     with resuming.raw() as raw:
-        raw.send(request_bytes("POST", "/v1/chat/completions", body, key=resuming.key))
+        raw.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=resuming.key))
         provider_b.wait()
     left = time.monotonic()
     assert provider_b.wait().wait_left(2.0) < left + 0.1
+
+
+def test_a_probe_that_nobody_waited_for_leaves_its_place(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    """The target that takes the stream up is half-open, and the client leaves before its first byte."""
+    started = start_gateway(config=CONFIG.replace(f', "{LLAMA}"', ""))
+    provider_b.always_plays(answer(500, anthropic_wire.error("api_error")))
+    for _ in range(20):
+        started.chat(CLAUDE)
+    started.logged("closed -> open")
+    time.sleep(2.1)
+    provider_b.always_plays(None)
+    provider_b.plays(stall())
+    provider_a.plays(begun("eins"))
+    with started.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=started.key))
+        provider_b.wait(21)
+    started.logged("client_closed")
+    assert started.chat(CLAUDE).headers["x-svc-provider"] == "anthropic"
 
 
 def test_the_total_time_out_ends_it(start_gateway: StartGateway, provider_a: FakeProvider) -> None:

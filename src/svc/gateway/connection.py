@@ -287,9 +287,13 @@ class Connection:
 
     def _finish(self) -> None:
         call = self._release()  # None if its last piece made it let go
-        if self._reusable and self.usable and not self.transport.get_write_buffer_size():
+        if self._reusable and self.usable and self._is_at_rest():
             self._pool.park(self)
         else:
             self.transport.abort()
         if call is not None and call.receiver is not None:
             call.receiver.on_end()
+
+    def _is_at_rest(self) -> bool:
+        """All is sent, and it reads: it may have been paused for a client by the very piece that was the last."""
+        return self.transport.is_reading() and not self.transport.get_write_buffer_size()

@@ -215,7 +215,7 @@ class Exchange(TriesOwner):
         """Ends it from our side, whatever state it is in, with an honest error."""
         if self.over:
             return
-        if self._tries is not None and self._streaming:
+        if self._tries is not None:
             self._tries.stop(failure)
         else:
             self._refuse(failure.error)
@@ -378,11 +378,11 @@ class Exchange(TriesOwner):
             return FREE
         attempt, price = tries.attempt, self._plane.ledger.cost
         usage, guessed = told, False
+        if attempt is not None and attempt.over and not attempt.received:
+            attempt = None  # it has failed, and the next one was waited for
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
             usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
-        if usage is None:
-            return NOTHING
-        bill = Bill(usage, price(offer, usage), guessed)
+        bill = Bill(usage, price(offer, usage), guessed) if usage is not None else NOTHING
         for part in (*tries.parts, *tries.losses):
             bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
         return bill

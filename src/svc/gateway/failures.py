@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,7 @@ from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimite
 
 WAITABLE = 2.0
 """Seconds; a provider that says `retry-after` a longer time is not waited for."""
+LONGEST = 86400.0
 BACKOFF_BASE = 0.1
 BACKOFF_CAP = 2.0
 
@@ -85,18 +87,23 @@ def _limited(after: float | None) -> Failure:
 
 
 def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    """Seconds from `retry-after-ms`, or `retry-after` (a number or a date); None without a usable one."""
+    """Seconds, LONGEST at most, from `retry-after-ms` or `retry-after` (a number or a date); None if not usable."""
     try:
-        if milliseconds := headers.get(b"retry-after-ms"):
-            return max(0.0, float(milliseconds) / 1000)
-        value = headers.get(b"retry-after", b"").decode("ascii")
-        if not value:
-            return None
-        if value.replace(".", "", 1).isdigit():
-            return float(value)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+        seconds = _seconds(headers)
     except (ValueError, OverflowError, TypeError):
         return None
+    return None if seconds is None or math.isnan(seconds) else min(max(0.0, seconds), LONGEST)
+
+
+def _seconds(headers: Mapping[bytes, bytes]) -> float | None:
+    if milliseconds := headers.get(b"retry-after-ms"):
+        return float(milliseconds) / 1000
+    value = headers.get(b"retry-after", b"").decode("ascii")
+    if not value:
+        return None
+    if value.replace(".", "", 1).isdigit():
+        return float(value)
+    return parsedate_to_datetime(value).timestamp() - time()
 
 
 def backoff(previous: float) -> float:

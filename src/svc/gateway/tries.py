@@ -74,6 +74,7 @@ class Tries(AttemptOwner):
         "_hub",
         "_index",
         "_owner",
+        "_paused",
         "_plane",
         "_raw",
         "_resumes",
@@ -106,6 +107,8 @@ class Tries(AttemptOwner):
         self._round = 0
         self._wait = 0.0
         self._won = False
+        self._paused = False
+        """The client does not read."""
         self._stopping = False
         self._floor = plane.settings.routing.min_pace
         self._resumes = plane.settings.routing.resume and head.stream
@@ -136,19 +139,21 @@ class Tries(AttemptOwner):
         self._try()
 
     def pause(self) -> None:
+        self._paused = True
         if self.attempt is not None:
             self.attempt.pause()
 
     def resume(self) -> None:
+        self._paused = False
         if self.attempt is not None:
             self.attempt.resume(self._plane.now())
 
     def stop(self, failure: Failure) -> None:
-        """Breaks off a stream that has begun, in an honest error."""
+        """Breaks off what runs, in an honest error: it fails at its target."""
         self._stopping = True
         if self.attempt is not None and not self.attempt.over:
             self.attempt.stop(failure)
-        elif self._broken is not None:
+        elif self._broken is not None or not self._won:
             self._give_up(failure.error)
 
     def end(self) -> None:
@@ -159,7 +164,7 @@ class Tries(AttemptOwner):
         self._broke_off = None  # which holds this
         if attempt is not None and not attempt.over and not attempt.draining:
             attempt.cancel()
-            if not self._won:
+            if not self._won or self._awaited:
                 self._plane.steering.forgotten(attempt.offer)
 
     # one try
@@ -243,7 +248,7 @@ class Tries(AttemptOwner):
     def _go_on(self, attempt: Attempt, failure: Failure) -> None:
         """Another try after one that has failed, or the end."""
         plane, now = self._plane, self._plane.now()
-        if self._has_other_account(failure) and plane.steering.may_retry(attempt.offer, now):
+        if self._has_other_account(failure, now):
             plane.steering.failed(attempt.offer, failure, now)
             self._again()
         elif self._repeatable(failure) and plane.steering.may_retry(attempt.offer, now):
@@ -279,10 +284,11 @@ class Tries(AttemptOwner):
         within = self._round <= self._plane.settings.routing.retries
         return failure.then is Then.AGAIN and within and not self._stopping and (failure.retry_after or 0.0) <= WAITABLE
 
-    def _has_other_account(self, failure: Failure) -> bool:
-        accounts = self._chain[self._index].accounts
-        unused = any(one not in self._used for one in accounts)
-        return unused and failure.then is not Then.NOWHERE and not self._stopping
+    def _has_other_account(self, failure: Failure, now: float) -> bool:
+        """Each is asked once, like a target: what keeps them from being asked in an outage are their breakers."""
+        if failure.then is Then.NOWHERE or self._stopping:
+            return False
+        return self._plane.steering.another(self._chain[self._index], self._used, now)
 
     def _after(self, index: int) -> int:
         plane = self._plane
@@ -297,7 +303,7 @@ class Tries(AttemptOwner):
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._won:
             self._settle(attempt)
-        elif self.resumed < len(self.parts):
+        elif self._awaited:
             self._taken_up(attempt)
         if pipe.error is not None:
             failure = Failure(pipe.error, Then.NEXT)
@@ -321,7 +327,14 @@ class Tries(AttemptOwner):
         writer = self._dialect.writer(include_usage=self._head.include_usage)
         return Resumable(offer.provider.dialect.reader(), writer)
 
+    @property
+    def _awaited(self) -> bool:
+        """The stream broke, and nobody has taken it up yet."""
+        return self.resumed < len(self.parts)
+
     def _taken_up(self, attempt: Attempt) -> None:
+        if self._paused:  # it was while nothing came
+            attempt.pause()
         plane, now = self._plane, self._plane.now()
         plane.steering.answered(attempt.offer, now - attempt.sent, now, stream=True)
         self.resumed += 1

@@ -51,6 +51,10 @@ def test_a_long_retry_after_is_not_waited_for() -> None:
         ({b"retry-after": b"soon"}, None),
         ({b"retry-after": b"\xff"}, None),
         ({b"retry-after": b"-5"}, None),
+        ({b"retry-after": b"9" * 400}, 86400.0),
+        ({b"retry-after-ms": b"inf"}, 86400.0),
+        ({b"retry-after-ms": b"nan"}, None),
+        ({b"retry-after-ms": b"-1"}, 0.0),
     ],
 )
 def test_retry_after(headers: dict[bytes, bytes], seconds: float | None) -> None:

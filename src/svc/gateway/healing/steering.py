@@ -115,6 +115,10 @@ class Steering:
         """A request goes to a target for the first time."""
         self.of(offer).budget.asked(now)
 
+    def another(self, offer: Offer, used: Container[Offer], now: float) -> bool:
+        """Whether a target has an account that is well, and not one of `used`."""
+        return any(one not in used and self._might(one, now) for one in offer.accounts)
+
     def may_retry(self, offer: Offer, now: float) -> bool:
         """Whether a target may be asked once more (a probe may not); counts as a retry if so."""
         health = self.of(offer)
