@@ -7,7 +7,7 @@ Pipe ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both s
 from __future__ import annotations
 
 from svc.dialects.failures import cut_short, failure_of, find_message
-from svc.dialects.template import PLAIN, Template
+from svc.dialects.template import Template, is_plain
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import FinishReason, Usage
 from svc.wire.sse import Splitter, split
@@ -105,32 +105,35 @@ class Pipe:
 class HandedOn(Pipe):
     """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
 
-    __slots__ = ("_plain", "_template")
+    __slots__ = ("_plain", "_prefix", "_suffix", "_template")
 
     def __init__(self) -> None:
         super().__init__()
         self._template: Template | None = None
-        self._plain: Template | None = None
-        """The template, while nothing else has to be looked at: the stream goes on, and between two events."""
+        self._plain = False
+        """The template alone need be looked at: the stream goes on, and between two events."""
+        self._prefix = b""
+        self._suffix = b""
+        """Of the template: one object less to look into for each piece."""
 
     def feed(self, data: bytes) -> bytes:
-        plain = self._plain
         if (
-            plain is not None
-            and data.startswith(plain.prefix)
-            and data.endswith(plain.suffix)
-            and PLAIN(data, plain.start, len(data) - plain.stop) is not None
-            and data.isascii()
+            self._plain
+            and data.startswith(self._prefix)
+            and data.endswith(self._suffix)
+            and is_plain(data, len(self._prefix), len(data) - len(self._suffix))
         ):
             return data  # one more chunk of plain ASCII text, which goes on as it came: the usual case
         out = super().feed(data)
         template = self._template
-        usable = template is not None and template.plain and self._splitter.empty and not self.ended
-        self._plain = template if usable else None
+        if template is not None and template.plain and self._splitter.empty and not self.ended:
+            self._plain, self._prefix, self._suffix = True, template.prefix, template.suffix
+        else:
+            self._plain = False
         return out
 
     def fail(self, error: SvcError) -> bytes:
-        self._plain = None
+        self._plain = False
         return super().fail(error)
 
     def _pass(self, block: bytes, *, last: bool) -> bytes:

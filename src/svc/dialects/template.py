@@ -14,8 +14,11 @@ import re
 MAX_LEARNED = 64
 """Templates learned in one stream: learning costs more than it gives where chunks take turns."""
 
+SHORT = 48
+"""Bytes that are looked at one by one: quicker than to set up a search in them."""
+
 _TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-PLAIN = re.compile(rb'[^"\\\x00-\x1f]*+').fullmatch
+_PLAIN = re.compile(rb'[ !#-\[\]-\x7e]*+').fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
@@ -26,7 +29,7 @@ _VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 class Template:
     """The frame of a chunk: as it comes from the upstream, and as it goes to the client."""
 
-    __slots__ = ("_made", "_run", "_tail", "plain", "prefix", "same", "start", "stop", "suffix")
+    __slots__ = ("_made", "_run", "_tail", "plain", "prefix", "same", "suffix")
 
     def __init__(self, came: tuple[bytes, bytes], made: tuple[bytes, bytes]) -> None:
         self.prefix, suffix = came
@@ -41,8 +44,6 @@ class Template:
         self.suffix = suffix
         self._made = made
         self.plain = self.same and not self._tail
-        self.start = len(self.prefix)
-        self.stop = len(suffix)
 
     def carry(self, block: bytes) -> bytes | None:
         """The block as it goes to the client, when it is a run of such chunks and nothing else."""
@@ -56,6 +57,17 @@ class Template:
         if not block.isascii() and not _is_utf8(block):
             return None
         return block if self.same else marks.replace(b"\x00", self._made[0]).replace(b"\x01", self._made[1])
+
+
+def is_plain(data: bytes, start: int, stop: int) -> bool:
+    """What lies between is the inside of a JSON string, in printable ASCII without escapes; False if `start > stop`."""
+    if not 0 <= stop - start <= SHORT:
+        return start <= stop and _PLAIN(data, start, stop) is not None
+    for at in range(start, stop):
+        byte = data[at]
+        if byte < 0x20 or byte == 0x22 or byte == 0x5C or byte > 0x7E:
+            return False
+    return True
 
 
 def learn(came: bytes, made: bytes, name: bytes) -> Template | None:

@@ -58,6 +58,8 @@ class Pool(Protocol):
     buffer: bytearray
     """What every connection reads into: used up before the next read."""
     view: memoryview
+    body: list[bytes]
+    """Where every connection's parser lays the body's parts of one read: used up before the next read, too."""
 
     def connect(self, origin: Origin, call: Call) -> None: ...
 
@@ -136,8 +138,8 @@ class Connection:
         self._view = pool.view
         self.origin = origin
         self.idle_since = 0.0
-        self._body: list[bytes] = []
-        self.on_body = self._body.append
+        self._body = pool.body
+        self.on_body = pool.body.append
         """For llhttp: no Python is run for a chunk but what handles it."""
         self._call: Call | None = None
         self._receiver: Receiver | None = None
@@ -202,6 +204,7 @@ class Connection:
         try:
             self._feed(self._view[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._body.clear()
             self._fail(f"sent what is not HTTP: {error}")
             return
         receiver, body = self._receiver, self._body

@@ -36,6 +36,7 @@ class Upstream:
         self.buffer = bytearray(READ_SIZE)
         """Shared by all connections: what is read is used up before the next read."""
         self.view = memoryview(self.buffer)
+        self.body: list[bytes] = []
 
     @property
     def open_connections(self) -> int:
