@@ -25,10 +25,10 @@ from typing import Any
 import msgspec
 
 from svc.keys.known import IssuedKeys
-from svc.security import Key
 from svc.stores._sql import Sql
 from svc.stores.base import Entry, StoredKey
 from svc.stores.opening import database_url, open_database
+from svc.wire.key import Key
 
 SPENDERS = 1000
 """Keys that the entries belong to; the first ones have the most."""

@@ -24,7 +24,7 @@ from svc.gateway.door import FrontDoor
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.plane import Plane
-from svc.gateway.pricing import Price
+from svc.gateway.price import Price
 from svc.gateway.providers import offers_of, providers_of
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream

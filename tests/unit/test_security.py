@@ -1,7 +1,8 @@
 import pytest
 
 from svc.errors import AuthenticationFailed
-from svc.security import Key, Keyring, bearer, new_secret
+from svc.security import Keyring, bearer, new_secret
+from svc.wire.key import Key
 
 
 def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:

@@ -26,7 +26,7 @@ from svc.cli._desk import Desk
 from svc.errors import UsageError
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
-from svc.security import SCOPES
+from svc.wire.key import SCOPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ SHORT = 48
 """Bytes that are looked at one by one: quicker than to set up a search in them."""
 
 _TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-_PLAIN = re.compile(rb'[ !#-\[\]-\x7e]*+').fullmatch
+_PLAIN = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')

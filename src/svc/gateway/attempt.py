@@ -12,12 +12,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from io import BytesIO
-from typing import Protocol
 
 from svc.dialects.base import Dialect, Passed
 from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InternalError, ProviderFailed, SvcError
+from svc.gateway.bounds import Bounds
 from svc.gateway.connection import Call, Receiver
 from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
@@ -34,16 +34,6 @@ MIN_KEY = 6
 """Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 DRAIN_SECONDS = 1.0
 """After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
-
-
-class Timeouts(Protocol):
-    """In seconds, see `[gateway]`."""
-
-    @property
-    def first_byte_timeout(self) -> float: ...
-
-    @property
-    def idle_timeout(self) -> float: ...
 
 
 class Sink(ABC):
@@ -83,17 +73,18 @@ class Attempt(Receiver):
     __slots__ = (
         "_active",
         "_body",
+        "_bounds",
         "_call",
         "_client",
         "_flowing",
         "_headers",
+        "_idle_timeout",
         "_owner",
         "_pace",
         "_paused",
         "_pipe",
         "_status",
         "_stream",
-        "_timeouts",
         "deadline",
         "first",
         "last",
@@ -109,7 +100,7 @@ class Attempt(Receiver):
         owner: AttemptOwner,
         offer: Offer,
         client: Dialect,
-        timeouts: Timeouts,
+        bounds: Bounds,
         *,
         stream: bool,
         include_usage: bool,
@@ -123,7 +114,8 @@ class Attempt(Receiver):
         """Loop time."""
         self._owner: AttemptOwner | None = owner
         self._client = client
-        self._timeouts = timeouts
+        self._bounds = bounds
+        self._idle_timeout = bounds.idle_timeout
         self._stream = stream
         self._pipe: Pipe | None = pipe or (
             open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
@@ -153,7 +145,7 @@ class Attempt(Receiver):
     def send(self, upstream: Upstream, body: bytes, now: float) -> None:
         """Begins. `now` is loop time."""
         self.sent = now
-        self.deadline = now + self._timeouts.first_byte_timeout
+        self.deadline = now + self._bounds.first_byte_timeout
         self._call = upstream.send(self.offer, body, self)
 
     @property
@@ -185,7 +177,7 @@ class Attempt(Receiver):
     def resume(self, now: float) -> None:
         if self._paused and self._call is not None:
             self._paused = False
-            self.deadline = now + self._timeouts.idle_timeout
+            self.deadline = now + self._idle_timeout
             self._call.resume()
 
     def tick(self, now: float) -> None:
@@ -197,7 +189,7 @@ class Attempt(Receiver):
                 return
         if self._active:
             self._active = False
-            self.deadline = now + self._timeouts.idle_timeout
+            self.deadline = now + self._idle_timeout
         elif now >= self.deadline and not self._paused:
             self._expire()
 
@@ -319,7 +311,7 @@ class Attempt(Receiver):
             self.cancel()
         else:
             self._active = True
-            self._timeouts = _DRAIN
+            self._idle_timeout = DRAIN_SECONDS
 
     def _end_stream(self, pipe: Pipe) -> None:
         try:
@@ -379,11 +371,4 @@ class Attempt(Receiver):
         self._call = None  # which holds this
 
 
-class _Drain:
-    def __init__(self) -> None:
-        self.first_byte_timeout = DRAIN_SECONDS
-        self.idle_timeout = DRAIN_SECONDS
-
-
-_DRAIN = _Drain()
 _LATE_CONNECT = late("to accept a connection")

@@ -18,7 +18,7 @@ from typing import Any
 import httptools
 
 from svc.dialects.base import Dialect
-from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError, TooLarge
+from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
 from svc.gateway import reply
 from svc.gateway.cold import Cold
 from svc.gateway.credentials import identify, trust
@@ -99,13 +99,13 @@ class FrontDoor(Client):
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
         self._plane.doors.add(self)
         self._options["server_state"].connections.add(self)
-        self._wait("idle", self._plane.settings.gateway.keep_alive)
+        self._wait("idle", self._plane.bounds.keep_alive)
 
     def data_received(self, data: bytes) -> None:
         if self._state == "lingering" or self._unreadable is not None:
             return
         if self._state == "idle" and self._busy is None:
-            self._wait("head", self._plane.settings.gateway.header_timeout)
+            self._wait("head", self._plane.bounds.header_timeout)
         request = self._request
         if request is None or not request.headed:
             self._head_size += len(data)
@@ -139,7 +139,7 @@ class FrontDoor(Client):
     def pause_writing(self) -> None:
         self._paused = True
         self._unsent = self.transport.get_write_buffer_size()
-        self._deadline = self._plane.now() + self._plane.settings.gateway.write_timeout
+        self._deadline = self._plane.now() + self._plane.bounds.write_timeout
         if self._exchange is not None:
             self._exchange.pause()
         elif self._cold is not None:
@@ -177,7 +177,7 @@ class FrontDoor(Client):
         """Looks whether the client is too slow."""
         if self._paused and (unsent := self.transport.get_write_buffer_size()) < self._unsent:
             self._unsent = unsent  # it does read, if slowly
-            self._deadline = now + self._plane.settings.gateway.write_timeout
+            self._deadline = now + self._plane.bounds.write_timeout
         if now < self._deadline:
             return
         if self._state in ("head", "body") and not self._paused:
@@ -188,7 +188,7 @@ class FrontDoor(Client):
             self.transport.abort()
 
     def _close(self) -> None:
-        self._wait("closing", self._plane.settings.gateway.write_timeout)
+        self._wait("closing", self._plane.bounds.write_timeout)
         self.transport.close()
 
     def _leave(self) -> None:
@@ -212,13 +212,13 @@ class FrontDoor(Client):
         request = self._request
         if request is None:
             return
-        limits = self._plane.settings.gateway
-        request.head(self._parser.get_method(), self._parser.get_http_version(), int(limits.max_header * 1024))
+        bounds = self._plane.bounds
+        request.head(self._parser.get_method(), self._parser.get_http_version(), bounds.max_header)
         self._head_size = 0
         if request.method == b"POST":
             request.dialect = self._hot.get(request.path)
-        if request.declared > limits.max_body * 1024 * 1024:
-            raise TooLarge(f"The body is larger than {limits.max_body:g} MiB.")
+        if request.declared > bounds.max_body:
+            raise bounds.too_large()
         if request.dialect is not None:
             identify(request, self._plane.keyring, self._loaded)
         if request.expects and self._busy is None and not self._parser.should_upgrade():
@@ -236,8 +236,8 @@ class FrontDoor(Client):
         if request is None:
             return
         request.size += len(data)
-        if request.size > self._plane.settings.gateway.max_body * 1024 * 1024:
-            raise TooLarge(f"The body is larger than {self._plane.settings.gateway.max_body:g} MiB.")
+        if request.size > self._plane.bounds.max_body:
+            raise self._plane.bounds.too_large()
         if request.size > MAX_STRANGERS_BODY and request.dialect is None and not request.known:
             trust(request, self._plane.keyring)
         if request.refusal is None:
@@ -257,13 +257,13 @@ class FrontDoor(Client):
     def _check_unfinished(self) -> None:
         """After each read: how much of a head, or of a body, has come."""
         request = self._request
-        limits = self._plane.settings.gateway
+        bounds = self._plane.bounds
         if self._busy is not None and not self._throttled and is_far_ahead(self._queue, request):
             self._throttled = True
             self.transport.pause_reading()
         if request is not None and request.headed and self._state != "body" and self._busy is None:
-            self._wait("body", limits.body_timeout)
-        if self._head_size > limits.max_header * 1024:
+            self._wait("body", bounds.body_timeout)
+        if self._head_size > bounds.max_header:
             self._reject(InvalidRequest("The request's head is too large."), 431)
 
     # answering
@@ -283,7 +283,7 @@ class FrontDoor(Client):
             elif self._unreadable is not None:
                 self._reject(*self._unreadable)
             elif self._request is None:
-                self._wait("idle", self._plane.settings.gateway.keep_alive)
+                self._wait("idle", self._plane.bounds.keep_alive)
             else:
                 self._go_on(self._request)
             return
@@ -296,8 +296,8 @@ class FrontDoor(Client):
 
     def _go_on(self, request: Request) -> None:
         """Of `request` a part came while the answer before it was running."""
-        limits = self._plane.settings.gateway
-        self._wait(*(("body", limits.body_timeout) if request.headed else ("head", limits.header_timeout)))
+        bounds = self._plane.bounds
+        self._wait(*(("body", bounds.body_timeout) if request.headed else ("head", bounds.header_timeout)))
         if request.expects and not request.size:
             if request.refusal is not None:
                 self._reject(request.refusal)
@@ -373,7 +373,7 @@ class FrontDoor(Client):
         if request is None or self.transport.is_closing():
             return
         request.keep_alive = request.keep_alive and not self._shutting
-        headers = reply.headers(headers, request, self._plane.settings.gateway.cors_origins)
+        headers = reply.headers(headers, request, self._plane.bounds.cors_origins)
         self.transport.write(reply.whole(status, self._plane.date, headers, body))
         self._answered()
 
@@ -381,7 +381,7 @@ class FrontDoor(Client):
         request = self._busy
         if request is not None:
             request.keep_alive = request.keep_alive and request.chunkable and not self._shutting
-            headers = reply.headers(headers, request, self._plane.settings.gateway.cors_origins)
+            headers = reply.headers(headers, request, self._plane.bounds.cors_origins)
             self._chunked = request.chunkable
             self._held = reply.stream_head(self._plane.date, headers, chunked=request.chunkable)
 

@@ -35,8 +35,8 @@ from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.router import shown
 from svc.gateway.tries import Tries, TriesOwner
-from svc.security import Key
 from svc.wire.chat import Usage
+from svc.wire.key import Key
 
 if TYPE_CHECKING:
     from svc.gateway.plane import Plane
@@ -103,7 +103,7 @@ class Exchange(TriesOwner):
         self.over = False
         self._began = time.monotonic()  # the loop's own clock counts milliseconds
         self._first_byte = 0.0
-        self.deadline = plane.now() + plane.settings.gateway.total_timeout
+        self.deadline = plane.now() + plane.bounds.total_timeout
         self._tries: Tries | Replay | None = None
         self._sink: Sink = client
         """Where the pieces of a stream go."""
@@ -131,7 +131,7 @@ class Exchange(TriesOwner):
 
     def _open(self) -> None:
         head = self._head = self._dialect.head(self._raw)
-        if not self._key.may_use(head.model):
+        if self._key.models is not None and not self._key.may_use(head.model):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         chain = self._plane.router.route(head.model)
         if self._key.models is not None:  # nor by way of a fallback
@@ -164,7 +164,7 @@ class Exchange(TriesOwner):
         cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
 
     def _try(self, head: Head, chain: tuple[Offer, ...]) -> None:
-        hedged = len(chain) > 1 and self._plane.settings.routing.hedge_after > 0
+        hedged = len(chain) > 1 and self._plane.bounds.hedge_after > 0
         kind = HedgedTries if hedged else Tries
         tries = self._tries = kind(self, self._plane, self._dialect, head, self._raw, chain)
         if self._plane.gate.limited(self._key):
@@ -360,8 +360,8 @@ class Exchange(TriesOwner):
                 completion_tokens=usage.completion_tokens or (None if guessed else 0) if usage else None,
                 reasoning_tokens=usage.reasoning_tokens if usage else None,
                 cost_usd=cost,
-                latency_ms=round((now - self._began) * 1000, 3),
-                ttfb_ms=round((self._first_byte - self._began) * 1000, 3) if self._first_byte else None,
+                latency_ms=_millis(now - self._began),
+                ttfb_ms=_millis(self._first_byte - self._began) if self._first_byte else None,
                 estimated=guessed,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
@@ -386,3 +386,8 @@ class Exchange(TriesOwner):
         for part in (*tries.parts, *tries.losses):
             bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
         return bill
+
+
+def _millis(seconds: float) -> float:
+    """Milliseconds, to three places."""
+    return int(seconds * 1e6 + 0.5) / 1e3

@@ -38,7 +38,7 @@ class HedgedTries(Tries):
         super().start()
         if self._index + 1 < len(self._chain):
             plane = self._plane
-            self._hedge = plane.loop.call_later(plane.settings.routing.hedge_after, self._second)
+            self._hedge = plane.loop.call_later(plane.bounds.hedge_after, self._second)
 
     def end(self) -> None:
         self._cancel_hedge()

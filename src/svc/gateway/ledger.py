@@ -16,7 +16,7 @@ from svc.errors import InsufficientStorage
 from svc.gateway import pricelist
 from svc.gateway.intake import Intake
 from svc.gateway.journal import Journal
-from svc.gateway.pricing import Prices
+from svc.gateway.pricing import Prices, cost_of
 from svc.gateway.providers import Offer
 from svc.settings import LedgerSettings
 from svc.stores.base import Database, Entry
@@ -24,6 +24,8 @@ from svc.wire.chat import Usage
 
 MIB = 1024 * 1024
 RECOVER_SECONDS = 1.0
+_MILLIS = tuple(f"{number:03d}Z" for number in range(1000))
+"""How an entry's time ends: made once, since each request needs one."""
 LIST_SECONDS = 60.0
 """So long after the start the price list is asked, if all prices are known as shipped."""
 
@@ -44,7 +46,9 @@ class Ledger:
         )
         self._home = home
         self._refuses = settings.when_full == "refuse"
-        self._second = (0, "")
+        self._second = 0
+        self._stamped = ""
+        """The second as it is written."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,14 +74,15 @@ class Ledger:
         """Now, as entries have it."""
         now = time.time()
         second = int(now)
-        if second != self._second[0]:
-            self._second = (second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S."))
-        return f"{self._second[1]}{int((now - second) * 1000):03d}Z"
+        if second != self._second:
+            self._second = second
+            self._stamped = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        return self._stamped + _MILLIS[int((now - second) * 1000)]
 
     def cost(self, offer: Offer, usage: Usage) -> float | None:
         """USD; None when the price is not known."""
         price = self.prices.of(offer.provider.name, offer.model.id)
-        return None if price is None else round(price.cost(usage), 9)
+        return None if price is None else cost_of(price, usage)
 
     async def _run(self) -> None:
         unasked = bool(self.prices.wanted)
@@ -103,4 +108,4 @@ class Ledger:
             cached_tokens=entry.cached_tokens or 0,
             cache_write_tokens=entry.cache_write_tokens or 0,
         )
-        return msgspec.structs.replace(entry, cost_usd=round(price.cost(usage), 9))
+        return msgspec.structs.replace(entry, cost_usd=cost_of(price, usage))

@@ -17,10 +17,9 @@ from collections.abc import Callable, Coroutine
 from svc.dialects.base import Head
 from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
-from svc.gateway.pricing import Prices
+from svc.gateway.pricing import Prices, cost_of
 from svc.gateway.providers import Offer
 from svc.gateway.refusals import NANO, WORDS, check_alone, refusal, shown
-from svc.security import Key
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
 from svc.stores.base import Database, StoreDown, midnight
@@ -28,6 +27,7 @@ from svc.stores.counting import BUCKETS, Denied, Limits
 from svc.stores.redis_counters import FROM_NOTHING, Held, RedisCounters, Unsaid
 from svc.stores.shared import SharedCounters, Taken
 from svc.wire.chat import Usage
+from svc.wire.key import Key
 
 log = logging.getLogger("svc.limits")
 
@@ -160,7 +160,7 @@ class Gate:
     def _dearest(self, chain: tuple[Offer, ...], usage: Usage) -> int:
         """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
         prices = [self._prices.of(offer.provider.name, offer.model.id) for offer in chain]
-        return max((round(price.cost(usage) * NANO) for price in prices if price is not None), default=0)
+        return max((round(cost_of(price, usage) * NANO) for price in prices if price is not None), default=0)
 
     def _take(self, key: Key, limits: Limits, tokens: int, nanos: int) -> Lease | SvcError:
         """By what this machine knows."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 
 from svc.gateway.healing.breaker import State, worst
+from svc.gateway.series import BUCKETS, Page, Series
 from svc.stores.base import Entry
 
 MAX_SERIES = 2000
 STALE_SECONDS = 5.0
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 HELP = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
     "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
@@ -57,46 +57,47 @@ HELP = {
 }
 
 
-class Series(msgspec.Struct):
-    """What is counted for one provider, model, status and HTTP status."""
+class Counts:
+    """What is counted for one provider, model, status and HTTP status, while it is counted."""
 
-    labels: tuple[str, str, str, str]
-    requests: int = 0
-    seconds: float = 0.0
-    first_seconds: float = 0.0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    attempts: int = 0
-    retries: int = 0
-    fallbacks: int = 0
-    latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    first: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    __slots__ = tuple(name for name in Series.__struct_fields__ if name != "labels")
 
-    def add(self, other: Series) -> None:
-        """Adds another worker's."""
-        for name in ("requests", "seconds", "first_seconds", "prompt_tokens", "completion_tokens", "cost_usd"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("attempts", "retries", "fallbacks"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
-        self.first = [a + b for a, b in zip(self.first, other.first, strict=True)]
+    def __init__(self) -> None:
+        self.requests = 0
+        self.seconds = 0.0
+        self.first_seconds = 0.0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost_usd = 0.0
+        self.attempts = 0
+        self.retries = 0
+        self.fallbacks = 0
+        self.latency = [0] * (len(BUCKETS) + 1)
+        self.first = [0] * (len(BUCKETS) + 1)
 
-
-class Page(msgspec.Struct):
-    """All numbers of one worker. `values`: name and labels as they are written, and the number."""
-
-    series: list[Series] = []
-    values: dict[str, float] = {}
-    breakers: dict[str, State] = {}
-    """By `provider/model`, with `#account` where there are several."""
+    def series(self, labels: tuple[str, str, str, str]) -> Series:
+        """As others read it."""
+        return Series(
+            labels,
+            self.requests,
+            self.seconds,
+            self.first_seconds,
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.cost_usd,
+            self.attempts,
+            self.retries,
+            self.fallbacks,
+            self.latency,
+            self.first,
+        )
 
 
 class Metrics:
     """Of this process."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str, str, int], Series] = {}
+        self._series: dict[tuple[str, str, str, int], Counts] = {}
         self.errors: dict[str, int] = {}
         """By code."""
 
@@ -108,39 +109,37 @@ class Metrics:
     def note(self, entry: Entry) -> None:
         """Counts an ended answer."""
         at = (entry.provider or "", entry.model or "", entry.status, entry.http_status)
-        series = self._series.get(at)
-        if series is None:
-            series = self._begin(at)
-        series.requests += 1
+        counts = self._series.get(at)
+        if counts is None:
+            counts = self._begin(at)
+        counts.requests += 1
         seconds = entry.latency_ms / 1000
-        series.seconds += seconds
-        series.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
+        counts.seconds += seconds
+        counts.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
         if entry.ttfb_ms is not None:
             first = entry.ttfb_ms / 1000
-            series.first_seconds += first
-            series.first[bisect.bisect_left(BUCKETS, first)] += 1
+            counts.first_seconds += first
+            counts.first[bisect.bisect_left(BUCKETS, first)] += 1
         if entry.code is not None:
             self.count_error(entry.code)
-        if entry.attempts:
-            series.prompt_tokens += entry.prompt_tokens or 0
-            series.completion_tokens += entry.completion_tokens or 0
-            series.cost_usd += entry.cost_usd or 0.0
-            series.attempts += entry.attempts
-            series.retries += entry.attempts - 1
-            series.fallbacks += entry.model != entry.model_asked
+        attempts = entry.attempts
+        if attempts:
+            counts.prompt_tokens += entry.prompt_tokens or 0
+            counts.completion_tokens += entry.completion_tokens or 0
+            counts.cost_usd += entry.cost_usd or 0.0
+            counts.attempts += attempts
+            counts.retries += attempts - 1
+            counts.fallbacks += entry.model != entry.model_asked
 
-    def _begin(self, at: tuple[str, str, str, int]) -> Series:
-        _, _, status, http = at
+    def _begin(self, at: tuple[str, str, str, int]) -> Counts:
         if len(self._series) >= MAX_SERIES:
-            at = ("other", "other", status, http)
-            if at in self._series:
-                return self._series[at]
-        made = self._series[at] = Series((at[0], at[1], status, str(http)))
-        return made
+            at = ("other", "other", at[2], at[3])
+        return self._series.setdefault(at, Counts())
 
     def page(self, values: dict[str, float], breakers: dict[str, State]) -> Page:
         """What is counted, with the numbers that others keep."""
-        return Page(list(self._series.values()), values, breakers)
+        series = [counts.series((at[0], at[1], at[2], str(at[3]))) for at, counts in self._series.items()]
+        return Page(series, values, breakers)
 
 
 class Board:

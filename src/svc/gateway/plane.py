@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import secrets
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import msgspec
 
 from svc.errors import ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
+from svc.gateway.bounds import Bounds
 from svc.gateway.cache.cache import Cache
 from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
+_LOW = tuple(f"{number:02x}" for number in range(256))
+"""How request ids end: made once, since each request needs one."""
 TICK = 0.25
 """Seconds between two looks at the time-outs; they are exact to this."""
 
@@ -58,6 +60,7 @@ class Plane:
         log: LineWriter,
     ) -> None:
         self.settings = settings
+        self.bounds = Bounds(settings)
         self.router = router
         self.keyring = keyring
         self.upstream = upstream
@@ -84,7 +87,9 @@ class Plane:
         self._logs = settings.gateway.access_log
         self._encode = msgspec.json.Encoder().encode
         self._prefix = f"req_{secrets.token_hex(8)}"
-        self._numbers = itertools.count(1)
+        self._number = 0
+        self._block = f"{self._prefix}{0:06x}"
+        """What 256 request ids begin with."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -97,7 +102,11 @@ class Plane:
 
     def new_request_id(self) -> str:
         """Unique over processes and restarts; the prefix is random."""
-        return f"{self._prefix}{next(self._numbers):08x}"
+        number = self._number = self._number + 1
+        low = number & 0xFF
+        if not low:
+            self._block = f"{self._prefix}{number >> 8:06x}"
+        return self._block + _LOW[low]
 
     def record(self, record: Record) -> None:
         """Takes note of an ended answer, before its last byte leaves."""

@@ -14,7 +14,7 @@ from typing import Any
 import genai_prices
 import msgspec
 
-from svc.gateway.pricing import Price
+from svc.gateway.price import Price
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from svc.gateway.pricing import Price
+from svc.gateway.price import Price
 
 log = logging.getLogger("svc.ledger")
 

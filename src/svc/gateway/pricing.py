@@ -12,36 +12,28 @@ from importlib import resources
 
 import msgspec
 
+from svc.gateway.price import Price
 from svc.gateway.providers import Offer
 from svc.wire.chat import Usage
 
-MILLION = 1e6
+NANO = 1e9
+NANOS = NANO / 1e6
+"""Of a dollar, that a token costs whose price is one per million."""
 
 
-class Price(msgspec.Struct, frozen=True):
-    """USD per million tokens. `tiers`: prices that hold for all tokens once the prompt is longer, shortest first."""
-
-    input: float
-    output: float
-    cached: float | None = None
-    """Read from the provider's cache; None is as any other input."""
-    written: float | None = None
-    """Written to the provider's cache."""
-    tiers: tuple[tuple[int, Price], ...] = ()
-
-    def cost(self, usage: Usage) -> float:
-        """USD."""
-        price = self
-        for start, tier in self.tiers:
-            if usage.prompt_tokens > start:
-                price = tier
-        cached, written = usage.cached_tokens, usage.cache_write_tokens
-        total = max(0, usage.prompt_tokens - cached - written) * price.input + usage.completion_tokens * price.output
-        if cached:
-            total += cached * (price.input if price.cached is None else price.cached)
-        if written:
-            total += written * (price.input if price.written is None else price.written)
-        return total / MILLION
+def cost_of(price: Price, usage: Usage) -> float:
+    """USD, to nine places."""
+    prompt = usage.prompt_tokens
+    for start, tier in price.tiers:
+        if prompt > start:
+            price = tier
+    cached, written = usage.cached_tokens, usage.cache_write_tokens
+    total = max(0, prompt - cached - written) * price.input + usage.completion_tokens * price.output
+    if cached:
+        total += cached * (price.input if price.cached is None else price.cached)
+    if written:
+        total += written * (price.input if price.written is None else price.written)
+    return int(total * NANOS + 0.5) / NANO
 
 
 class Prices:

@@ -53,7 +53,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"Offer({self.model.id} at {self.provider.name})"  # never the credentials in the head
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True, cache_hash=True):
     """Where connections go; connections are shared per origin."""
 
     host: str

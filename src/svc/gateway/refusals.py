@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from svc.errors import InvalidRequest, RateLimited
-from svc.security import Key
 from svc.stores.counting import Denied, Limits
+from svc.wire.key import Key
 
 NANO = 1e9
 """Nano-USD in a USD."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, SvcError
-from svc.security import Key
+from svc.wire.key import Key
 
 MAX_HEADERS = 100
 MAX_PIPELINED = 16
@@ -143,6 +143,8 @@ class Request:
 
 def is_far_ahead(waiting: Collection[Request], unfinished: Request | None) -> bool:
     """A client has sent much in advance: in bytes, or in requests."""
+    if unfinished is None and not waiting:  # nearly always
+        return False
     size = sum(request.size for request in (*waiting, unfinished) if request is not None)
     return size > MAX_AHEAD or len(waiting) > MAX_PIPELINED
 

@@ -27,9 +27,10 @@ from svc.gateway.record import Line, path_shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
-from svc.security import Key, bearer
+from svc.security import bearer
 from svc.stores.base import StoreDown
 from svc.telemetry import CODE, KEY
+from svc.wire.key import Key
 from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")

@@ -110,8 +110,8 @@ class Tries(AttemptOwner):
         self._paused = False
         """The client does not read."""
         self._stopping = False
-        self._floor = plane.settings.routing.min_pace
-        self._resumes = plane.settings.routing.resume and head.stream
+        self._floor = plane.bounds.min_pace
+        self._resumes = plane.bounds.resume and head.stream
         self._used: list[Offer] = []
         """Accounts that were tried, where a target has several."""
         self._broken: Resumable | None = None
@@ -186,7 +186,7 @@ class Tries(AttemptOwner):
             self,
             offer,
             self._dialect,
-            plane.settings.gateway,
+            plane.bounds,
             stream=head.stream,
             include_usage=head.include_usage,
             pipe=self._resumable(offer) if self._resumes else None,
@@ -281,7 +281,7 @@ class Tries(AttemptOwner):
         self._owner.streamed(attempt, broken.give_up(error), broken)
 
     def _repeatable(self, failure: Failure) -> bool:
-        within = self._round <= self._plane.settings.routing.retries
+        within = self._round <= self._plane.bounds.retries
         return failure.then is Then.AGAIN and within and not self._stopping and (failure.retry_after or 0.0) <= WAITABLE
 
     def _has_other_account(self, failure: Failure, now: float) -> bool:

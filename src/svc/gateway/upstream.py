@@ -86,7 +86,9 @@ class Upstream:
 
     def park(self, connection: Connection) -> None:
         """Keeps a connection whose answer has ended for the next request."""
-        idle = self._idle.setdefault(connection.origin, [])
+        idle = self._idle.get(connection.origin)
+        if idle is None:
+            idle = self._idle[connection.origin] = []
         if len(idle) < IDLE_CONNECTIONS:
             connection.idle_since = self._loop.time()
             idle.append(connection)

@@ -14,7 +14,7 @@ from svc.errors import SvcError
 from svc.gateway.limits import Lease
 from svc.gateway.plane import Plane
 from svc.gateway.record import Record, Status
-from svc.security import Key
+from svc.wire.key import Key
 
 PROVIDER = "local"
 

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.gateway.metrics import Board, Page, text
+from svc.gateway.metrics import Board, text
 from svc.gateway.plane import Plane
 from svc.gateway.routes import authenticated
+from svc.gateway.series import Page
 from svc.keys.known import IssuedKeys
 from svc.stores.redis import Redis
 

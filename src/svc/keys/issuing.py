@@ -16,10 +16,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from svc import security
 from svc.errors import InvalidRequest, NotFound
 from svc.security import digest_of, new_secret
 from svc.stores.base import Database, Period, StoredKey, midnight
+from svc.wire.key import SCOPES, Scope
 
 GRACE_SECONDS = 86400.0
 MAX_GRACE = 366 * 86400.0
@@ -29,7 +29,7 @@ MAX_MODELS = 1000
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Limit = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Usd = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
-Scopes = Annotated[tuple[security.Scope, ...], msgspec.Meta(min_length=1, max_length=16)]
+Scopes = Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=16)]
 Models = Annotated[
     tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...],
     msgspec.Meta(min_length=1, max_length=MAX_MODELS),
@@ -113,7 +113,7 @@ def asked(kind: type[Form], fields: Any) -> Form:
         text, _, place = str(error).partition(" - at `")
         name = re.sub(r"^(?:key` in `)?\$\.?|[.\[`].*$", "", place) or (re.findall(r"field `(\w+)`", text) or [""])[0]
         if name == "scopes":
-            text += f"; a scope is one of {', '.join(security.SCOPES)}"
+            text += f"; a scope is one of {', '.join(SCOPES)}"
         text = re.sub(r"^Object contains unknown field.*", "there is no such field", text)
         text = re.sub(r"^Object missing required field.*", "it is missing", text)
         raise InvalidRequest(f"{name or 'The body'}: {text[:1].lower()}{text[1:]}.", param=name or None) from None

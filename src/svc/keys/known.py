@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from svc.security import Key
 from svc.stores.base import Database, StoredKey, StoreDown
+from svc.wire.key import Key
 
 log = logging.getLogger("svc.keys")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-from svc.security import Key
+from svc.wire.key import Key
 
 STREAM_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_PATH = "/v1/audio/transcriptions"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, PermissionDenied, SvcError
-from svc.security import Key, Keyring
+from svc.security import Keyring
 from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
 from svc.speech.books import Counts, Visits
@@ -16,6 +16,7 @@ from svc.speech.catalogue import Catalogue, Unpack
 from svc.speech.model import Model
 from svc.speech.pool import Pool, Seat
 from svc.speech.process import Listener
+from svc.wire.key import Key
 from svc.wire.speech import Config
 
 log = logging.getLogger("svc.speech")

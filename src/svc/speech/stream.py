@@ -16,13 +16,13 @@ from collections import deque
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from svc.errors import SvcError
-from svc.security import Key
 from svc.speech import link, session
 from svc.speech.audio import BYTES_PER_SECOND
 from svc.speech.books import STREAM_PATH, Ids, Status, Visit
 from svc.speech.pool import SLICE, Seat
 from svc.speech.service import Service
 from svc.wire import speech as wire
+from svc.wire.key import Key
 
 TICK = 0.5
 MAX_OUTBOX = 64

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from svc.errors import InvalidRequest, SpeechFailed, SvcError
-from svc.security import Key
 from svc.speech import link, transcripts
 from svc.speech.books import UPLOAD_PATH
 from svc.speech.files import Sound, opened
 from svc.speech.pool import Seat
 from svc.speech.service import Service
+from svc.wire.key import Key
 from svc.wire.speech import MAX_NAME, Config
 
 PATIENCE = 600.0

@@ -10,7 +10,8 @@ import msgspec
 
 from svc import settings
 from svc.gateway import pricelist
-from svc.gateway.pricing import Price, Prices
+from svc.gateway.price import Price
+from svc.gateway.pricing import Prices
 from svc.gateway.providers import Offer, offers_of, providers_of
 
 KEYS = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}

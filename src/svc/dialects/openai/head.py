@@ -1,53 +1,18 @@
 """What routing needs of an OpenAI request, and the checks before any upstream is called. On the hot path.
 
-Fields that are not named here are skipped, not built; decisions.md (section 3) lists what is checked.
+decisions.md (section 3) lists what is checked.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import msgspec
-from msgspec import Meta
 
 from svc.dialects.base import Head
+from svc.dialects.openai.asked import Body
 from svc.dialects.reading import decode_outline
 from svc.errors import InvalidRequest
 
-MAX_TOKENS = 2**31 - 1
-Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
-Count = Annotated[int, Meta(ge=1, le=1024)]
-
-
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
-class _Message(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[_Part] | None = None
-
-
-class StreamOptions(msgspec.Struct):
-    """`stream_options`; what else it holds is the upstream's."""
-
-    include_usage: bool | None = None
-
-
-class _Body(msgspec.Struct):
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
-    messages: Annotated[list[_Message], Meta(min_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    n: Count | None = None
-
-
-_BODY = msgspec.json.Decoder(_Body)
+_BODY = msgspec.json.Decoder(Body)
 
 
 def read_head(raw: bytes) -> Head:

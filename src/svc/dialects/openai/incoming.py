@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from svc.dialects.openai.head import MAX_TOKENS, StreamOptions
+from svc.dialects.openai.asked import MAX_TOKENS, StreamOptions
 from svc.dialects.reading import convert_request, decode_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (

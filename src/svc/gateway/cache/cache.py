@@ -23,11 +23,11 @@ from svc.gateway.attempt import Sink
 from svc.gateway.cache.memory import Kept, Memory
 from svc.gateway.cache.recorder import Recorder, Room
 from svc.gateway.providers import Offer
-from svc.security import Key
 from svc.settings import CacheSettings, Settings
 from svc.stores.base import StoreDown
 from svc.stores.redis import Redis, connected
 from svc.stores.resp import Reply
+from svc.wire.key import Key
 
 log = logging.getLogger("svc.gateway")
 
