@@ -258,7 +258,7 @@ def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis
     redis.freeze()
     began = time.monotonic()
     assert (other.chat().status, cached(one.chat())) == (200, "hit")
-    assert time.monotonic() - began < 6  # and no time-out of a provider
+    assert time.monotonic() - began < 1.5, "half a second is waited for Redis"
     redis.thaw()
     redis.kill()
     assert other.chat(seed=1).status == 200

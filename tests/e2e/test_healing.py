@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
+from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway, provider_environment
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
@@ -240,3 +243,39 @@ def test_requests_are_spread_over_accounts(
     provider_a.always_plays(answer(200, openai_wire.chat("A"), headers=left))
     assert {got.status for got in many(started, 60, "shared")} == {200}
     assert 1 <= len(provider_a.requests) < len(provider_c.requests)
+
+
+SILENT_NAMES = """
+import socket, sys, time
+real = socket.getaddrinfo
+def slow(host, *more, **named):
+    if host == "silent.example":
+        time.sleep(4)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+    return real(host, *more, **named)
+socket.getaddrinfo = slow
+from svc.cli import main
+sys.exit(main())
+"""
+
+
+def test_a_name_server_that_is_silent_for_one_provider_is_no_outage_of_others(
+    fakes: Mapping[str, FakeProvider], tmp_path: Path
+) -> None:
+    env = provider_environment(fakes)
+    env |= {
+        "PROVIDER_A_BASE_URL": "http://silent.example/v1",
+        "PROVIDER_B_BASE_URL": f"http://localhost:{fakes['B'].port}",
+    }
+    gateway = Gateway(tmp_path, env=env, config="[gateway]\nconnect_timeout = 1\n[routing]\nbreaker = false\n")
+    gateway.command = [sys.executable, "-c", SILENT_NAMES]
+    gateway.start()
+    with ThreadPoolExecutor(60) as pool:
+        silent = [pool.submit(gateway.chat, GPT) for _ in range(50)]
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert gateway.chat(CLAUDE).status == 200
+        assert time.monotonic() - began < 0.8
+        assert {one.result().status for one in silent} == {502}
+    assert gateway.stop() == 0
+    assert "Traceback" not in gateway.log

@@ -220,11 +220,21 @@ def ledger(gateway: Gateway, request_id: str) -> dict[str, object]:
     return dict(entries[0])
 
 
-def test_no_connection_is_left_in_use(matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: Upstreams) -> None:
+def test_nothing_is_left_in_use(matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: Upstreams) -> None:
+    """No connection, no task, no request; what is open is kept for the next one."""
     for fake in upstreams.values():
         fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
     gateway, _ = matrix
     assert gateway.chat("spare/A").status == 200
+    page = gateway.request("GET", "/metrics").body.decode()
+    assert gauge(page, "svc_open_requests") == gauge(page, "svc_open_streams") == 0
+    assert gauge(page, "svc_upstream_connections") <= sum(len(fake.connections) for fake in upstreams.values())
+    assert gauge(page, "svc_tasks") < 10, "those of the server itself"
+
+
+def gauge(page: str, name: str) -> float:
+    """A value on the page of metrics."""
+    return float(page.partition(f"\n{name} ")[2].partition("\n")[0])
 
 
 def test_the_page_is_up_to_date() -> None:

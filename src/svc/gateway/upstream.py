@@ -11,6 +11,7 @@ import asyncio
 import ssl
 
 from svc.gateway.connection import Call, Connection, Receiver
+from svc.gateway.names import Names
 from svc.gateway.providers import Offer, Origin
 
 READ_SIZE = 32 * 1024
@@ -32,6 +33,7 @@ class Upstream:
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._names = Names()
         self._loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_SIZE)
         """Shared by all connections: what is read is used up before the next read."""
@@ -65,12 +67,7 @@ class Upstream:
     async def _connect(self, origin: Origin, call: Call) -> None:
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self, origin),  # type: ignore[type-var]
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls_context() if origin.tls else None,
-                )
+                connection = await self._open_one(origin)
         except TimeoutError:
             call.lost("timed out while connecting", late=True)
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
@@ -78,6 +75,25 @@ class Upstream:
         else:
             call.connecting = None
             connection.start(call, reused=False)
+
+    async def _open_one(self, origin: Origin) -> Connection:
+        """To the first of the host's addresses that takes it; raises what the last one failed with."""
+        tls = self._tls_context() if origin.tls else None
+        failed: OSError | None = None
+        for address in await self._names.addresses(origin.host):
+            try:
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(self, origin),  # type: ignore[type-var]
+                    address,
+                    origin.port,
+                    ssl=tls,
+                    server_hostname=origin.host if tls is not None else None,
+                )
+            except OSError as error:
+                failed = error
+            else:
+                return connection
+        raise failed or OSError("the name has no address")
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -115,6 +131,7 @@ class Upstream:
         for task in list(self._connecting):
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
+        await self._names.close()
         for connection in list(self._open):
             connection.close()
 

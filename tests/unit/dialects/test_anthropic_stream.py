@@ -154,3 +154,10 @@ def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
     for read in (anthropic.dialect.pass_answer, anthropic.dialect.read_answer):
         with pytest.raises(errors.ProviderFailed):
             read(raw)
+
+
+def test_a_start_that_is_said_again_is_left_out() -> None:
+    pipe = anthropic.dialect.pass_stream(include_usage=False)
+    out = pipe.feed(START + START + OPEN + text("a") + START + CLOSE + LAST + STOP)
+    assert out == START + OPEN + text("a") + CLOSE + LAST + STOP
+    assert pipe.ended

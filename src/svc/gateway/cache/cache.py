@@ -10,6 +10,7 @@ the name under which they lie.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -34,6 +35,8 @@ log = logging.getLogger("svc.gateway")
 MIB = 1024 * 1024
 MAX_ASKED = MIB
 """Bytes of a request that is looked up; a longer one takes too long to tell from others, and hardly comes twice."""
+ASK_SECONDS = 0.5
+"""For Redis to answer; after that a request goes on without."""
 RUNNING = 0.25
 """The share of the memory that answers may take which have not ended yet."""
 
@@ -76,8 +79,14 @@ class Cache:
             then(kept)
             return
 
+        waiting = [then]
+        late = asyncio.get_running_loop().call_later(ASK_SECONDS, lambda: waiting.pop()(None))
+
         def told(reply: Reply | StoreDown) -> None:
-            then(self._taken(name, reply))
+            found = self._taken(name, reply)
+            late.cancel()
+            if waiting:
+                waiting.pop()(found)
 
         self._redis.send(told, "GET", _place(name))
 
