@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from tests.e2e.conftest import Nodes
+from tests.e2e.harness import GPT, HI
 from tests.fakes import openai_wire
+from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer
+from tests.fakes.script import answer, sse, stall
 
 
 def test_a_breaker_that_one_machine_opens_is_open_at_the_other(nodes: Nodes, provider_a: FakeProvider) -> None:
@@ -26,3 +29,19 @@ def test_a_breaker_that_one_machine_opens_is_open_at_the_other(nodes: Nodes, pro
     while other.chat(seed=2).status != 200:
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_answers_that_a_stopping_machine_breaks_off_are_no_failures(nodes: Nodes, provider_a: FakeProvider) -> None:
+    one, other = nodes("[gateway]\ndrain_timeout = 1\n"), nodes()
+    assert other.chat().status == 200
+    provider_a.always_plays(sse(openai_wire.stream()[:3], end=stall()))
+    asked = request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=one.key)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(one.raw()) for _ in range(25)]
+        for client in clients:
+            client.send(asked)
+        for client in clients:
+            client.read_until(b"Hello")
+        assert one.stop() == 0
+    time.sleep(1.5)
+    assert "breaker" not in one.log + other.log

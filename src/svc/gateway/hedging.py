@@ -49,7 +49,7 @@ class HedgedTries(Tries):
         super().end()
 
     def _go_on(self, attempt: Attempt, failure: Failure) -> None:
-        if self._rival is None or self._stopping or not self._outlived(self._rival, attempt, failure):
+        if self._rival is None or self._stopped is not None or not self._outlived(self._rival, attempt, failure):
             super()._go_on(attempt, failure)
 
     def _cancel_hedge(self) -> None:

@@ -79,7 +79,7 @@ class Tries(AttemptOwner):
         "_raw",
         "_resumes",
         "_round",
-        "_stopping",
+        "_stopped",
         "_timer",
         "_used",
         "_wait",
@@ -109,7 +109,8 @@ class Tries(AttemptOwner):
         self._won = False
         self._paused = False
         """The client does not read."""
-        self._stopping = False
+        self._stopped: Failure | None = None
+        """Why it was broken off from our side."""
         self._floor = plane.bounds.min_pace
         self._resumes = plane.bounds.resume and head.stream
         self._used: list[Offer] = []
@@ -150,7 +151,7 @@ class Tries(AttemptOwner):
 
     def stop(self, failure: Failure) -> None:
         """Breaks off what runs, in an honest error: it fails at its target."""
-        self._stopping = True
+        self._stopped = failure
         if self.attempt is not None and not self.attempt.over:
             self.attempt.stop(failure)
         elif self._broken is not None or not self._won:
@@ -281,18 +282,19 @@ class Tries(AttemptOwner):
         self._owner.streamed(attempt, broken.give_up(error), broken)
 
     def _repeatable(self, failure: Failure) -> bool:
-        within = self._round <= self._plane.bounds.retries
-        return failure.then is Then.AGAIN and within and not self._stopping and (failure.retry_after or 0.0) <= WAITABLE
+        if failure.then is not Then.AGAIN or self._stopped is not None:
+            return False
+        return self._round <= self._plane.bounds.retries and (failure.retry_after or 0.0) <= WAITABLE
 
     def _has_other_account(self, failure: Failure, now: float) -> bool:
         """Each is asked once, like a target: what keeps them from being asked in an outage are their breakers."""
-        if failure.then is Then.NOWHERE or self._stopping:
+        if failure.then is Then.NOWHERE or self._stopped is not None:
             return False
         return self._plane.steering.another(self._chain[self._index], self._used, now)
 
     def _after(self, index: int) -> int:
         plane = self._plane
-        if self._stopping:
+        if self._stopped is not None:
             return -1
         return plane.steering.next(self._chain, index + 1, self._raw, self._head.max_tokens, plane.now())
 
@@ -306,7 +308,7 @@ class Tries(AttemptOwner):
         elif self._awaited:
             self._taken_up(attempt)
         if pipe.error is not None:
-            failure = Failure(pipe.error, Then.NEXT)
+            failure = self._stopped or Failure(pipe.error, Then.NEXT)
             self._plane.steering.failed(attempt.offer, failure, self._plane.now(), counted=True)
             if isinstance(pipe, Resumable):
                 self._broke(attempt, data, pipe, failure)
@@ -343,7 +345,7 @@ class Tries(AttemptOwner):
     def _broke(self, attempt: Attempt, data: bytes, pipe: Resumable, failure: Failure) -> None:
         """The text so far goes to the next target, if there is one; nothing of it is said twice."""
         self._broken = pipe
-        if pipe.resumable and not self._stopping:
+        if pipe.resumable and self._stopped is None:
             self._broke_off = attempt
             self.parts.append(self._part(attempt, pipe.usage))
             self._owner.said(data)
