@@ -35,6 +35,8 @@ log = logging.getLogger("svc.gateway")
 
 _LOW = tuple(f"{number:02x}" for number in range(256))
 """How request ids end: made once, since each request needs one."""
+LINES = 100
+"""Of the access log that are written at once, when so many come between two ticks: more would fill the CPU's cache."""
 TICK = 0.25
 """Seconds between two looks at the time-outs; they are exact to this."""
 
@@ -116,6 +118,8 @@ class Plane:
         self.metrics.note(record)
         if self._logs:
             self._lines.append(line)
+            if len(self._lines) >= LINES:
+                self._flush()
 
     def refused(self, request_id: str, request: Request | None, error: SvcError, status: int) -> None:
         """Takes note of an answer of the door's own."""

@@ -163,7 +163,11 @@ class Tries(AttemptOwner):
             self._timer.cancel()
         attempt, self.attempt = self.attempt, None
         self._broke_off = None  # which holds this
-        if attempt is not None and not attempt.over and not attempt.draining:
+        if attempt is None:
+            return
+        if attempt.over:  # not left to the next tick: its memory is for the next request, which finds it in the cache
+            self._plane.attempts.discard(attempt)
+        elif not attempt.draining:
             attempt.cancel()
             if not self._won or self._awaited:
                 self._plane.steering.forgotten(attempt.offer)
