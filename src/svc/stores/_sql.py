@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import resources
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from svc.stores.base import By, Entry, StoredKey, Sum
 
 HOUR = 3600
 DAY = 86400
+_STAMP = len("2026-01-01T00:00:00.000Z")
 MAX_MARKS = 500
 """Values that one statement is given."""
 
@@ -56,6 +58,16 @@ class _Group(msgspec.Struct):
     priced: int = 0
     name: str = ""
 
+    def count(self, entry: Entry) -> None:
+        """Adds one request."""
+        self.requests += 1
+        self.prompt_tokens += entry.prompt_tokens or 0
+        self.completion_tokens += entry.completion_tokens or 0
+        if entry.cost_usd is not None:
+            self.cost_usd += entry.cost_usd
+            self.priced += 1
+        self.name = entry.key_name or self.name
+
     def add(self, requests: int, prompt: int, completion: int, cost: float, priced: int, name: str) -> None:
         self.requests += requests
         self.prompt_tokens += prompt
@@ -72,7 +84,15 @@ _stored = msgspec.json.Decoder(StoredKey)
 
 def millis(stamp: str) -> int:
     """Milliseconds since 1970 of an entry's `time`."""
-    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+    if len(stamp) != _STAMP or not stamp.endswith("Z"):
+        return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+    return _second(stamp[:-5]) + int(stamp[-4:-1])
+
+
+@lru_cache(maxsize=64)
+def _second(stamp: str) -> int:
+    """Of a whole second, to which many entries belong."""
+    return round(datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()) * 1000
 
 
 class Sql:
@@ -175,7 +195,7 @@ class Sql:
             for id, when, _, _ in rows:
                 if id in new:
                     entry = by_id[id]
-                    hours[(when // 1000 // HOUR * HOUR, *_dimensions(entry))].add(*_amounts(entry))
+                    hours[(when // 1000 // HOUR * HOUR, *_dimensions(entry))].count(entry)
             for (start, *dimensions), hour in hours.items():
                 days[(start // DAY * DAY, *dimensions)].add(*msgspec.structs.astuple(hour))
             self._add_sums("hours", hours)
@@ -219,7 +239,7 @@ class Sql:
         for table, start, end in _spans(since, until):
             if table == "entries":
                 for entry in self._between(start, end, key_id):
-                    groups[_value(by, tag, _column_of(by, entry))].add(*_amounts(entry))
+                    groups[_value(by, tag, _column_of(by, entry))].count(entry)
                 continue
             for row in self._summed(table, _COLUMN[by], start, end, key_id):
                 raw, requests, prompt, completion, cost, priced, name = row
@@ -325,11 +345,6 @@ def _column_of(by: By, entry: Entry) -> Any:
         start = millis(entry.time) // 1000
         return start - start % DAY
     return dict(zip(("key", "model", "provider", "tag"), _dimensions(entry), strict=True))[by]
-
-
-def _amounts(entry: Entry) -> tuple[int, int, int, float, int, str]:
-    priced = entry.cost_usd is not None
-    return 1, entry.prompt_tokens or 0, entry.completion_tokens or 0, entry.cost_usd or 0.0, priced, entry.key_name
 
 
 def _value(by: By, tag: str, raw: Any) -> str:
