@@ -108,4 +108,4 @@ def _seconds(headers: Mapping[bytes, bytes]) -> float | None:
 
 def backoff(previous: float) -> float:
     """Decorrelated jitter: seconds to wait, given the wait before (0 at first)."""
-    return min(BACKOFF_CAP, random.uniform(BACKOFF_BASE, max(BACKOFF_BASE, previous * 3)))  # noqa: S311
+    return min(BACKOFF_CAP, random.uniform(BACKOFF_BASE, 3 * (previous or BACKOFF_BASE)))  # noqa: S311

@@ -79,6 +79,10 @@ def test_backoff_is_bounded_and_grows() -> None:
         assert BACKOFF_BASE <= wait <= BACKOFF_CAP
 
 
+def test_not_all_come_again_at_the_same_moment() -> None:
+    assert len({round(backoff(0.0), 3) for _ in range(100)}) > 20
+
+
 def test_an_error_event_before_the_first_piece() -> None:
     assert not_understood(InvalidRequest("no")).then is Then.NOWHERE
     assert not_understood(ProviderFailed("not JSON")).then is Then.NEXT

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 FRESH = 60.0
 """Seconds after which what an account had left says nothing any more: these limits are per minute."""
+LONGEST = 15
+"""Digits of a number that is believed."""
 LEAST = 0.01
 """The share that an account with nothing left still gets: its limit may be back before it says so."""
 
@@ -28,7 +30,7 @@ def share_left(headers: Mapping[bytes, bytes]) -> float | None:
     shares = [
         min(1.0, max(0.0, int(left) / int(limit)))
         for left, limit in ((headers.get(left, b""), headers.get(limit, b"")) for left, limit in _NAMES)
-        if left.isdigit() and limit.isdigit() and int(limit)
+        if left.isdigit() and limit.isdigit() and len(left) <= LONGEST >= len(limit) and int(limit)
     ]
     return min(shares, default=None)
 
