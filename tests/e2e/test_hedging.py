@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -108,6 +109,7 @@ def test_both_fail_and_the_third_answers(
 
 
 def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provider_b: FakeProvider) -> None:
+    """Neither has lost: both are owed for."""
     provider_a.plays(stall())
     provider_b.plays(head(content_type="text/event-stream") + stall())
     with hedged.raw() as raw:
@@ -116,6 +118,12 @@ def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provi
     left = time.monotonic()
     assert provider_a.wait().wait_left(2.0) < left + 0.1
     assert provider_b.wait().wait_left(2.0) < left + 0.1
+    hedged.logged("client_closed")
+    (line,) = [json.loads(line) for line in hedged.log.splitlines() if '"client_closed"' in line]
+    assert (line["attempts"], line["estimated"]) == (2, True)
+    one, rest = divmod(line["prompt_tokens"], 2)
+    assert (one > 0, rest) == (True, 0)
+    assert line["cost_usd"] == pytest.approx(one * (0.15 + 3) / 1e6)
 
 
 @pytest.mark.parametrize(

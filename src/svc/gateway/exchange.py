@@ -190,6 +190,8 @@ class Exchange(TriesOwner):
     def gone(self) -> None:
         """The client left: whatever runs is let go of."""
         if not self.over:
+            if isinstance(self._tries, HedgedTries):
+                self._tries.abandoned()
             self._record("client_closed", 499, self._attempt.usage if self._attempt is not None else None)
             self._end()
 

@@ -48,6 +48,11 @@ class HedgedTries(Tries):
             self._plane.steering.forgotten(rival.offer)
         super().end()
 
+    def abandoned(self) -> None:
+        """The client leaves: neither of two has lost, so that the second costs what the first does."""
+        if self._rival is not None:
+            self.losses = (self._part(self._rival, self._rival.usage),)
+
     def _go_on(self, attempt: Attempt, failure: Failure) -> None:
         if self._rival is None or self._stopped is not None or not self._outlived(self._rival, attempt, failure):
             super()._go_on(attempt, failure)
