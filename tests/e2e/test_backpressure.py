@@ -28,6 +28,12 @@ FAST = {
     ],
 }
 """More than all buffers of the system hold, as fast as it is taken."""
+RESUMABLE = f"""
+[routing]
+resume = true
+[routing.fallbacks]
+"{GPT}" = ["{CLAUDE}"]
+"""
 
 
 def wait_until_still(streams: list[Recorded]) -> None:
@@ -40,16 +46,16 @@ def wait_until_still(streams: list[Recorded]) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("kind", FAST)
+@pytest.mark.parametrize("kind", [*FAST, "resumable"])
 def test_who_does_not_read_costs_little_and_stops_the_upstream(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], kind: str
 ) -> None:
-    gateway = start_gateway()
+    gateway = start_gateway(config=RESUMABLE if kind == "resumable" else None)
     letter, model = ("B", CLAUDE) if kind == "translated" else ("A", GPT)
     fake = fakes[letter]
     gateway.chat(model, stream=True)  # what the first stream loads is no stream's cost
     fake.forget()
-    fake.always_plays(sse(FAST[kind]))
+    fake.always_plays(sse(FAST.get(kind, FAST["words"])))
     asked = request_bytes(
         "POST", "/v1/chat/completions", {"model": model, "messages": HI, "stream": True}, key=gateway.key
     )
@@ -95,15 +101,14 @@ def test_a_connection_that_was_paused_at_the_end_is_not_used_again(
 def test_who_takes_a_stream_up_is_not_read_for_a_client_that_does_not_read(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
+    """Little text, in chunks that each repeat a long name."""
     gateway = start_gateway(config=RESUME)
-    large = openai_wire.chunk({"content": LARGE})
     failure = openai_wire.event(openai_wire.error("down", "server_error"))
     provider_a.plays(
         head(content_type="text/event-stream")
-        + body(openai_wire.role())
-        + body(large[:-2])
+        + body(openai_wire.chunk({"role": "assistant", "content": ""}, model="m" * 300_000))
         + pause(0.3)
-        + body(large[-2:] + failure)
+        + body(openai_wire.chunk({"content": "x"}) * 60 + failure)
         + end()
     )
     provider_b.plays(sse(FAST["translated"]))

@@ -242,3 +242,12 @@ def test_a_stream_below_the_floor_of_pace_is_broken_off(start_gateway: StartGate
     assert "pace" in error["message"]
     assert text_of(chunks)
     assert text_of(streamed(started)) == "a b c"
+
+
+def test_an_answer_too_long_to_be_kept_is_not_resumed(
+    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    provider_a.plays(begun(*["x" * 10_000] * 7))
+    chunks, error = broken_stream(resuming.chat(stream=True).body)
+    assert (len(text_of(chunks)), error["code"]) == (70_000, "provider_error")
+    assert not provider_b.requests

@@ -7,8 +7,6 @@ An error is held back in `error` until `give_up` writes it.
 
 from __future__ import annotations
 
-from io import StringIO
-
 import msgspec
 
 from svc.dialects.base import Dialect, StreamReader, StreamWriter
@@ -16,8 +14,8 @@ from svc.dialects.pipe import Translation
 from svc.errors import SvcError
 from svc.wire.chat import ChatRequest, Delta, Finish, Message, Start, StreamFailed, Text, TextDelta, UsageSeen
 
-MAX_TEXT = 1024 * 1024
-"""Characters; a longer answer is not resumed."""
+MAX_TEXT = 64 * 1024
+"""Bytes, some 16,000 tokens; a longer answer is not resumed: a client that does not read costs its text, too."""
 MARK = b": resumed\n\n"
 """Where the stream goes on, for those who look at the bytes: clients ignore comments."""
 
@@ -25,13 +23,12 @@ MARK = b": resumed\n\n"
 class Resumable(Translation):
     """`Pipe` through the hub form that keeps the text."""
 
-    __slots__ = ("_goes_on", "_length", "_tail", "_text", "_textual")
+    __slots__ = ("_goes_on", "_tail", "_text", "_textual")
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         super().__init__(reader, writer)
-        self._text = StringIO()
-        """In one block: its pieces would take ten times as much."""
-        self._length = 0
+        self._text = bytearray()
+        """In UTF-8, in one block: its pieces would take ten times as much, and those of a `StringIO` do."""
         self._textual = True
         self._goes_on = False
         self._tail = ""
@@ -40,11 +37,11 @@ class Resumable(Translation):
     @property
     def resumable(self) -> bool:
         """Nothing but text was said, so that another can take it up."""
-        return self._textual and self._length <= MAX_TEXT and self.finish is None
+        return self._textual and self.finish is None
 
     def request(self, asked: ChatRequest) -> ChatRequest:
         """What the next upstream is asked: the text so far begins the assistant's turn."""
-        text = self._text.getvalue().rstrip()
+        text = self._text.decode().rstrip()
         if not text:
             return asked
         turn = Message("assistant", [Text(text)])
@@ -53,9 +50,8 @@ class Resumable(Translation):
     def go_on(self, upstream: Dialect) -> Resumable:
         """The pipe for the next upstream's stream."""
         other = Resumable(upstream.reader(), self._writer)
-        text = self._text.getvalue()
-        other._text.write(text)
-        other._length = self._length
+        text = self._text.decode()
+        other._text = self._text.copy()
         other._goes_on = True
         other._tail = text[len(text.rstrip()) :]
         return other
@@ -85,11 +81,11 @@ class Resumable(Translation):
         return super()._write(delta)
 
     def _keep(self, text: str) -> None:
-        self._length += len(text)
-        if self._length <= MAX_TEXT:
-            self._text.write(text)
-        elif self._text.tell():
-            self._text = StringIO()
+        if self._textual:
+            self._text += text.encode()
+            if len(self._text) > MAX_TEXT:
+                self._textual = False
+                self._text = bytearray()
 
     def _joined(self, text: str) -> str:
         """Without the white space that the client has already."""
