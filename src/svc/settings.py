@@ -21,6 +21,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -31,7 +32,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class GatewaySettings(_Strict, frozen=True):
     """`[gateway]`."""
 
-    host: Annotated[str, msgspec.Meta(min_length=1)] = "127.0.0.1"
+    host: Name = "127.0.0.1"
     port: Port = 3000
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     connect_timeout: Positive = 5
@@ -58,7 +59,7 @@ class RoutingSettings(_Strict, frozen=True):
     """`[routing]`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
-    retry_share: Seconds = 0.2
+    retry_share: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.2
     """Retries at a provider, as a share of its requests of the last 10 s; 10 are always allowed."""
     hedge_after: Seconds = 0
     breaker: bool = True
@@ -74,8 +75,8 @@ class RoutingSettings(_Strict, frozen=True):
 class ModelSettings(_Strict, frozen=True):
     """One entry of `providers.models`; prices in USD per million tokens."""
 
-    id: str
-    upstream_id: str | None = None
+    id: Name
+    upstream_id: Name | None = None
     """The name at the provider, if it is another."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4096
@@ -154,7 +155,7 @@ class CacheSettings(_Strict, frozen=True):
     """MiB in each process."""
     max_answer: Annotated[float, msgspec.Meta(gt=0, le=32)] = 1
     """MiB of one answer; a longer one is not kept."""
-    shared_by: str = ""
+    shared_by: Name = ""
     """Keys with the same value of this tag share answers; without it each key has its own."""
 
 

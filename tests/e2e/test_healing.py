@@ -155,6 +155,12 @@ def test_a_rate_limited_provider_is_passed_over_for_a_while(
     assert len(provider_a.requests) == 1
 
 
+def test_a_retry_after_that_no_clock_can_count_is_a_long_one(gateway: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(answer(429, openai_wire.error("slow down"), headers={"retry-after": "9" * 400}))
+    got = gateway.chat()
+    assert (got.status, got.headers["retry-after"], got.headers["x-svc-attempts"]) == (429, "120", "1")
+
+
 def test_a_prompt_that_does_not_fit_goes_where_it_does(
     start_gateway: StartGateway, provider_b: FakeProvider, provider_c: FakeProvider
 ) -> None:
@@ -243,6 +249,10 @@ def test_requests_are_spread_over_accounts(
     provider_a.always_plays(answer(200, openai_wire.chat("A"), headers=left))
     assert {got.status for got in many(started, 60, "shared")} == {200}
     assert 1 <= len(provider_a.requests) < len(provider_c.requests)
+    provider_a.always_plays(
+        answer(200, openai_wire.chat("A"), headers={**left, "x-ratelimit-remaining-requests": "9" * 400})
+    )
+    assert {got.status for got in many(started, 30, "shared")} == {200}
 
 
 SILENT_NAMES = """

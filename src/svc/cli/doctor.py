@@ -24,7 +24,7 @@ from svc import settings
 from svc.cli import _running
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
-from svc.gateway.providers import key_variables, providers_of
+from svc.gateway.providers import key_variables, missing_keys, providers_of
 from svc.recipes import make, recipe
 from svc.settings import Settings
 from svc.stores.redis import address_of
@@ -117,6 +117,9 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
     for name, (variable, *_) in key_variables().items():
         if name not in providers:
             yield Finding(f"provider {name}", "off", "has no key, so it is not offered", f"set {variable}")
+    for name, variable in missing_keys(loaded):
+        says = "an account has no key, so it is left out" if name in providers else "has no key, so it is not offered"
+        yield Finding(f"provider {name}", "off", says, f"set {variable}")
     for name, provider in providers.items():
         address = provider.address
         port = address.port or (443 if address.scheme == "https" else 80)

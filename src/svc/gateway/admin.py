@@ -155,7 +155,7 @@ class Admin:
             name=provider.name,
             dialect=provider.dialect.name,
             base_url=_address(provider),
-            accounts=max(1, len(provider.accounts)),
+            accounts=max(1, len(offers[0].accounts)),
             models=[self._model(offer, states) for offer in offers],
         )
 

@@ -74,6 +74,8 @@ def providers_of(settings: Settings) -> list[Provider]:
     configured = {entry.name: entry for entry in settings.providers}
     if len(configured) != len(settings.providers):
         raise UsageError("Two [[providers]] entries have the same name.")
+    for entry in settings.providers:
+        _check(entry)
     builtins = [(builtin, _merge(builtin, configured.pop(builtin.name, None))) for builtin in _builtin()]
     _check_fallbacks(settings, [*(entry for _, entry in builtins), *configured.values()])
     found = []
@@ -83,14 +85,28 @@ def providers_of(settings: Settings) -> list[Provider]:
         found += _accounts(entry, url or entry.base_url, [key] if key else [], settings.environ)
     for entry in configured.values():
         key = _key(entry, settings.environ)
-        found += _accounts(entry, entry.base_url, [key] if key or entry.api_key_env is None else [], settings.environ)
+        keyless = entry.api_key_env is None and not _keyed(entry)
+        found += _accounts(entry, entry.base_url, [key] if key or keyless else [], settings.environ)
     return found
+
+
+def _check(entry: ProviderSettings) -> None:
+    """Raises UsageError for what can only be a slip."""
+    seen = set()
+    for model in entry.models or ():
+        if model.id in seen:
+            raise UsageError(f"Provider {entry.name} has the model {model.id!r} twice.")
+        seen.add(model.id)
+    if any(account.api_key_env is None and account.base_url is None for account in entry.accounts or ()):
+        raise UsageError(f"An account of provider {entry.name} has neither an api_key_env nor a base_url of its own.")
 
 
 def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
     """Raises UsageError for a name that no provider has, with a key or without: a typing error would pass unseen."""
     known = {model.id for entry in entries for model in entry.models or ()} | {settings.local.model}
     for name, others in settings.routing.fallbacks.items():
+        if name in others:
+            raise UsageError(f"{settings.where('fallbacks', name)}: [routing.fallbacks] of {name!r} names it again.")
         for each in (name, *others):
             if each not in known:
                 near = difflib.get_close_matches(each, known, 1)
@@ -113,6 +129,21 @@ def _accounts(
     if len(found) < 2:
         return found
     return [msgspec.structs.replace(found[0], accounts=tuple(found))]
+
+
+def _keyed(entry: ProviderSettings) -> bool:
+    """An account at the entry's own address has a key: then nothing is called there without one."""
+    return any(account.api_key_env and account.base_url is None for account in entry.accounts or ())
+
+
+def missing_keys(settings: Settings) -> list[tuple[str, str]]:
+    """Provider and variable of what the file has, and leaves out because the variable is not set."""
+    return [
+        (entry.name, each.api_key_env)
+        for entry in settings.providers
+        for each in (entry, *(entry.accounts or ()))
+        if each.api_key_env and not settings.environ.get(each.api_key_env)
+    ]
 
 
 def key_variables() -> dict[str, tuple[str, ...]]:

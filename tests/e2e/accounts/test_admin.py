@@ -218,10 +218,16 @@ def test_every_public_answer_is_as_described(gateway: Gateway, admin: Admin) -> 
 
 
 def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
-    started = start_gateway(config="[routing]\nretries = 0\n[gateway]\nworkers = 2\n[limits]\nrpm = 500\n")
+    vendor = (
+        f'[[providers]]\nname = "vendor"\nbase_url = "{provider_a.address}/v1"\nmodels = [{{ id = "v" }}]\n'
+        'accounts = [{ api_key_env = "PROVIDER_A_API_KEY" }, { api_key_env = "PROVIDER_C_API_KEY" }]\n'
+    )
+    config = "[routing]\nretries = 0\n[gateway]\nworkers = 2\n[limits]\nrpm = 500\n"
+    started = start_gateway(config=config + vendor)
     admin = Admin(started)
     before = {row["name"]: row for row in admin("GET", "/v1/admin/providers").json["data"]}
-    assert sorted(before) == ["anthropic", "groq", "openai"]
+    assert sorted(before) == ["anthropic", "groq", "openai", "vendor"]
+    assert (before["vendor"]["accounts"], before["openai"]["accounts"]) == (2, 1)
     assert {model["breaker"] for model in before["openai"]["models"]} == {"closed"}
     assert before["openai"]["models"][0]["input_price"] > 0
     assert not [fake for fake in (provider_a.key,) if fake in json.dumps(before)]

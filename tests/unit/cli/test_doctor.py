@@ -42,6 +42,27 @@ def test_a_provider_is_reached_and_its_key_is_not_shown(
     assert findings(capsys)["provider openai"]["state"] == "bad"
 
 
+def test_what_has_no_key_is_named(
+    capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "svc.toml").write_text(
+        '[[providers]]\nname = "vendor"\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "VENDOR_KEY"\n'
+        'accounts = [{ api_key_env = "OTHER_KEY" }]\n'
+    )
+    monkeypatch.delenv("OTHER_KEY", raising=False)
+    monkeypatch.delenv("VENDOR_KEY", raising=False)
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "has no key, so it is not offered" in said
+    assert "set VENDOR_KEY" in said
+    monkeypatch.setenv("VENDOR_KEY", "sk-1")
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "an account has no key" in said
+    assert "set OTHER_KEY" in said
+    assert "set VENDOR_KEY" not in said
+
+
 def test_a_broken_file_is_named(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     (home / "svc.toml").write_text("[gateway]\nprot = 1")
     assert main(["doctor"]) == 1

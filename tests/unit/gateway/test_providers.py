@@ -75,6 +75,8 @@ def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
         "[[providers]]\nname = 'x'\nbase_url = 'http://h:99999'",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h/\\r\\nx: y'",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\ndialect = 'klingon'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\nmodels = [{ id = 'm' }, { id = 'm' }]",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\naccounts = [{ weight = 2 }]",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n[[providers]]\nname = 'x'\nbase_url = 'http://h'",
     ],
 )
@@ -113,6 +115,11 @@ def test_a_fallback_that_nobody_has_is_named_with_its_line(tmp_path: Path, text:
         load(tmp_path, {}, text)
     assert f"svc.toml, line {line}: " in caught.value.message
     assert repr(named) in caught.value.message
+
+
+def test_a_fallback_to_itself_is_a_slip(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' names it again"):
+        load(tmp_path, {}, '[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o"]')
 
 
 def test_a_name_in_a_message_is_harmless(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ class Anthropic:
         return write_error(error, request_id)
 
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
-        return (("x-api-key", key), ("anthropic-version", "2023-06-01"))
+        version = ("anthropic-version", "2023-06-01")
+        return (("x-api-key", key), version) if key else (version,)
 
     def write_request(self, request: ChatRequest, target: Target) -> Built:
         return write_request(request, target)

@@ -48,7 +48,7 @@ class OpenAI:
         return encode_problem(error)
 
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {key}"),)
+        return (("authorization", f"Bearer {key}"),) if key else ()
 
     def write_request(self, request: ChatRequest, target: Target) -> Built:
         return write_request(request, target)

@@ -1,5 +1,6 @@
 from collections import Counter
 
+import msgspec
 import pytest
 
 from svc.gateway.healing.accounts import choose, share_left
@@ -38,6 +39,22 @@ def test_an_account_without_its_key_is_left_out() -> None:
     assert offer(KEY_2="two").accounts == ()
 
 
+def test_an_entry_without_a_key_is_no_account_where_one_is_needed() -> None:
+    with_keys = ProviderSettings(
+        name="vendor",
+        base_url="http://127.0.0.1:1/v1",
+        models=(ModelSettings(id="m"),),
+        accounts=(AccountSettings(api_key_env="KEY_1"), AccountSettings(api_key_env="KEY_2")),
+    )
+    (provider,) = providers_of(Settings(providers=(with_keys,), environ={"KEY_1": "one", "KEY_2": "two"}))
+    assert [one.key for one in provider.accounts] == ["one", "two"]
+    elsewhere = (AccountSettings(api_key_env="KEY_1", base_url="http://127.0.0.1:2/v1"),)
+    mixed = msgspec.structs.replace(with_keys, accounts=elsewhere)
+    (provider,) = providers_of(Settings(providers=(mixed,), environ={"KEY_1": "one"}))
+    assert [one.key for one in provider.accounts] == ["", "one"]
+    assert b"authorization" not in offers_of(provider)[0].accounts[0].head
+
+
 def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
     counted = Counter(choose([1, 3], [1.0, 1.0]) for _ in range(4000))
     assert 2700 < counted[1] < 3300
@@ -62,6 +79,8 @@ def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
         ({b"anthropic-ratelimit-requests-limit": b"10", b"anthropic-ratelimit-requests-remaining": b"5"}, 0.5),
         ({b"x-ratelimit-limit-requests": b"0", b"x-ratelimit-remaining-requests": b"0"}, None),
         ({b"x-ratelimit-limit-requests": b"many", b"x-ratelimit-remaining-requests": b"-3"}, None),
+        ({b"x-ratelimit-limit-requests": b"1", b"x-ratelimit-remaining-requests": b"9" * 400}, None),
+        ({b"x-ratelimit-limit-requests": b"9" * 5000, b"x-ratelimit-remaining-requests": b"1"}, None),
     ],
 )
 def test_what_is_left(headers: dict[bytes, bytes], share: float | None) -> None:
