@@ -31,7 +31,7 @@ HELP = {
     "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
     "svc_completion_tokens_total": ("counter", "Tokens of completions."),
     "svc_cost_usd_total": ("counter", "USD, where the price is known."),
-    "svc_attempts_total": ("counter", "Tries at providers, retries and fallbacks included."),
+    "svc_attempts_total": ("counter", "Tries of a request, retries, fallbacks and hedges included."),
     "svc_retries_total": ("counter", "Tries after a request's first, of whatever kind."),
     "svc_fallbacks_total": ("counter", "Requests that another model answered than the one asked for."),
     "svc_limits_reached_total": ("counter", "Requests refused by a limit of ours, by limit."),

@@ -139,10 +139,10 @@ def _keyed(entry: ProviderSettings) -> bool:
 def missing_keys(settings: Settings) -> list[tuple[str, str]]:
     """Provider and variable of what the file has, and leaves out because the variable is not set."""
     return [
-        (entry.name, each.api_key_env)
+        (entry.name, name)
         for entry in settings.providers
-        for each in (entry, *(entry.accounts or ()))
-        if each.api_key_env and not settings.environ.get(each.api_key_env)
+        for name in (entry.api_key_env, *(account.api_key_env for account in entry.accounts or ()))
+        if name and not settings.environ.get(name)
     ]
 
 

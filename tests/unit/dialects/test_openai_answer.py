@@ -40,7 +40,9 @@ def test_a_poor_answer_is_mended() -> None:
     assert made["id"].startswith("chatcmpl-")
 
 
-@pytest.mark.parametrize(("reason", "shown"), [("eos", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"), (None, "stop")])
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("eos", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"), (None, "stop")]
+)
 def test_finish_reasons(reason: str | None, shown: str) -> None:
     passed = dialect.pass_answer(answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}]))
     assert passed.finish == shown

@@ -28,9 +28,10 @@ _FINISH: dict[str, FinishReason] = {
 
 def finish_reason(reason: object) -> FinishReason:
     """One of the four; raises ProviderFailed for `error` (decisions.md, section 3)."""
-    if reason == "error":
+    word = reason.lower() if isinstance(reason, str) else ""
+    if word == "error":
         raise ProviderFailed("The provider failed while it was answering.")
-    return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
+    return _FINISH.get(word, "stop")
 
 
 class PromptDetails(msgspec.Struct):
