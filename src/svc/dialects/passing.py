@@ -56,6 +56,8 @@ def _touched(names: set[bytes], head: Head, quirks: Quirks) -> bool:
         return True
     if quirks.min_temperature and b"temperature" in names:
         return True
+    if not quirks.rejects and not quirks.renames:
+        return False
     listed = (*quirks.rejects, *quirks.renames)
     return any(field.rpartition(".")[2].encode() in names for field in listed)
 

@@ -82,6 +82,7 @@ class Attempt(Receiver):
         "_owner",
         "_pace",
         "_paused",
+        "_piece",
         "_pipe",
         "_status",
         "_stream",
@@ -134,7 +135,9 @@ class Attempt(Receiver):
         self._paused = False
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
-        self._body = BytesIO()
+        self._piece = b""
+        """The body, as long as it has come in one piece: nearly always."""
+        self._body: BytesIO | None = None
         self._active = False
         """Pieces have come since the last tick."""
 
@@ -262,12 +265,12 @@ class Attempt(Receiver):
         if self._owner is None:
             return
         if self._status != 200:
-            message = self.offer.provider.dialect.read_error(self._body.getvalue())
+            message = self.offer.provider.dialect.read_error(self._whole())
             self._fail(judge(self._status, self._headers, message))
         elif self._stream and self._pipe is not None:
             self._end_stream(self._pipe)
         else:
-            self._answer(self._body.getvalue())
+            self._answer(self._whole())
 
     def on_lost(self, reason: str, *, late: bool) -> None:
         self._finish()
@@ -297,13 +300,25 @@ class Attempt(Receiver):
             return
         self._active = True
         if self._status != 200:
-            self._body.write(data[: MAX_ERROR - self._body.tell()])
+            self._keep(data, MAX_ERROR)
             return
         self.received += len(data)
         if self.received <= MAX_ANSWER:
-            self._body.write(data)  # in one block: many of a page's size would tear holes into the heap
+            self._keep(data, MAX_ANSWER)
         else:
             self._break(not_understood(ProviderFailed("The provider's answer is too long.")))
+
+    def _keep(self, data: bytes, most: int) -> None:
+        if self._body is None and not self._piece:
+            self._piece = data[:most]
+            return
+        if self._body is None:  # one block: many of a page's size would tear holes into the heap
+            self._body = BytesIO()
+            self._body.write(self._piece)
+        self._body.write(data[: most - self._body.tell()])
+
+    def _whole(self) -> bytes:
+        return self._piece if self._body is None else self._body.getvalue()
 
     def _drain(self, pipe: Pipe) -> None:
         self._owner = self._flowing = self.sink = None
