@@ -177,7 +177,9 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
         for person in crowd:
             check_promises(person.client.heard)
         rate = sum(person.partials for person in crowd) / sum(person.seconds for person in crowd)
-        print(f"{people} sessions, {wall:.0f} s: {rate:.2f} partials per second of speech each")
+        print(
+            f"{people} sessions, {wall:.0f} s: {rate:.2f} partials per second of speech each, load {os.getloadavg()[0]:.1f}"
+        )
         for title in ("first", "final", "final_after_pause"):
             _print(title, [value for person in crowd for value in getattr(person, title)])
         status = Path(f"/proc/{worker}/status").read_text()
@@ -198,7 +200,8 @@ def _bind(process: int, core: int) -> None:
 def _print(title: str, values: list[float]) -> None:
     values = sorted(1000 * value for value in values)
     p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
-    print(f"  {title:18} p50 {statistics.median(values):5.0f} ms  p95 {p95:5.0f} ms  ({len(values)})")
+    worst = " ".join(f"{value:.0f}" for value in values[-3:])
+    print(f"  {title:18} p50 {statistics.median(values):5.0f} ms  p95 {p95:5.0f} ms  ({len(values)}; worst {worst})")
 
 
 def _cpu(process: int) -> float:

@@ -4,7 +4,8 @@ audio -> floats at 16 kHz -> windows -> endpointer -> the open segment -> engine
 flush -> (the open segment, unless it was decoded since its last word) -> Done
 
 Work by urgency: what takes no engine, a flush, the end of a segment, silence (so that a flush finds its answer there),
-a partial. What takes the engine is a Job: it is run elsewhere, while more audio comes in.
+a partial. What takes the engine is a Job: it is run elsewhere, while more audio comes in. Two of a voice may be out: a
+partial, which takes long when others come first, and what somebody waits for, which does not wait for that partial.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Job(NamedTuple):
     voice: Voice
     decode: Callable[[], str]
     then: Callable[[str | None], None]
+    usual: bool
+    """A partial that nobody waits for: neither the first of its segment, nor what a flush may find."""
 
 
 class Voice:
@@ -75,8 +78,8 @@ class Voice:
         self._before: deque[Samples] = deque(maxlen=PRE_ROLL)
         self._samples: Samples = np.zeros((CAP + PRE_ROLL + 1) * WINDOW, np.float32)
         self._epoch = 0
-        self._busy = False
-        """A job of this voice is out."""
+        self._awaited = self._guessing = False
+        """A job that somebody waits for is out; a partial is."""
         self._clear()
         self._begin_segment()
 
@@ -205,7 +208,7 @@ class Voice:
         pointer = self._endpointer
         if self._flushing and self._ended is None and (pointer.speech < MIN_SPEECH or self._covers(self._known, TAIL)):
             return INSTANT, self._touched  # whatever is still being decoded comes too late
-        if self._busy:
+        if self._awaited or (self._guessing and self._engine.incremental):
             return None
         if self._ended is not None:
             urgency = INSTANT if self._covered else END
@@ -220,6 +223,8 @@ class Voice:
             return None
         if not self._decoded:
             return START, self._touched
+        if self._guessing:
+            return None
         new = (pointer.length - self._decoded) / WINDOWS_PER_SECOND
         wait = max(STEP, GROWTH * pointer.length / WINDOWS_PER_SECOND, SHARE * self._cost)
         return (GO_ON, self._touched) if new >= wait else None
@@ -231,7 +236,7 @@ class Voice:
             return self._close(self._ended)
         if self._flushing:
             return self._finish()
-        return self._guess()
+        return self._guess(usual=bool(self._decoded) and self._endpointer.silence < SETTLED)
 
     def work_here(self) -> None:
         """Does what is due, engine and all, in this thread. What the engine raises goes on to the caller."""
@@ -240,25 +245,40 @@ class Voice:
 
     def decoded(self, job: Job, text: str | None) -> None:
         """What the engine said to a job; None when it failed."""
-        self._busy = False
+        if job.usual:
+            self._guessing = False
+        else:
+            self._awaited = False
         job.then(text)
 
-    def _job(self, decode: Callable[[Samples], str], samples: Samples, then: Callable[[str | None], None]) -> Job:
-        self._busy = True
+    def _job(
+        self,
+        decode: Callable[[Samples], str],
+        samples: Samples,
+        then: Callable[[str | None], None],
+        *,
+        usual: bool = False,
+    ) -> Job:
+        if usual:
+            self._guessing = True
+        else:
+            self._awaited = True
         self._chunks += 1
-        return Job(self, partial(decode, samples), then)
+        return Job(self, partial(decode, samples), then, usual)
 
-    def _guess(self) -> Job:
+    def _guess(self, *, usual: bool) -> Job:
         known = self._decoded = self._endpointer.length
         length, prefix, begun = self._worth(), self._prefix, time.monotonic()
 
         def then(text: str | None) -> None:
+            if self._prefix is not prefix:
+                return  # the segment is over
             self._cost = time.monotonic() - begun
-            if text is not None and self._prefix is prefix:  # else the utterance is over
+            if text is not None and known > self._known:  # else one of more audio has overtaken it
                 self._known = known
                 self._tell(prefix, length / WINDOWS_PER_SECOND, text)
 
-        return self._job(self._hearing.text, self._samples[: length * WINDOW].copy(), then)
+        return self._job(self._hearing.text, self._samples[: length * WINDOW].copy(), then, usual=usual)
 
     def _tell(self, prefix: StablePrefix, end: float, text: str) -> None:
         before = prefix.stable

@@ -1,9 +1,10 @@
-"""A worker process: one model, one thread that infers, many voices. `python -m svc.speech.worker FD`; not the gateway.
+"""A worker process: one model, two threads that infer, many voices. `python -m svc.speech.worker FD`; not the gateway.
 
 reader ── messages ──> run: voices, endpoints, answers ── Job ──> lanes: what somebody waits for; partials
                         ^────────────── what was decoded ───────────┘
 `run` owns all state. A lane is a thread that infers, one job at a time; that of the partials is so much nicer that the
-other one takes the core away from it, since a decode cannot be interrupted.
+other one takes the core away from it, since a decode cannot be interrupted. So a partial may take long, and what
+somebody waits for does not wait for it, not even for that of the same voice.
 
 It ends when its socket does, so it never outlives the gateway. The loading is the test of a model: whatever a library
 does to its process, it does it here, before there is any session.
@@ -142,13 +143,17 @@ class Worker:
             worked = voice.advance(TURN) or worked
         due = sorted((*what, number) for number, voice in self._voices.items() if (what := voice.due()))
         for urgency, _, number in due:
-            lane = self._urgent if urgency <= START else self._usual
+            lane = self._lane(urgency)
             if urgency == INSTANT or not lane.busy:
                 worked = True
                 job = self._voices[number].work()
                 if job is not None:
                     lane.put(job)
         return worked
+
+    def _lane(self, urgency: int) -> _Lane:
+        alone = self._engine is not None and self._engine.incremental
+        return self._urgent if alone or urgency <= START else self._usual
 
 
 class _Decoded(NamedTuple):

@@ -21,7 +21,10 @@ class Hearing(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model, used by one thread."""
+    """A loaded model. Two threads use it, and may at once ask the same Hearing, unless it is incremental."""
+
+    incremental: bool
+    """A Hearing remembers what it had, so that a hypothesis costs only what is new, and all are made by one thread."""
 
     def begin(self, language: str | None) -> Hearing:
         """A new segment; None is the model's own choice of a language."""

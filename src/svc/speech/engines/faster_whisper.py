@@ -22,6 +22,8 @@ def load(model: Model) -> Whisper:
 class Whisper:
     """One model."""
 
+    incremental = False
+
     def __init__(self, model: Model) -> None:
         folder = str(Path(model.files["model"]).parent)
         options = {"device": "cpu", "compute_type": COMPUTE, "cpu_threads": 1, "local_files_only": True}

@@ -24,6 +24,8 @@ def load(model: Model) -> Offline:
 class Offline:
     """One model; it is its own hearing, since each hypothesis is made from the whole segment."""
 
+    incremental = False
+
     def __init__(self, model: Model) -> None:
         self._recognizer = _make(model)
 

@@ -28,6 +28,8 @@ def load(model: Model) -> Online:
 class Online:
     """One model."""
 
+    incremental = True
+
     def __init__(self, model: Model) -> None:
         self._recognizer = _make(model)
 
