@@ -220,6 +220,11 @@ class Connection(asyncio.Protocol):
         self._task.cancel()
         await asyncio.wait([self._task], timeout=2)
 
+    @property
+    def serves(self) -> str:
+        """The model of its last request, as it was asked for."""
+        return str(json.loads(self._seen.body or b"{}").get("model"))
+
     # httptools calls these
 
     def on_message_begin(self) -> None:

@@ -17,7 +17,9 @@ is a provider of the other dialect.
 * *tries* is what `x-svc-attempts` says.
 * *within* is the longest time until the client knows, in seconds, under these settings.
 * The access log has one line for each request: `error` for a status of 400 and more, `cut` for an error in a stream
-  that had begun, `ok` for a whole answer. After the matrix no connection to a provider is left in use.
+  that had begun, `ok` for a whole answer.
+* Nothing is left behind: after the matrix the gateway has as many tasks and sockets as before, and no connection to
+  a provider but those that wait in its pool.
 
 | The upstream | JSON | stream | JSON, with a fallback | stream, with a fallback | within |
 |---|---|---|---|---|---|

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,19 @@ class Seen:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a gateway holds; connections and sockets beyond those of its pool of idle connections."""
+
+    tasks: int
+    requests: int
+    streams: int
+    busy: tuple[str, ...]
+    """What connections to upstreams are in use for."""
+    connections: int
+    sockets: int
+
+
 CELLS = [
     Cell(letter, fault, stream, chained)
     for letter, fault, stream, chained in itertools.product(DIALECTS, FAULTS, (False, True), (False, True))
@@ -117,18 +131,21 @@ def upstreams() -> Iterator[Upstreams]:
         }
 
 
+Matrix = tuple[Gateway, dict[Cell, Seen], Kept]
+"""The gateway, what was seen in each cell, and what the gateway held before."""
+
+
 @pytest.fixture(scope="module")
-def matrix(
-    upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Gateway, dict[Cell, Seen]]]:
-    """The gateway, and what was seen in each cell."""
+def matrix(upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     home = tmp_path_factory.mktemp("faults")
     with silent_port() as silent:
         config = configuration(upstreams, {"closed": closed_port(), "silent": silent})
         started = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
+        assert {started.chat(f"spare/{letter}", stream=True).status for letter in DIALECTS} == {200}
+        before = settled(started, upstreams)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             seen = dict(zip(CELLS, pool.map(lambda cell: ask(started, cell), CELLS), strict=True))
-        yield started, seen
+        yield started, seen, before
         assert started.stop() == 0, started.log
         assert "Traceback" not in started.log
         assert "Task was destroyed" not in started.log
@@ -192,8 +209,8 @@ def read(got: Got, stream: bool) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_what_the_client_sees(matrix: tuple[Gateway, dict[Cell, Seen]], cell: Cell) -> None:
-    gateway, all_seen = matrix
+def test_what_the_client_sees(matrix: Matrix, cell: Cell) -> None:
+    gateway, all_seen, _ = matrix
     fault, seen = cell.fault, all_seen[cell]
     expected = fault.sees(cell.stream, cell.chained)
     assert seen.outcome == expected
@@ -220,21 +237,44 @@ def ledger(gateway: Gateway, request_id: str) -> dict[str, object]:
     return dict(entries[0])
 
 
-def test_nothing_is_left_in_use(matrix: tuple[Gateway, dict[Cell, Seen]], upstreams: Upstreams) -> None:
-    """No connection, no task, no request; what is open is kept for the next one."""
-    for fake in upstreams.values():
-        fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
-    gateway, _ = matrix
+def test_nothing_is_left_behind(matrix: Matrix, upstreams: Upstreams) -> None:
+    """Sums, of which no part can be negative: what is nought for all cells is nought for each."""
+    gateway, _, before = matrix
+    after = settled(gateway, upstreams)
+    assert (after.requests, after.streams, after.busy, after.connections) == (0, 0, (), 0)
+    assert after.tasks <= before.tasks, "what the start began may be done"
+    assert after.sockets <= before.sockets
     assert gateway.chat("spare/A").status == 200
+
+
+def settled(gateway: Gateway, upstreams: Upstreams) -> Kept:
+    """What it holds when nothing is about to end any more."""
+    readings = [kept(gateway, upstreams)]
+    while len(readings) < 4 or len({*readings[-4:]}) > 1:
+        assert len(readings) < 50, readings[-4:]
+        readings.append(kept(gateway, upstreams))
+    return readings[-1]
+
+
+def kept(gateway: Gateway, upstreams: Upstreams) -> Kept:
+    """What the gateway has now. The upstreams say which of its connections wait for the next request."""
     page = gateway.request("GET", "/metrics").body.decode()
-    assert gauge(page, "svc_open_requests") == gauge(page, "svc_open_streams") == 0
-    assert gauge(page, "svc_upstream_connections") <= sum(len(fake.connections) for fake in upstreams.values())
-    assert gauge(page, "svc_tasks") < 10, "those of the server itself"
+    time.sleep(0.1)  # the connection of this very request is closed
+    connections = [one for fake in upstreams.values() for one in list(fake.connections)]
+    sockets = [one for one in Path(f"/proc/{gateway.process.pid}/fd").iterdir() if "socket:" in str(one.resolve())]
+    return Kept(
+        tasks=gauge(page, "svc_tasks"),
+        requests=gauge(page, "svc_open_requests"),
+        streams=gauge(page, "svc_open_streams"),
+        busy=tuple(sorted(one.serves for one in connections if one.busy)),
+        connections=gauge(page, "svc_upstream_connections") - len(connections),
+        sockets=len(sockets) - len(connections),
+    )
 
 
-def gauge(page: str, name: str) -> float:
+def gauge(page: str, name: str) -> int:
     """A value on the page of metrics."""
-    return float(page.partition(f"\n{name} ")[2].partition("\n")[0])
+    return int(float(page.partition(f"\n{name} ")[2].partition("\n")[0]))
 
 
 def test_the_page_is_up_to_date() -> None:
