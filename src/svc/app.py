@@ -49,11 +49,14 @@ from svc.registry.server import Server, prepared
 from svc.registry.upstream import PullThrough
 from svc.security import Keyring
 from svc.settings import Settings
+from svc.speech.catalogue import Shelf
+from svc.speech.model import DESCRIPTION
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
 from svc.stores.aside import Aside
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
+from svc.stores.bundles.contents import Contents
 from svc.stores.bundles.placing import unpacked
 from svc.stores.opening import open_state
 from svc.stores.redis import Redis, connected
@@ -348,8 +351,9 @@ async def _aside(settings: Settings, name: str) -> AsyncIterator[Aside]:
 
 @contextlib.asynccontextmanager
 async def _speech(settings: Settings, plane: Plane) -> AsyncIterator[Speech]:
-    unpack = functools.partial(unpacked, settings.registry_root)
-    speech = Speech(settings, plane.keyring, Visits(plane), unpack, _pull(settings))
+    root = settings.registry_root
+    shelf = Shelf(functools.partial(unpacked, root), functools.partial(Contents(root).holding, DESCRIPTION))
+    speech = Speech(settings, plane.keyring, Visits(plane), shelf, _pull(settings))
     plane.beside = speech.counts.values
     speech.start()
     try:

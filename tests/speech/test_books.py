@@ -55,7 +55,7 @@ async def entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
 async def numbers(gateway: Gateway) -> dict[str, float]:
     async with httpx2.AsyncClient() as client:
         page = (await client.get(gateway.address + "/metrics")).text
-    rows = [line.rpartition(" ") for line in page.splitlines() if line.startswith("svc_speech")]
+    rows = [line.rpartition(" ") for line in page.splitlines() if line.startswith(("svc_speech", "svc_request"))]
     return {name: float(value) for name, _, value in rows}
 
 
@@ -169,5 +169,7 @@ async def test_metrics(books: Gateway, clips: dict[str, Path]):
     assert more('svc_speech_requests_total{kind="upload"}') == 2
     assert more('svc_speech_errors_total{code="model_not_found"}') == 1
     assert more('svc_speech_errors_total{code="invalid_request"}') == 1
+    timed = 'svc_request_seconds_count{provider="local",model="moonshine-tiny-en"}'
+    assert more(timed) == 1  # the upload: how long a session lasts is for its client to say
     hello = len(material.pcm(clips["en-hello-world"])) / 32000
     assert abs(more("svc_speech_audio_seconds_total") - len(audio) / 32000 - hello) < 0.1

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.speech import material
-from tests.speech.gateway import Gateway, session
+from tests.speech.gateway import KEY, Gateway, session
 from tests.speech.gateway import gateway as run
 
 SVC = [sys.executable, "-m", "svc"]
@@ -80,6 +81,19 @@ async def test_a_model_is_fetched_when_it_is_named(
             await client.say(type="config", model="from-afar@2.0")
             assert (await client.get("error"))["code"] == "model_not_found"
     assert sorted(path.name for path in here.iterdir() if not path.name.startswith(".")) == ["from-afar", "index.json"]
+
+
+async def test_a_bundle_that_nobody_has_unpacked_is_listed(model: Path, tmp_path: Path):
+    here, home = tmp_path / "here", tmp_path / "home"
+    home.mkdir()
+    publish(model, here, tmp_path, "1.0")
+    with run(home, '[speech]\ndefault_model = "none"\n', SVC_REGISTRY_ROOT=str(here)) as gateway:
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+            listed = (await client.get(gateway.address + "/v1/models")).json()["data"]
+            one = (await client.get(gateway.address + "/v1/models/from-afar")).json()
+    assert one in listed
+    assert one["owned_by"] == "local"
+    assert not (here / "from-afar" / "1.0" / "any" / "content").exists()
 
 
 async def test_the_newest_is_asked_for_where_the_version_is_open(

@@ -26,7 +26,7 @@ STALE_SECONDS = 5.0
 HELP = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
     "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
-    "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte."),
+    "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte; without live speech."),
     "svc_first_byte_seconds": ("histogram", "From the request's arrival to the answer's first byte."),
     "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
     "svc_completion_tokens_total": ("counter", "Tokens of completions."),
@@ -106,17 +106,18 @@ class Metrics:
         if code is not None:
             self.errors[code] = self.errors.get(code, 0) + 1
 
-    def note(self, entry: Entry) -> None:
-        """Counts an ended answer."""
+    def note(self, entry: Entry, timed: bool = True) -> None:
+        """Counts an ended answer; without its times unless they tell how fast we are."""
         at = (entry.provider or "", entry.model or "", entry.status, entry.http_status)
         counts = self._series.get(at)
         if counts is None:
             counts = self._begin(at)
         counts.requests += 1
-        seconds = entry.latency_ms / 1000
-        counts.seconds += seconds
-        counts.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
-        if entry.ttfb_ms is not None:
+        if timed:
+            seconds = entry.latency_ms / 1000
+            counts.seconds += seconds
+            counts.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
+        if timed and entry.ttfb_ms is not None:
             first = entry.ttfb_ms / 1000
             counts.first_seconds += first
             counts.first[bisect.bisect_left(BUCKETS, first)] += 1

@@ -110,12 +110,12 @@ class Plane:
             self._block = f"{self._prefix}{number >> 8:06x}"
         return self._block + _LOW[low]
 
-    def record(self, record: Record) -> None:
-        """Takes note of an ended answer, before its last byte leaves."""
+    def record(self, record: Record, *, timed: bool = True) -> None:
+        """Takes note of an ended answer, before its last byte leaves; `timed`: its times tell how fast we are."""
         line = self._encode(record) + b"\n"
         if record.attempts or record.from_cache:
             self.ledger.journal.append(line)
-        self.metrics.note(record)
+        self.metrics.note(record, timed)
         if self._logs:
             self._lines.append(line)
             if len(self._lines) >= LINES:

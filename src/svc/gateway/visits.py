@@ -22,8 +22,10 @@ PROVIDER = "local"
 class Visit:
     """One request. Whoever answers it calls `end` before the last byte leaves; a second time is nothing."""
 
-    def __init__(self, plane: Plane, key: Key, endpoint: str, ids: tuple[str, str | None], lease: Lease | None) -> None:
-        self._plane, self._key, self._endpoint = plane, key, endpoint
+    def __init__(
+        self, plane: Plane, key: Key, endpoint: str, ids: tuple[str, str | None], lease: Lease | None, *, lasts: bool
+    ) -> None:
+        self._plane, self._key, self._endpoint, self._lasts = plane, key, endpoint, lasts
         self._request_id, self._client_request_id = ids
         self._lease = lease
         self._began = time.monotonic()
@@ -71,7 +73,8 @@ class Visit:
                 latency_ms=round(1000 * (now - self._began), 3),
                 ttfb_ms=round(1000 * (first - self._began), 3) if first is not None else None,
                 code=code,
-            )
+            ),
+            timed=not self._lasts,
         )
 
 
@@ -81,16 +84,19 @@ class Visits:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
-    async def enter(self, key: Key, endpoint: str, ids: tuple[str, str | None]) -> Visit:
-        """`ids`: ours and the client's. Raises RateLimited for a limit of the key, which is in the books then."""
+    async def enter(self, key: Key, endpoint: str, ids: tuple[str, str | None], *, lasts: bool = False) -> Visit:
+        """`ids`: ours and the client's. Raises RateLimited for a limit of the key, which is in the books then.
+
+        `lasts`: how long it takes is for the client to say, so the times of requests know nothing of it.
+        """
         plane = self._plane
         try:
             plane.ledger.check()
             lease = await self._lease(key) if plane.gate.limited(key) else None
         except SvcError as error:
-            Visit(plane, key, endpoint, ids, None).end("error", error.status, asked=None, code=error.code)
+            Visit(plane, key, endpoint, ids, None, lasts=lasts).end("error", error.status, asked=None, code=error.code)
             raise
-        return Visit(plane, key, endpoint, ids, lease)
+        return Visit(plane, key, endpoint, ids, lease, lasts=lasts)
 
     async def _lease(self, key: Key) -> Lease:
         """What is run on this machine costs neither tokens nor money: requests count, and those at the same time."""

@@ -38,8 +38,8 @@ class Visit(Protocol):
 class Visits(Protocol):
     """Who lets requests in."""
 
-    async def enter(self, key: Key, endpoint: str, ids: Ids) -> Visit:
-        """Raises RateLimited for a limit of the key."""
+    async def enter(self, key: Key, endpoint: str, ids: Ids, *, lasts: bool = False) -> Visit:
+        """Raises RateLimited for a limit of the key. `lasts`: how long it takes is for the client to say."""
 
 
 class Counts:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import newest
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings
-from svc.speech.model import Model, recognise
+from svc.speech.model import DESCRIPTION, Model, recognise
 from svc.wire.speech import Config
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-Unpack = Callable[[str], Path | None]
-"""The folder of a bundle that is in the registry's folder, unpacked if need be, by its reference."""
+
+class Shelf(NamedTuple):
+    """What the registry's folder has, as bundles."""
+
+    unpack: Callable[[str], Path | None]
+    """The folder of a bundle, unpacked if need be, by its reference."""
+    names: Callable[[], Iterable[str]]
+    """Those of the models that are for speech."""
 
 
 class Catalogue:
     """Looks at the disk each time, so that a model that was just added is there at once."""
 
-    def __init__(self, settings: Settings, unpack: Unpack) -> None:
-        self._unpack = unpack
+    def __init__(self, settings: Settings, shelf: Shelf) -> None:
+        self._shelf = shelf
         self._default = settings.speech.default_model
         self._models = settings.home / "models"
         self._registry = settings.registry_root
@@ -67,7 +74,7 @@ class Catalogue:
             raise ModelNotFound(self._missing(wanted), param="model")
         if not version and (self._models / identifier).is_dir():
             return self._models / identifier
-        found = self._unpack(wanted) or self._bare(identifier, version)
+        found = self._shelf.unpack(wanted) or self._bare(identifier, version)
         if found is None:
             raise ModelNotFound(self._missing(wanted), param="model")
         return found
@@ -101,10 +108,10 @@ class Catalogue:
         """The models that are installed, as `model` may name them; none without the extra that runs them."""
         if not installed():
             return []
-        found = {path.name for path in _folders(self._models)}
+        found = {path.name for path in _folders(self._models)} | set(self._shelf.names())
         for path in _folders(self._registry):
             contents = [content for version in _folders(path) if (content := _content(version))]
-            found |= {path.name for content in contents if (content / "stt.json").is_file()}
+            found |= {path.name for content in contents if (content / DESCRIPTION).is_file()}
         return sorted(found)
 
     def _with_detector(self, model: Model) -> Model:

@@ -16,6 +16,7 @@ from svc.errors import SpeechFailed
 
 MAX_DESCRIPTION = 1 << 20
 VAD_FILE = "silero_vad.onnx"
+DESCRIPTION = "stt.json"
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ def recognise(folder: Path) -> Model:
 
 
 def _described(folder: Path) -> _Description | None:
-    path = folder / "stt.json"
+    path = folder / DESCRIPTION
     if not path.is_file():
         return None
     try:

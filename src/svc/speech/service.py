@@ -12,7 +12,7 @@ from svc.security import Keyring
 from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
 from svc.speech.books import Counts, Visits
-from svc.speech.catalogue import Catalogue, Unpack
+from svc.speech.catalogue import Catalogue, Shelf
 from svc.speech.model import Model
 from svc.speech.pool import Pool, Seat
 from svc.speech.process import Listener
@@ -43,7 +43,7 @@ class Service:
     """Belongs to one event loop."""
 
     def __init__(
-        self, settings: Settings, keyring: Keyring, visits: Visits, unpack: Unpack, pull: Pull | None = None
+        self, settings: Settings, keyring: Keyring, visits: Visits, shelf: Shelf, pull: Pull | None = None
     ) -> None:
         self.settings = settings.speech
         self.keyring = keyring
@@ -51,7 +51,7 @@ class Service:
         self.counts = Counts()
         self.pool = Pool(settings.speech.workers, settings.speech.max_sessions, self.counts)
         self.sessions: set[Running] = set()
-        self._catalogue = Catalogue(settings, unpack)
+        self._catalogue = Catalogue(settings, shelf)
         self._pull = pull
         self._pulling = asyncio.Lock()
         self._warming: asyncio.Task[None] | None = None

@@ -68,7 +68,7 @@ class Stream:
         with contextlib.ExitStack() as stack:
             try:
                 stack.callback(self._service.pool.admit())
-                self._visit = await self._service.visits.enter(self._key, STREAM_PATH, self._ids)
+                self._visit = await self._service.visits.enter(self._key, STREAM_PATH, self._ids, lasts=True)
             except SvcError as error:
                 self._session.turn_away(error)
                 self._carry_out()

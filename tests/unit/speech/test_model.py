@@ -5,7 +5,7 @@ import pytest
 
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings, SpeechSettings
-from svc.speech.catalogue import Catalogue
+from svc.speech.catalogue import Catalogue, Shelf
 from svc.speech.model import recognise
 from svc.wire.speech import Config
 
@@ -96,7 +96,7 @@ def home(tmp_path) -> Path:
 
 def catalogue(home: Path, *dirs: str) -> Catalogue:
     speech = SpeechSettings(default_model="talk", model_dirs=dirs)
-    return Catalogue(Settings(home=home, speech=speech), lambda reference: None)
+    return Catalogue(Settings(home=home, speech=speech), Shelf(lambda reference: None, list))
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,6 @@ def test_only_allowed_folders(home, tmp_path):
 
 def test_a_bundle_that_nobody_has_unpacked(home):
     made = folder(home / "made", "model.bin", "config.json")
-    catalogue = Catalogue(Settings(home=home), {"fresh@1": made}.get)
+    catalogue = Catalogue(Settings(home=home), Shelf({"fresh@1": made}.get, lambda: ["fresh"]))
     assert catalogue._installed("fresh@1") == made
+    assert catalogue.names() == ["bare", "fresh", "talk"]
