@@ -62,6 +62,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def is_reading(self) -> bool:
+        return True
+
     def get_write_buffer_size(self) -> int:
         return 0
 
