@@ -120,6 +120,7 @@ async def main() -> None:
     connect(upstream, offers[0].origin, upstream_wire)
     steps(found, plane)
     show("a request: read, routed, sent, answered, recorded", cost(exchange(upstream, client, False), 5000))
+    recorded(plane, upstream, client)
     limited(plane, counters, upstream, client)
     stream(upstream, client)
     await plane.close()
@@ -159,8 +160,8 @@ def steps(found: settings.Settings, plane: Plane) -> None:
     show("reply.chunk", cost(lambda: reply.chunk(b"", CHUNK, False)))
 
 
-def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[], None]:
-    """A whole request, and the head of its answer or all of it."""
+def halves(upstream: Upstream, client: FrontDoor, stream: bool) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A request, and the head of its answer or all of it."""
     body = BODY % (b',"stream":true' if stream else b"")
     asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
     asked += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
@@ -173,12 +174,34 @@ def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[]
         )
     (connection,) = upstream._open
 
-    def run() -> None:
+    def ask() -> None:
         client.data_received(asked)
+
+    def answer() -> None:
         upstream.buffer[: len(answered)] = answered
         connection.buffer_updated(len(answered))
 
+    return ask, answer
+
+
+def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[], None]:
+    ask, answer = halves(upstream, client, stream)
+
+    def run() -> None:
+        ask()
+        answer()
+
     return run
+
+
+def recorded(plane: Plane, upstream: Upstream, client: FrontDoor) -> None:
+    """What the books take of it: the entry is made, priced, appended to the journal, counted for `/metrics`."""
+    ask, answer = halves(upstream, client, False)
+    ask()
+    (running,) = plane.exchanges
+    usage = openai.dialect.pass_answer(ANSWER).usage
+    show("  of which is recorded: entry, price, journal, metrics", cost(lambda: running._record("ok", 200, usage), 5000))
+    answer()
 
 
 def limited(plane: Plane, counters: SharedCounters, upstream: Upstream, client: FrontDoor) -> None:

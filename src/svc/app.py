@@ -203,12 +203,12 @@ class _Beside:
 
 @contextlib.asynccontextmanager
 async def _registry_keys(settings: Settings) -> AsyncIterator[Keyring]:
-    """The keys of the environment, which may do all here, and issued ones, which may do what their scopes say."""
-    keys = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
+    """Those of SVC_REGISTRY_KEYS may read and write, those of SVC_API_KEYS read; issued ones what their scopes say."""
+    publishers = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
     issued = IssuedKeys(open_state(settings.environ, settings.home))
     try:
         await issued.start()
-        yield Keyring([*keys, *settings.api_keys], issued, scopes=frozenset({"registry:read", "registry:write"}))
+        yield Keyring(settings.api_keys, issued, publishers=publishers)
     finally:
         await issued.close()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from svc.errors import AuthenticationFailed, RateLimited
-from svc.wire.key import CONFIGURED_SCOPES, Key
+from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, Key
 
 ASK_SECONDS = 5.0
 """For the database to say whether it knows a key."""
@@ -37,13 +37,24 @@ class Keyring:
     """The keys that are accepted, found by secret in constant time."""
 
     def __init__(
-        self, secrets_: Iterable[str], issued: Issued | None = None, *, scopes: frozenset[str] = CONFIGURED_SCOPES
+        self, secrets_: Iterable[str], issued: Issued | None = None, *, publishers: Iterable[str] = ()
     ) -> None:
+        """`secrets_` are those of SVC_API_KEYS, `publishers` those of SVC_REGISTRY_KEYS."""
         self._issued = issued
         self._keys: dict[bytes, Key] = {}
+        self._add("SVC_API_KEYS", secrets_, CONFIGURED_SCOPES)
+        self._add("SVC_REGISTRY_KEYS", publishers, PUBLISHER_SCOPES)
+
+    def _add(self, name: str, secrets_: Iterable[str], scopes: frozenset[str]) -> None:
+        """A secret that is in both lists may do what either may."""
         for number, secret in enumerate(secrets_, 1):
             digest = digest_of(secret)
-            self._keys[digest] = Key(id=f"env-{digest.hex()[:12]}", name=f"SVC_API_KEYS #{number}", scopes=scopes)
+            known = self._keys.get(digest)
+            self._keys[digest] = Key(
+                id=f"env-{digest.hex()[:12]}",
+                name=f"{name} #{number}",
+                scopes=scopes if known is None else scopes | known.scopes,
+            )
 
     def find(self, secret: str | None) -> Key:
         """The key of a secret, if it is in memory; raises AuthenticationFailed."""

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from svc.stores import redis_counters, shared
+from svc.stores import redis_counters
 from svc.stores.base import StoreDown
 from svc.stores.counting import BUCKETS, Denied, Limits
 from svc.stores.redis import Redis
@@ -70,9 +70,9 @@ class LocalParties:
     def __init__(self, path: Path | None) -> None:
         self.now = 1000.25
         self._path = path
-        first = SharedCounters(path, worker=0, workers=2)
+        first = SharedCounters(path, worker=0, workers=2, clock=self.monotonic)
         self.one = Local(first)
-        self.two = Local(first if path is None else SharedCounters(path, worker=1, workers=2))
+        self.two = Local(first if path is None else SharedCounters(path, worker=1, workers=2, clock=self.monotonic))
 
     def monotonic(self) -> float:
         return self.now
@@ -83,7 +83,7 @@ class LocalParties:
     async def lose_two(self) -> None:
         if self._path is None:
             pytest.fail("one process alone cannot lose another")
-        self.two = Local(SharedCounters(self._path, worker=1, workers=2))
+        self.two = Local(SharedCounters(self._path, worker=1, workers=2, clock=self.monotonic))
 
 
 class Remote:
@@ -151,7 +151,6 @@ async def parties(
 ) -> AsyncIterator[Parties]:
     if request.param != "redis":
         local = LocalParties(tmp_path / "counters" if request.param == "shared" else None)
-        monkeypatch.setattr(shared, "time", local)
         yield local
         return
     server: RedisServer = request.getfixturevalue("server")

@@ -37,3 +37,10 @@ def test_where_a_secret_is_looked_for(authorization: str | None, api_key: str | 
 def test_an_allow_list() -> None:
     assert Key(id="1", name="n").may_use("any")
     assert not Key(id="1", name="n", models=frozenset({"a"})).may_use("b")
+
+
+def test_configured_keys_have_the_scopes_of_their_lists() -> None:
+    keyring = Keyring(["reader", "both"], publishers=["writer", "both"])
+    assert "registry:write" not in keyring.find("reader").scopes
+    assert keyring.find("writer").scopes == {"registry:read", "registry:write"}
+    assert keyring.find("both").scopes > {"registry:write", "chat"}

@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(found: Settings, registry_port: int) -> None:
     key = _running.make_key(found.home)
-    found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key))
+    publishers = f"{found.environ.get('SVC_REGISTRY_KEYS', '')},{key}"  # who started it may publish, too
+    environ = {**found.environ, "SVC_REGISTRY_KEYS": publishers}
+    found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)
     with (
         app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
         app.listen(found.gateway.host, registry_port, option="--registry-port") as registry,

@@ -57,7 +57,9 @@ def prompt_tokens(raw: bytes) -> int:
     """Of a request's JSON body, tools and all; at least 1."""
     tokens = 0.0
     short = outline(raw)  # what a megabyte holds is told by its fields, not searched for in all of it
-    if _ENCODED.search(short) is not None:
+    if b'"type"' not in short:  # then it has no parts but text
+        pass
+    elif _ENCODED.search(short) is not None:
         text = _BASE64.sub(b"", raw)
         tokens = _media(raw, len(raw) - len(text))
         raw = text

@@ -35,6 +35,8 @@ BOOKS_SECONDS = 2.0
 """So long it waits for the database, to hear what the key has spent."""
 SILENT_SECONDS = 1.0
 """A database that did not answer is not asked again for so long."""
+MAX_KNOWN = 10_000
+DAY = 86_400
 
 
 class Lease:
@@ -97,6 +99,25 @@ class _Asked:
         self.then = then
 
 
+class _Known:
+    """A key's limits, as they hold `until` the day ends."""
+
+    __slots__ = ("key", "limits", "until")
+
+    def __init__(self, key: Key, limits: Limits, until: float) -> None:
+        self.key = key
+        self.limits = limits
+        self.until = until
+
+
+def _longest(chain: tuple[Offer, ...]) -> int:
+    """Tokens of the longest answer that any of them gives."""
+    most = 0
+    for offer in chain:
+        most = max(most, offer.target.max_output_tokens)
+    return most
+
+
 class Gate:
     """Lets requests through, or not. Belongs to one event loop."""
 
@@ -108,7 +129,10 @@ class Gate:
         books: Aside,
         shared: RedisCounters | None = None,
     ) -> None:
-        self._settings = settings
+        self._rpm = settings.rpm
+        self._tpm = settings.tpm
+        """For keys that carry none of their own."""
+        self._known: dict[str, _Known] = {}
         self._counters = counters
         self._prices = prices
         self._books = books
@@ -121,26 +145,18 @@ class Gate:
     def limited(self, key: Key) -> bool:
         """Whether there is anything to count for the key."""
         own = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
-        return bool(own or self._settings.rpm or self._settings.tpm)
+        return bool(own or self._rpm or self._tpm)
 
     def admit(self, key: Key, head: Head, raw: bytes, chain: tuple[Offer, ...], then: Then) -> None:
         """Calls `then` with a lease, or with the error: at once where memory knows all, else when others have said."""
-        budget = 0 if key.budget_usd is None else max(1, round(key.budget_usd * NANO))
-        limits = Limits(
-            key_id=key.id,
-            requests=key.rpm or self._settings.rpm,
-            tokens=key.tpm or self._settings.tpm,
-            concurrency=key.concurrency,
-            budget=budget,
-            period=key.budget_period,
-            start=int(midnight(key.budget_period)) if budget else 0,
-        )
+        limits = self._limits(key)
+        budget: int = limits.budget
         tokens = nanos = 0
         if limits.tokens or budget:
             prompt = prompt_tokens(raw)
-            longest = head.answers * (head.max_tokens or max(offer.target.max_output_tokens for offer in chain))
+            longest = head.answers * (head.max_tokens or _longest(chain))
             tokens = prompt + longest if limits.tokens else 0
-            nanos = self._dearest(chain, Usage(prompt_tokens=prompt, completion_tokens=longest)) if budget else 0
+            nanos = self._dearest(chain, Usage(prompt, longest)) if budget else 0
         check_alone(limits, tokens, nanos)
         unsaid = budget and self._counters.needs_spent(limits)
         if self._shared is None and not unsaid:
@@ -154,13 +170,36 @@ class Gate:
 
     def admit_free(self, key: Key, then: Then) -> None:
         """Like `admit`, for what costs neither tokens nor money: requests count, and those at the same time."""
-        limits = Limits(key_id=key.id, requests=key.rpm or self._settings.rpm, concurrency=key.concurrency)
+        limits = Limits(key_id=key.id, requests=key.rpm or self._rpm, concurrency=key.concurrency)
         self._go_on(_Asked(key, limits, 0, 0, then), None)
+
+    def _limits(self, key: Key) -> Limits:
+        known = self._known.get(key.id)
+        if known is not None and known.key is key and time.time() < known.until:
+            return known.limits
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        budget = 0 if key.budget_usd is None else max(1, round(key.budget_usd * NANO))
+        limits = Limits(
+            key_id=key.id,
+            requests=key.rpm or self._rpm,
+            tokens=key.tpm or self._tpm,
+            concurrency=key.concurrency,
+            budget=budget,
+            period=key.budget_period,
+            start=int(midnight(key.budget_period)) if budget else 0,
+        )
+        self._known[key.id] = _Known(key, limits, midnight("day") + DAY)
+        return limits
 
     def _dearest(self, chain: tuple[Offer, ...], usage: Usage) -> int:
         """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
-        prices = [self._prices.of(offer.provider.name, offer.model.id) for offer in chain]
-        return max((round(cost_of(price, usage) * NANO) for price in prices if price is not None), default=0)
+        most = 0.0
+        for offer in chain:
+            price = self._prices.of(offer.provider.name, offer.model.id)
+            if price is not None:
+                most = max(most, cost_of(price, usage))
+        return round(most * NANO)
 
     def _take(self, key: Key, limits: Limits, tokens: int, nanos: int) -> Lease | SvcError:
         """By what this machine knows."""

@@ -11,6 +11,8 @@ from svc.wire.key import Key
 NANO = 1e9
 """Nano-USD in a USD."""
 MAX_RETRY = 120.0
+_DURATIONS = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
+"""Each tenth of a second of a window as clients are told it: made once, since each request needs two."""
 WORDS = {
     "requests": "The limit of {} requests a minute is reached.",
     "tokens": "The limit of {} tokens a minute is reached.",
@@ -36,22 +38,24 @@ class LimitReached(RateLimited):
 def shown(limits: Limits, requests: int, tokens: int, requests_reset: float, tokens_reset: float) -> str:
     """The headers that say what is left, and how long until all of it is there again."""
     lines = ""
-    if limits.requests:
+    most: int = limits.requests
+    if most:
         lines = (
-            f"x-ratelimit-limit-requests: {limits.requests}\r\nx-ratelimit-remaining-requests: {requests}\r\n"
+            f"x-ratelimit-limit-requests: {most}\r\nx-ratelimit-remaining-requests: {requests}\r\n"
             f"x-ratelimit-reset-requests: {_duration(requests_reset)}\r\n"
         )
-    if limits.tokens:
+    most = limits.tokens
+    if most:
         lines += (
-            f"x-ratelimit-limit-tokens: {limits.tokens}\r\nx-ratelimit-remaining-tokens: {tokens}\r\n"
+            f"x-ratelimit-limit-tokens: {most}\r\nx-ratelimit-remaining-tokens: {tokens}\r\n"
             f"x-ratelimit-reset-tokens: {_duration(tokens_reset)}\r\n"
         )
     return lines
 
 
 def _duration(seconds: float) -> str:
-    """`1m0.3s`, `45.1s`, `0.0s`."""
-    return f"{seconds:.1f}s" if seconds < 59.95 else f"1m{max(0.0, seconds - 60):.1f}s"
+    """`1m0.3s`, `45.1s`, `0.0s`; a window is 61 seconds."""
+    return _DURATIONS[max(0, min(int(seconds * 10 + 0.5), len(_DURATIONS) - 1))]
 
 
 def refusal(key: Key, limits: Limits, denied: Denied) -> LimitReached:

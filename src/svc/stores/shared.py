@@ -16,9 +16,9 @@ import mmap
 import os
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
-
-import msgspec
+from struct import Struct
 
 from svc.stores.counting import BUCKETS, KINDS, Denied, Limits
 
@@ -32,28 +32,54 @@ _SECONDS = HEAD
 _TOKEN_SECONDS = HEAD + BUCKETS
 _PAIRS = HEAD + 2 * BUCKETS
 _EMPTY = array("q", bytes(8 * 2 * BUCKETS))
+_head = Struct(f"{HEAD}q").unpack_from
+"""All words of a head at once: each one by itself costs a third of this."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Taken:
     """A reservation, to be settled once; what was left after it, of requests and tokens."""
 
-    slot: int
-    hash: int
-    second: int
-    tokens: int
-    nanos: int
-    requests_left: int
-    tokens_left: int
-    reset: float
-    """Seconds until this request has left the window."""
+    __slots__ = ("hash", "nanos", "requests_left", "reset", "second", "slot", "tokens", "tokens_left")
+
+    def __init__(
+        self,
+        slot: int,
+        hash: int,
+        second: int,
+        tokens: int,
+        nanos: int,
+        requests_left: int,
+        tokens_left: int,
+        reset: float,
+    ) -> None:
+        self.slot = slot
+        self.hash = hash
+        self.second = second
+        self.tokens = tokens
+        self.nanos = nanos
+        self.requests_left = requests_left
+        self.tokens_left = tokens_left
+        self.reset = reset
+        """Seconds until this request has left the window."""
 
 
 class SharedCounters:
-    """`path` None: for this process alone. `worker` is this process's own pair, of `workers` at most."""
+    """`path` None: for this process alone. `worker` is this process's own pair, of `workers` at most.
 
-    def __init__(self, path: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
+    `clock` gives seconds, the same in all processes of a machine.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._size = _PAIRS + 2 * workers
-        self._workers = workers
+        self._pairs = Struct(f"{2 * workers}q").unpack_from
         self._pair = _PAIRS + 2 * worker
         self._known: dict[str, tuple[int, int]] = {}
         self._file = -1
@@ -66,7 +92,7 @@ class SharedCounters:
             self._map = mmap.mmap(self._file, length)
         self._words = memoryview(self._map).cast("q")
         if path is not None:
-            self._clear_pairs()
+            self._mend()
 
     def close(self) -> None:
         self._words.release()
@@ -109,25 +135,31 @@ class SharedCounters:
     def take(self, limits: Limits, tokens: int, nanos: int, *, forced: bool = False) -> Taken | Denied:
         """Reserves one request, tokens and money; all or nothing. `forced` counts it whatever the limits are."""
         slot, mark = self._slot(limits.key_id)
-        now = time.monotonic()
+        now = self._clock()
         words, base, second = self._words, slot * self._size, int(now)
         self._lock(slot)
         try:
-            self._claim(base, mark)
-            second = self._advance(base, second)
-            requests, used = words[base + _REQUESTS], words[base + _TOKENS]
+            head: tuple[int, ...] = _head(self._map, 8 * base)
+            if head[_HASH] != mark or head[_NEWEST] < second:
+                self._claim(base, mark)
+                self._advance(base, second)
+                head = _head(self._map, 8 * base)
+            second, requests, used = head[_NEWEST], head[_REQUESTS], head[_TOKENS]
             left = max(0, limits.requests - requests), max(0, limits.tokens - used)
-            refused = None if forced else self._refusal(base, second, limits, tokens, nanos)
+            refused = None if forced else self._refusal(base, head, limits, tokens, nanos)
             if refused is not None:
-                resets = (self._reset(base, row, second, now) for row in (_SECONDS, _TOKEN_SECONDS))
-                return Denied(*refused, *left, *resets)
+                resets = [self._reset(base, row, second, now) for row in (_SECONDS, _TOKEN_SECONDS)]
+                return Denied(refused[0], refused[1], left[0], left[1], resets[0], resets[1])
+            at = base + _SECONDS + second % BUCKETS
+            words[at] += 1
             words[base + _REQUESTS] = requests + 1
-            words[base + _SECONDS + second % BUCKETS] += 1
             if tokens:
+                words[at + BUCKETS] += tokens
                 words[base + _TOKENS] = used + tokens
-                words[base + _TOKEN_SECONDS + second % BUCKETS] += tokens
-            words[base + self._pair] += 1
-            words[base + self._pair + 1] += nanos
+            pair = base + self._pair
+            words[pair] += 1
+            if nanos:
+                words[pair + 1] += nanos
         finally:
             self._unlock(slot)
         reset = second + BUCKETS - now
@@ -140,32 +172,37 @@ class SharedCounters:
         try:
             if words[base + _HASH] != taken.hash:  # the slot went to another key
                 return
-            second = self._advance(base, int(time.monotonic()))
             difference = tokens - taken.tokens
-            if difference and second - taken.second < BUCKETS:
-                words[base + _TOKENS] += difference
+            if difference and 0 <= words[base + _NEWEST] - taken.second < BUCKETS:
                 words[base + _TOKEN_SECONDS + taken.second % BUCKETS] += difference
-            words[base + self._pair] = max(0, words[base + self._pair] - 1)
-            words[base + self._pair + 1] = max(0, words[base + self._pair + 1] - taken.nanos)
-            words[base + _SPENT] += nanos
+                words[base + _TOKENS] += difference
+            pair = base + self._pair
+            words[pair] = max(0, words[pair] - 1)
+            if taken.nanos:
+                words[pair + 1] = max(0, words[pair + 1] - taken.nanos)
+            if nanos:
+                words[base + _SPENT] += nanos
         finally:
             self._unlock(taken.slot)
 
     # inside a slot
 
-    def _refusal(self, base: int, second: int, limits: Limits, tokens: int, nanos: int) -> tuple[str, float] | None:
-        words = self._words
-        if limits.requests and words[base + _REQUESTS] >= limits.requests:
-            return "requests", self._until(base, _SECONDS, second, words[base + _REQUESTS] - limits.requests + 1)
-        if limits.tokens and words[base + _TOKENS] + tokens > limits.tokens:
-            excess = words[base + _TOKENS] + tokens - limits.tokens
-            return "tokens", self._until(base, _TOKEN_SECONDS, second, excess)
-        if limits.concurrency and self._total(base, 0) >= limits.concurrency:
-            return "concurrency", 1.0
-        if limits.budget:
-            self._roll(base, limits)
-            if words[base + _SPENT] + self._total(base, 1) + max(1, nanos) > limits.budget:
-                return "budget", 120.0
+    def _refusal(
+        self, base: int, head: tuple[int, ...], limits: Limits, tokens: int, nanos: int
+    ) -> tuple[str, float] | None:
+        second, requests, used = head[_NEWEST], head[_REQUESTS], head[_TOKENS]
+        if limits.requests and requests >= limits.requests:
+            return "requests", self._until(base, _SECONDS, second, requests - limits.requests + 1)
+        if limits.tokens and used + tokens > limits.tokens:
+            return "tokens", self._until(base, _TOKEN_SECONDS, second, used + tokens - limits.tokens)
+        if limits.concurrency or limits.budget:
+            running, reserved = self._running(base)
+            if limits.concurrency and running >= limits.concurrency:
+                return "concurrency", 1.0
+            if limits.budget:
+                self._roll(base, limits)
+                if self._words[base + _SPENT] + reserved + max(1, nanos) > limits.budget:
+                    return "budget", 120.0
         return None
 
     def _until(self, base: int, row: int, second: int, wanted: int) -> float:
@@ -184,10 +221,14 @@ class SharedCounters:
                 return second - age + BUCKETS - now
         return 0.0
 
-    def _total(self, base: int, which: int) -> int:
-        """Of all workers: what runs (0), what is reserved (1)."""
-        start = base + _PAIRS + which
-        return sum(self._words[start : start + 2 * self._workers - which : 2])
+    def _running(self, base: int) -> tuple[int, int]:
+        """Of all workers: what runs, and the nano-USD that are reserved for it."""
+        pairs: tuple[int, ...] = self._pairs(self._map, 8 * (base + _PAIRS))
+        count = nanos = 0
+        for at in range(0, len(pairs), 2):
+            count += pairs[at]
+            nanos += pairs[at + 1]
+        return count, nanos
 
     def _roll(self, base: int, limits: Limits) -> bool:
         """Begins a new period when it is time; true while nobody has said what was spent in it."""
@@ -198,13 +239,12 @@ class SharedCounters:
             words[base + _START], words[base + _SPENT] = limits.start, 0
         return False
 
-    def _advance(self, base: int, second: int) -> int:
-        """Drops the seconds that have left the window; the newest second."""
+    def _advance(self, base: int, second: int) -> None:
+        """Drops the seconds that have left the window."""
         words = self._words
         newest = words[base + _NEWEST]
-        words[base + _USED] = max(second, words[base + _USED])
         if second <= newest:
-            return newest
+            return
         if second - newest >= BUCKETS:
             words[base + _SECONDS : base + _PAIRS] = memoryview(_EMPTY)
             words[base + _REQUESTS] = words[base + _TOKENS] = 0
@@ -215,8 +255,7 @@ class SharedCounters:
                     words[base + _REQUESTS] -= words[at]
                     words[base + _TOKENS] -= words[at + BUCKETS]
                     words[at] = words[at + BUCKETS] = 0
-        words[base + _NEWEST] = second
-        return second
+        words[base + _NEWEST] = words[base + _USED] = second
 
     # slots
 
@@ -248,7 +287,7 @@ class SharedCounters:
             self._lock(oldest)
             base = oldest * self._size
             self._claim(base, mark)
-            words[base + _USED] = int(time.monotonic())
+            words[base + _USED] = int(self._clock())
             self._unlock(oldest)
             return oldest
         finally:
@@ -260,13 +299,16 @@ class SharedCounters:
             self._words[base : base + self._size] = memoryview(array("q", bytes(8 * self._size)))
             self._words[base + _HASH], self._words[base + _START] = mark, UNKNOWN
 
-    def _clear_pairs(self) -> None:
-        """What the worker before this one had running."""
+    def _mend(self) -> None:
+        """Clears what the worker before this one had running; it may have died in the middle of a change."""
+        words = self._words
         for slot in range(SLOTS):
             base = slot * self._size
-            if self._words[base + _HASH]:
+            if words[base + _HASH]:
                 self._lock(slot)
-                self._words[base + self._pair] = self._words[base + self._pair + 1] = 0
+                words[base + self._pair] = words[base + self._pair + 1] = 0
+                words[base + _REQUESTS] = sum(words[base + _SECONDS : base + _TOKEN_SECONDS])
+                words[base + _TOKENS] = sum(words[base + _TOKEN_SECONDS : base + _PAIRS])
                 self._unlock(slot)
 
     def _lock(self, slot: int) -> None:

@@ -13,7 +13,9 @@ Scope = Literal["chat", "speech", "registry:read", "registry:write", "admin", "m
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 CONFIGURED_SCOPES = frozenset({"chat", "speech", "registry:read", "metrics"})
-"""What a key of `SVC_API_KEYS` may do."""
+"""What a key of `SVC_API_KEYS` may do, at the gateway and at the registry."""
+PUBLISHER_SCOPES = frozenset({"registry:read", "registry:write"})
+"""What a key of `SVC_REGISTRY_KEYS` may do, at the registry."""
 
 
 class Key(msgspec.Struct, frozen=True, eq=False):

@@ -20,7 +20,7 @@ def place(tmp_path_factory):
     from .conftest import Machine
 
     folder = tmp_path_factory.mktemp("http")
-    one = Machine(folder / "home", SVC_REGISTRY_KEYS="k1")
+    one = Machine(folder / "home", SVC_REGISTRY_KEYS="k1", SVC_API_KEYS="chatter")
     one.home.mkdir()
     big = make_bundle(folder / "big.xyb", "big", data=random.Random(2).randbytes(9 << 20))
     small = make_bundle(folder / "small.xyb", "small")
@@ -289,3 +289,11 @@ def test_what_another_tool_adds_is_served_and_what_lies_outside_is_not(place, tm
 
 def _listed(server: Server, name: str) -> bool:
     return f"{name}/1/any" in json.loads(ask(server, "GET", "/index")[1])
+
+
+def test_a_key_of_the_gateway_reads_and_does_not_write(place):
+    server, data, _ = place
+    for method, path in (("PUT", "/bundles/new/1.0/any/new.xyb"), ("POST", "/bundles/small/1.0/any/yank")):
+        answer, body = ask(server, method, path, data["small"], authorization="Bearer chatter")
+        assert (answer.status, b"registry:write" in body) == (403, True)
+    assert ask(server, "GET", "/bundles/small/1.0/any/small.xyb", authorization="Bearer chatter")[1] == data["small"]

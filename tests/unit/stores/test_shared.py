@@ -16,7 +16,7 @@ from svc.stores.shared import SharedCounters, Taken
 
 
 class Clock:
-    """`time.monotonic` as the test sets it."""
+    """As the test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -26,15 +26,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(shared, "time", found)
-    return found
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def counters() -> Iterator[SharedCounters]:
-    found = SharedCounters()
+def counters(clock: Clock) -> Iterator[SharedCounters]:
+    found = SharedCounters(clock=clock.monotonic)
     yield found
     found.close()
 
