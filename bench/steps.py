@@ -200,7 +200,9 @@ def recorded(plane: Plane, upstream: Upstream, client: FrontDoor) -> None:
     ask()
     (running,) = plane.exchanges
     usage = openai.dialect.pass_answer(ANSWER).usage
-    show("  of which is recorded: entry, price, journal, metrics", cost(lambda: running._record("ok", 200, usage), 5000))
+    show(
+        "  of which is recorded: entry, price, journal, metrics", cost(lambda: running._record("ok", 200, usage), 5000)
+    )
     answer()
 
 

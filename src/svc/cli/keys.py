@@ -14,8 +14,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import heapq
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +30,9 @@ from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.wire.key import SCOPES
 
+SHOWN = 100
+"""Keys in a table, unless more are asked for."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """create, ls, show, change, rotate, revoke."""
@@ -35,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = verbs.add_parser("create", help="make a key and print it, once", allow_abbrev=False)
     create.add_argument("--name", required=True, help="whose key it is")
     _add_fields(create, lambda kind: kind, "")
-    listing = verbs.add_parser("ls", help="every key, revoked ones too", allow_abbrev=False)
+    listing = verbs.add_parser("ls", help="the newest keys, revoked ones too", allow_abbrev=False)
+    most = listing.add_mutually_exclusive_group()
+    most.add_argument("--limit", type=_count, metavar="N", help=f"so many at most (default: {SHOWN}, with --json all)")
+    most.add_argument("--all", action="store_true", help="every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
     change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
     change.add_argument("--name", help="whose key it is")
@@ -142,14 +150,37 @@ def _words(value: Any) -> str:
 
 
 def _ls(desk: Desk, args: argparse.Namespace) -> int:
-    keys = sorted(desk.every(), key=lambda key: key.created, reverse=True)
+    keys, count = _newest(desk, None if args.all else args.limit or (None if args.json else SHOWN))
     if args.json:
         base.print_json(msgspec.to_builtins(keys))
-        return 0
+    else:
+        _print_keys(keys)
+    if count > len(keys):
+        print(f"svc keys: {count - len(keys)} older ones are not shown; see --limit and --all", file=sys.stderr)
+    return 0
+
+
+def _newest(desk: Desk, limit: int | None) -> tuple[list[ShownKey], int]:
+    """So many keys, the newest first, and how many there are; no more are held in memory."""
+    count = 0
+
+    def counted() -> Iterator[ShownKey]:
+        nonlocal count
+        for key in desk.every():
+            count += 1
+            yield key
+
+    def age(key: ShownKey) -> tuple[str, str]:
+        return key.created, key.id
+
+    keys = sorted(counted(), key=age, reverse=True) if limit is None else heapq.nlargest(limit, counted(), key=age)
+    return keys, count
+
+
+def _print_keys(keys: list[ShownKey]) -> None:
     table = [("ID", "NAME", "KEY", "SPENT USD", "LIMITS", "STATE")]
     table += [(key.id, key.name, f"{key.prefix}…", f"{key.spent_usd:.4f}", _limits(key), _state(key)) for key in keys]
     base.print_table(table)
-    return 0
 
 
 def _limits(key: ShownKey) -> str:
@@ -173,6 +204,12 @@ def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
     convert.__name__ = getattr(kind, "__name__", "value")  # argparse names it in its message
     return convert
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:12]) <= 10**9:
+        raise argparse.ArgumentTypeError("expected a number from 1 on")
+    return int(text)
 
 
 def _names(text: str) -> tuple[str, ...]:

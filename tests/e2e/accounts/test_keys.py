@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from svc.stores.base import StoredKey
+from svc.stores.opening import open_database
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 
@@ -148,6 +151,28 @@ def test_the_state_folder_is_closed_to_others(tmp_path: Path) -> None:
     (home / "svc.db").chmod(0o644)
     assert run("keys", "ls", home=tmp_path).returncode == 0
     assert (home.stat().st_mode & 0o777, (home / "svc.db").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_the_list_ends_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "svc"
+    folder.mkdir(mode=0o700)
+    with contextlib.closing(open_database(f"sqlite:///{folder / 'svc.db'}")) as database:
+        database.migrate()
+        for number in range(105):
+            database.put_key(
+                StoredKey(id=f"key_{number:03d}", name="n", prefix="p", digest=f"{number:064x}", created=number)
+            )
+    for options, rows, rest in (([], 100, "5 older"), (["--limit", "2"], 2, "103 older"), (["--all"], 105, "")):
+        done = run("keys", "ls", *options, home=tmp_path)
+        lines = done.stdout.splitlines()
+        assert (done.returncode, len(lines), rest in done.stderr) == (0, rows + 1, True)
+        assert lines[1].startswith("key_104 ")
+    assert len(json.loads(run("keys", "ls", "--json", home=tmp_path).stdout)) == 105
+    assert [row["id"] for row in json.loads(run("keys", "ls", "--json", "--limit", "1", home=tmp_path).stdout)] == [
+        "key_104"
+    ]
+    for wrong in (["--limit", "0"], ["--limit", "-1"], ["--limit", "x"], ["--limit", "1", "--all"]):
+        assert run("keys", "ls", *wrong, home=tmp_path).returncode == 2
 
 
 def test_an_unknown_id(tmp_path: Path) -> None:
