@@ -24,7 +24,7 @@ from svc import settings
 from svc.cli import _running
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
-from svc.gateway.providers import key_variables, missing_keys, providers_of
+from svc.gateway.providers import Provider, key_variables, missing_keys, providers_of
 from svc.recipes import make, recipe
 from svc.settings import Settings
 from svc.stores.redis import address_of
@@ -120,6 +120,7 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
     for name, variable in missing_keys(loaded):
         says = "an account has no key, so it is left out" if name in providers else "has no key, so it is not offered"
         yield Finding(f"provider {name}", "off", says, f"set {variable}")
+    yield from _shadowed(providers)
     for name, provider in providers.items():
         address = provider.address
         port = address.port or (443 if address.scheme == "https" else 80)
@@ -131,6 +132,17 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
             yield Finding(
                 f"provider {name}", "bad", f"{models}, not reachable: {reached}", "check its base_url, and the network"
             )
+
+
+def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
+    """Models that another provider has under the same name, which wins it."""
+    owners: dict[str, str] = {}
+    for name, provider in providers.items():
+        for model in provider.models:
+            owner = owners.setdefault(model.id, name)
+            if owner != name:
+                says = f"its {model.id} is not used: {owner} has one of that name"
+                yield Finding(f"provider {name}", "off", says, "give it an id of its own, and its name as upstream_id")
 
 
 def _reach(host: str, port: int) -> str | None:

@@ -63,6 +63,17 @@ def test_what_has_no_key_is_named(
     assert "set VENDOR_KEY" not in said
 
 
+def test_a_model_that_another_provider_has_is_named(
+    capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "k")
+    monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{closed_port()}/v1")
+    entry = f'name = "mine"\nbase_url = "http://127.0.0.1:{closed_port()}/v1"\nmodels = [{{ id = "gpt-4o" }}]\n'
+    (home / "svc.toml").write_text(f"[[providers]]\n{entry}")
+    main(["doctor"])
+    assert "its gpt-4o is not used: openai has one of that name" in capsys.readouterr().out
+
+
 def test_a_broken_file_is_named(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     (home / "svc.toml").write_text("[gateway]\nprot = 1")
     assert main(["doctor"]) == 1
