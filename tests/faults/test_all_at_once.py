@@ -1,0 +1,147 @@
+"""Everything on (hedges, retries, fallbacks, accounts, resuming, the cache) before upstreams that fail as they like.
+
+Whatever happens: an answer is whole, or an honest beginning of it, and each request is one line of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import HI, Gateway
+from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.http_client import request_bytes
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import FakeProvider, Recorded
+from tests.fakes.script import Script, answer, body, end, head, pause, reset, sse, stall
+from tests.faults.test_matrix import gauge
+
+TEXT = " ".join(f"word{number}" for number in range(12))
+REQUESTS, AT_ONCE = 300, 24
+CONFIG = """
+[gateway]
+first_byte_timeout = 1
+idle_timeout = 1
+total_timeout = 5
+[routing]
+retries = 1
+hedge_after = 0.1
+resume = true
+[cache]
+enabled = true
+[routing.fallbacks]
+ma = ["mb", "mc"]
+mb = ["mc", "ma"]
+[[providers]]
+name = "a"
+base_url = "{a}/v1"
+api_key_env = "FAULTY_KEY"
+models = [{{ id = "ma" }}]
+accounts = [{{ api_key_env = "FAULTY_KEY", weight = 2 }}]
+[[providers]]
+name = "b"
+dialect = "anthropic"
+base_url = "{b}"
+api_key_env = "FAULTY_KEY"
+models = [{{ id = "mb" }}]
+[[providers]]
+name = "c"
+base_url = "{c}/v1"
+api_key_env = "FAULTY_KEY"
+models = [{{ id = "mc" }}]
+"""
+
+
+class Unsteady:
+    """Answers with TEXT, from where the request leaves off, and breaks one time in three."""
+
+    def __init__(self, wire: OpenAIWire | AnthropicWire, seed: int) -> None:
+        self._wire = wire
+        self._anthropic = isinstance(wire, AnthropicWire)
+        self._random = random.Random(seed)
+
+    def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
+        return self._wire.refusal(seen, key)
+
+    def usual(self, seen: Recorded) -> Script:
+        asked, chance = seen.json, self._random
+        late = pause(chance.choice([0.0, 0.0, 0.0, 0.15]))
+        if chance.random() < 0.12:
+            status = chance.choice([429, 500, 503, 529])
+            error = anthropic_wire.error() if self._anthropic else openai_wire.error()
+            return late + chance.choice([answer(status, error), reset(), stall()])
+        breaks = chance.random() < 0.25
+        if not asked.get("stream"):
+            whole = anthropic_wire.message(TEXT) if self._anthropic else openai_wire.chat(TEXT)
+            half = head(framing="length", length=5000) + body(b'{"id": "x"') + chance.choice([reset(), stall()])
+            return late + (half if breaks else answer(200, whole))
+        rest = TEXT.removeprefix(_said(asked))
+        events = anthropic_wire.stream(rest) if self._anthropic else openai_wire.stream(rest)
+        if breaks:
+            cut = chance.randrange(len(events))
+            return late + sse(events[:cut], end=chance.choice([reset(), end(), stall(), body(b"data: {") + end()]))
+        return late + sse(events, every=chance.choice([0.0, 0.0, 0.01]))
+
+
+def _said(asked: dict[str, Any]) -> str:
+    """What another target has said before."""
+    last = asked["messages"][-1]
+    if last["role"] != "assistant":
+        return ""
+    content = last["content"]
+    return str(content if isinstance(content, str) else content[0]["text"])
+
+
+def ask(gateway: Gateway, number: int) -> str:
+    """What became of one request; asserts that it is the truth."""
+    model, stream = ("ma", "mb", "mc")[number % 3], number % 5 > 1
+    seed = number if number % 10 else 0  # some come again, for the cache
+    if number % 13 == 0:
+        asked = {"model": model, "messages": HI, "stream": stream, "seed": number}
+        with gateway.raw() as client:
+            client.send(request_bytes("POST", "/v1/chat/completions", asked, key=gateway.key))
+            client.socket.recv(1)
+        return "left"
+    got = gateway.chat(model, stream=stream, seed=seed)
+    if got.status != 200:
+        assert got.code in ("provider_error", "rate_limit_exceeded")
+        assert got.headers["x-should-retry"] == "false"
+        return "refused"
+    if not stream:
+        assert got.json["choices"][0]["message"]["content"] == TEXT
+    elif b"[DONE]" in got.body:
+        assert text_of(whole_chunks(got.body)) == TEXT
+    else:
+        chunks, error = broken_stream(got.body)
+        assert (TEXT.startswith(text_of(chunks)), error["code"]) == (True, "provider_error")
+        return "cut"
+    return "resumed" if b": resumed" in got.body else "whole"
+
+
+def test_the_truth_whatever_happens(tmp_path: Path) -> None:
+    wires = [OpenAIWire(), AnthropicWire(), OpenAIWire()]
+    a, b, c = (FakeProvider(Unsteady(wire, seed)) for seed, wire in enumerate(wires))
+    with a, b, c:
+        config = CONFIG.format(a=a.address, b=b.address, c=c.address)
+        gateway = Gateway(tmp_path, env={"FAULTY_KEY": "sk-fake"}, config=config).start()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            seen = Counter(pool.map(lambda number: ask(gateway, number), range(REQUESTS)))
+        assert seen["whole"] > REQUESTS / 2
+        assert min(seen[each] for each in ("left", "refused", "cut", "resumed")) > 0, seen
+        for fake in (a, b, c):
+            fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
+        page = gateway.request("GET", "/metrics").body.decode()
+        assert gateway.stop() == 0, gateway.log
+        assert not [text for fake in (a, b, c) for text in fake.complaints]
+    assert gauge(page, "svc_open_requests") == gauge(page, "svc_open_streams") == 0
+    lines = [json.loads(line) for line in gateway.log.splitlines() if '"/v1/chat/completions"' in line]
+    assert len({line["request_id"] for line in lines}) == len(lines) == REQUESTS
+    assert sum(line["attempts"] for line in lines) >= sum(len(fake.requests) for fake in (a, b, c))
+    assert "internal_error" not in gateway.log
+    assert "Traceback" not in gateway.log
