@@ -7,7 +7,7 @@
         seen.json["model"], seen.headers["authorization"], seen.wait_left(1.0)
 
 Requests take the scripts in the order in which they were given; without one they get the dialect's usual answer.
-A request that the real provider would refuse is refused, and noted in `complaints`. It speaks no TLS.
+A request that the real provider would refuse is refused, and noted in `complaints`. It speaks TLS when given a context.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -71,11 +72,12 @@ class Recorded:
 
 
 class FakeProvider:
-    """One provider. `address` is `http://127.0.0.1:PORT`."""
+    """One provider. `address` is `http://127.0.0.1:PORT`, or with TLS `https://localhost:PORT`."""
 
-    def __init__(self, wire: Wire, *, key: str = "sk-fake") -> None:
+    def __init__(self, wire: Wire, *, key: str = "sk-fake", tls: ssl.SSLContext | None = None) -> None:
         self.wire = wire
         self.key = key
+        self.tls = tls
         self.requests: list[Recorded] = []
         self.complaints: list[str] = []
         self.connections: set[Connection] = set()
@@ -88,7 +90,7 @@ class FakeProvider:
         self._thread = threading.Thread(target=self._run, name="fake provider", daemon=True)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
+        self.address = f"https://localhost:{self.port}" if tls else f"http://127.0.0.1:{self.port}"
         self._stop = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -134,7 +136,7 @@ class FakeProvider:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(lambda: Connection(self), sock=self._listener)
+        server = await self._loop.create_server(lambda: Connection(self), sock=self._listener, ssl=self.tls)
         await self._stop.wait()
         server.close()
         for connection in list(self.connections):
@@ -180,7 +182,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=16 * 1024 if self.fake.tls else 0)
         self.fake.accepted += 1
         self.number = self.fake.accepted
         self._seen = Recorded(self.number)

@@ -18,6 +18,8 @@ from svc.gateway.providers import Origin
 
 log = logging.getLogger("svc.gateway")
 
+TLS_AHEAD = 16 * 1024
+"""Bytes that are read ahead of who does not read; as it comes, a quarter of a megabyte."""
 MAX_HEAD = 64 * 1024
 """Bytes of an answer's head."""
 
@@ -189,6 +191,8 @@ class Connection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        if self.origin.tls:
+            transport.set_read_buffer_limits(high=TLS_AHEAD)  # type: ignore[attr-defined]
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._pool.opened(self)
