@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from svc.stores import redis_counters
 from svc.stores.base import StoreDown
-from svc.stores.counting import BUCKETS, Denied, Limits
+from svc.stores.counting import BUCKETS, Denied, Limits, Use
 from svc.stores.redis import Redis
 from svc.stores.redis_counters import FROM_NOTHING, Held, RedisCounters, Unsaid
 from svc.stores.shared import SharedCounters, Taken
@@ -33,6 +33,8 @@ class Party(Protocol):
     async def take(self, limits: Limits, tokens: int = 0, nanos: int = 0, spent: int | None = None) -> Got: ...
 
     async def settle(self, taken: Any, tokens: int = 0, nanos: int = 0) -> None: ...
+
+    async def use(self, limits: Limits) -> Use: ...
 
 
 class Parties(Protocol):
@@ -62,6 +64,9 @@ class Local:
 
     async def settle(self, taken: Taken, tokens: int = 0, nanos: int = 0) -> None:
         self.counters.settle(taken, tokens, nanos)
+
+    async def use(self, limits: Limits) -> Use:
+        return self.counters.use(limits)
 
 
 class LocalParties:
@@ -109,6 +114,9 @@ class Remote:
         older = taken.second - self.waited + self.began[id(taken)]
         self.counters.settle(msgspec.structs.replace(taken, second=older), tokens, nanos)
         await self.redis.ask("PING")  # answers come in their order
+
+    async def use(self, limits: Limits) -> Use:
+        return await self.counters.use(limits)
 
 
 class RemoteParties:
@@ -262,6 +270,19 @@ async def test_a_budget(parties: Parties) -> None:
     tomorrow = Limits(key_id="k", budget=1000, period="day", start=2 * 86400)
     assert isinstance(await parties.two.take(tomorrow, 0, 500), Taken | Held)
     assert await parties.one.take(Limits(key_id="k", budget=1000, period="month"), 0, 1) == Unsaid()
+
+
+async def test_what_is_used_now(parties: Parties) -> None:
+    limits = Limits(key_id="k", tokens=100, budget=1000, period="day", start=86400)
+    assert await parties.two.use(limits) == Use()
+    first = await parties.one.take(limits, 60, 500, spent=400)
+    assert await parties.two.use(limits) == Use(1, 60, 1, 400, 500)
+    await parties.one.settle(first, 10, 100)
+    assert await parties.two.use(limits) == Use(1, 10, 0, 500, 0)
+    assert await parties.two.use(Limits(key_id="k", period="day", start=2 * 86400)) == Use(1, 10, 0, 0, 0)
+    assert await parties.two.use(Limits(key_id="k", period="month")) == Use(1, 10, 0, None, 0)
+    await parties.wait(61)
+    assert await parties.one.use(limits) == Use(0, 0, 0, 500, 0)
 
 
 async def test_a_budget_without_an_end(parties: Parties) -> None:

@@ -22,6 +22,7 @@ from svc.client.session import Session, Times
 from svc.client.wires import BlockingNet, run
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
 from svc.gateway.intake import take_left_behind
+from svc.gateway.live import KeyUse
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.keys.spending import query
@@ -45,6 +46,9 @@ class Desk(Protocol):
     def rotate(self, id: str, wanted: Rotation) -> MadeKey: ...
 
     def revoke(self, id: str) -> ShownKey: ...
+
+    def uses(self, id: str | None) -> Iterator[KeyUse]:
+        """What keys, or one, use of their limits now; UsageError here, since only a running gateway knows."""
 
     def usage(self, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         """`asked`: `by`, `since` and so on, as the API takes them."""
@@ -123,6 +127,9 @@ class Near:
     def revoke(self, id: str) -> ShownKey:
         return issuing.revoke(self._database, id)
 
+    def uses(self, id: str | None) -> Iterator[KeyUse]:
+        raise UsageError("Only a running gateway knows that: name it with --gateway http://127.0.0.1:3000.")
+
     def usage(self, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         question = query(asked)
         take_left_behind(base.home() / "journal", self._database)
@@ -131,6 +138,11 @@ class Near:
 
 class _Page(msgspec.Struct):
     data: list[ShownKey]
+    has_more: bool
+
+
+class _Uses(msgspec.Struct):
+    data: list[KeyUse]
     has_more: bool
 
 
@@ -166,6 +178,14 @@ class Far:
 
     def revoke(self, id: str) -> ShownKey:
         return self._ask(ShownKey, "POST", f"/admin/keys/{_part(id)}/revoke")
+
+    def uses(self, id: str | None) -> Iterator[KeyUse]:
+        more, asked = True, {"limit": str(issuing.MAX_PAGE)} if id is None else {"key": id}
+        while more:
+            page = self._ask(_Uses, "GET", f"/admin/limits?{urlencode(asked)}")
+            yield from page.data
+            more = page.has_more and bool(page.data)
+            asked |= {"after": page.data[-1].id} if page.data else {}
 
     def usage(self, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         return self._ask(_Usage, "GET", f"/admin/usage?{urlencode(asked)}").data

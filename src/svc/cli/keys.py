@@ -9,6 +9,7 @@ Examples:
   svc keys change key_0123456789abcdef --rpm 1200 --budget-usd none
   svc keys rotate key_0123456789abcdef --grace 3600
   svc keys revoke key_0123456789abcdef
+  svc keys limits --gateway https://gateway.example
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHOWN = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """create, ls, show, change, rotate, revoke."""
+    """create, ls, show, limits, change, rotate, revoke."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = verbs.add_parser("create", help="make a key and print it, once", allow_abbrev=False)
     create.add_argument("--name", required=True, help="whose key it is")
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     most.add_argument("--limit", type=_count, metavar="N", help=f"so many at most (default: {SHOWN}, with --json all)")
     most.add_argument("--all", action="store_true", help="every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
+    limits = verbs.add_parser("limits", help="what keys use of their limits now", allow_abbrev=False)
+    limits.add_argument("id", metavar="ID", nargs="?", help="of this key alone")
     change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
     change.add_argument("--name", help="whose key it is")
     _add_fields(change, _or_none, "; the word none takes it away")
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke = verbs.add_parser("revoke", help="end a key for good", allow_abbrev=False)
     for verb in (show, change, rotate, revoke):
         verb.add_argument("id", metavar="ID")
-    for verb in (create, listing, show, change, rotate, revoke):
+    for verb in (create, listing, show, limits, change, rotate, revoke):
         verb.add_argument("--json", action="store_true", help="for programs")
         _desk.add_gateway(verb)
 
@@ -86,7 +89,15 @@ def _add_fields(
 
 def run(args: argparse.Namespace) -> int:
     """Runs the action."""
-    actions = {"create": _create, "ls": _ls, "show": _show, "change": _change, "rotate": _rotate, "revoke": _revoke}
+    actions = {
+        "create": _create,
+        "ls": _ls,
+        "show": _show,
+        "limits": _uses,
+        "change": _change,
+        "rotate": _rotate,
+        "revoke": _revoke,
+    }
     with _desk.opened(args) as desk:
         return actions[args.action](desk, args)
 
@@ -188,6 +199,21 @@ def _limits(key: ShownKey) -> str:
     if key.budget_usd is not None:
         found.append(f"${key.budget_usd:g} {key.budget_period}")
     return ", ".join(found) or "none"
+
+
+def _uses(desk: Desk, args: argparse.Namespace) -> int:
+    found = list(desk.uses(args.id))
+    if args.json:
+        base.print_json(msgspec.to_builtins(found))
+        return 0
+    table: list[tuple[str, ...]] = [("ID", "NAME", "REQUESTS", "TOKENS", "RUNNING", "SPENT USD")]
+    for use in found:
+        counts = ((use.requests, use.rpm), (use.tokens, use.tpm), (use.running, use.concurrency))
+        cells = [f"{count} of {most}" if most else "-" for count, most in counts]
+        budget = "" if use.budget_usd is None else f" of {use.budget_usd:g} ({use.budget_period})"
+        table.append((use.id, use.name, *cells, f"{use.spent_usd:.4f}{budget}"))
+    base.print_table(table)
+    return 0
 
 
 def _state(key: ShownKey) -> str:

@@ -16,11 +16,13 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, TooLarge
 from svc.gateway.healing.breaker import State, worst
+from svc.gateway.live import KeyUse, uses
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, Provider
 from svc.gateway.routes import authenticated
 from svc.gateway.watch import Watch
 from svc.keys import issuing
+from svc.keys.issuing import ShownKey
 from svc.keys.spending import query
 from svc.stores.aside import Aside
 
@@ -37,11 +39,15 @@ class DefaultLimits(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds, and how often each limit was reached since the gateway started, over all its workers."""
+    """What holds, how often each limit was reached since the gateway started, and what keys use of theirs now."""
 
     object: str = "limits"
     defaults: DefaultLimits
     reached: dict[str, int]
+    """Over all workers of this machine."""
+    data: list[KeyUse]
+    """Keys in the order of ids, revoked ones too."""
+    has_more: bool
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,12 +103,17 @@ class Admin:
     # keys
 
     async def _keys(self, request: Request) -> Response:
+        found, has_more = await self._page(request)
+        return _answer({"object": "list", "data": found, "has_more": has_more})
+
+    async def _page(self, request: Request) -> tuple[list[ShownKey], bool]:
+        """Those that are asked for with `after` and `limit`, and whether there are more. Raises InvalidRequest."""
         limit = request.query_params.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit[:9]) <= issuing.MAX_PAGE:
             raise InvalidRequest(f"limit is a number from 1 to {issuing.MAX_PAGE}.", param="limit")
         after, most = request.query_params.get("after", ""), int(limit)
         found = await self._desk.ask(lambda database: issuing.page(database, after=after, limit=most + 1))
-        return _answer({"object": "list", "data": found[:most], "has_more": len(found) > most})
+        return found[:most], len(found) > most
 
     async def _create(self, request: Request) -> Response:
         wanted = issuing.asked(issuing.NewKey, await _body(request))
@@ -133,13 +144,25 @@ class Admin:
         return _answer({"object": "list", "data": rows})
 
     async def _limits(self, request: Request) -> Response:
+        id = request.query_params.get("key")
+        if id is None:
+            keys, has_more = await self._page(request)
+        else:
+            keys, has_more = [await self._desk.ask(lambda database: issuing.one(database, id))], False
         page = await self._watch.total()
         defaults = self._plane.settings.limits
         reached = {
             name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
             for name in self._plane.gate.reached
         }
-        return _answer(Limits(defaults=DefaultLimits(defaults.rpm or None, defaults.tpm or None), reached=reached))
+        return _answer(
+            Limits(
+                defaults=DefaultLimits(defaults.rpm or None, defaults.tpm or None),
+                reached=reached,
+                data=await uses(self._plane.gate, keys, defaults),
+                has_more=has_more,
+            )
+        )
 
     async def _providers(self, request: Request) -> Response:
         states = (await self._watch.total()).breakers

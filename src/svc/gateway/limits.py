@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 
 from svc.dialects.base import Head
 from svc.errors import SvcError
@@ -23,7 +23,7 @@ from svc.gateway.refusals import NANO, WORDS, check_alone, refusal, shown
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
 from svc.stores.base import Database, StoreDown, midnight
-from svc.stores.counting import BUCKETS, Denied, Limits
+from svc.stores.counting import BUCKETS, Denied, Limits, Use
 from svc.stores.redis_counters import FROM_NOTHING, Held, RedisCounters, Unsaid
 from svc.stores.shared import SharedCounters, Taken
 from svc.wire.chat import Usage
@@ -141,6 +141,16 @@ class Gate:
         """Of the database: monotonic time."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.reached: dict[str, int] = dict.fromkeys(WORDS, 0)
+
+    async def use(self, wanted: Iterable[Limits]) -> list[Use]:
+        """What counts against these now: over all machines, or on this one while Redis is down."""
+        wanted = list(wanted)
+        if self._shared is not None and not self._shared.down:
+            try:
+                return list(await asyncio.gather(*[self._shared.use(limits) for limits in wanted]))
+            except StoreDown:
+                log.info("the use of limits is told by this machine alone")
+        return [self._counters.use(limits) for limits in wanted]
 
     def limited(self, key: Key) -> bool:
         """Whether there is anything to count for the key."""

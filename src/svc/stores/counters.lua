@@ -10,6 +10,7 @@
 --              -> {0, limit, ms to retry, requests left, tokens left, ms to reset requests, ms to reset tokens}
 --              -> {2}  say what was spent
 --            settle PROCESS SECOND TOKENS-TAKEN NANOS-TAKEN TOKENS-USED NANOS-USED
+--            look KIND START -> {requests, tokens, running, nano-USD spent or -1 if nobody has said, nano-USD reserved}
 --            spend NANOS SEED   unless what was spent has been said anew since
 
 local BUCKETS, KEPT_SECONDS = 61, 3600
@@ -189,6 +190,19 @@ local function spend(nanos, seed)
   return {1}
 end
 
+local function look(kind, start)
+  if at.newest == 0 then
+    return {0, 0, 0, -1, 0}
+  end
+  advance()
+  if at.running > 0 then
+    bury()
+  end
+  keep()
+  local spent = at.kind ~= kind and -1 or start > at.start and 0 or at.spent
+  return {at.requests, at.tokens, at.running, spent, at.held}
+end
+
 local a = {}
 for i, value in ipairs(ARGV) do
   a[i] = tonumber(value) or value
@@ -197,5 +211,8 @@ if a[1] == 'take' then
   return take(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
 elseif a[1] == 'settle' then
   return settle(ARGV[2], a[3], a[4], a[5], a[6], a[7])
+end
+if a[1] == 'look' then
+  return look(a[2], a[3])
 end
 return spend(a[2], a[3])

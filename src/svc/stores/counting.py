@@ -25,6 +25,18 @@ class Limits(msgspec.Struct, frozen=True):
     start: int = 0
 
 
+class Use(msgspec.Struct, frozen=True):
+    """What counts against a key's limits now: of the last minute, and what runs. Money in nano-USD."""
+
+    requests: int = 0
+    tokens: int = 0
+    running: int = 0
+    spent: int | None = None
+    """In the key's period; None while nobody has said."""
+    reserved: int = 0
+    """For what runs."""
+
+
 class Denied(msgspec.Struct, frozen=True):
     """Which limit is reached (`requests`, `tokens`, `concurrency`, `budget`), and seconds until it is worth asking.
 

@@ -20,7 +20,7 @@ from importlib import resources
 import msgspec
 
 from svc.stores.base import StoreDown
-from svc.stores.counting import KINDS, Denied, Limits
+from svc.stores.counting import KINDS, Denied, Limits, Use
 from svc.stores.redis import Redis, Script
 from svc.stores.resp import Reply
 
@@ -189,6 +189,14 @@ class RedisCounters:
         if nanos and key_id in self._seeds:
             arguments = ("spend", nanos, self._seeds[key_id])
             self._redis.run(answered, self._script, (f"svc:key:{key_id}",), arguments)
+
+    async def use(self, limits: Limits) -> Use:
+        """What counts now, over all machines. Raises StoreDown."""
+        arguments = ("look", KINDS[limits.period], limits.start)
+        match await self._redis.ask_script(self._script, (f"svc:key:{limits.key_id}",), arguments):
+            case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
+                return Use(requests, tokens, running, None if spent < 0 else spent, reserved)
+        raise StoreDown("Redis answers in a way that is not understood.")
 
     def _know(self, key_id: str, seed: int) -> None:
         if len(self._seeds) >= MAX_KNOWN and key_id not in self._seeds:

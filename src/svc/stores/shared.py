@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
-from svc.stores.counting import BUCKETS, KINDS, Denied, Limits
+from svc.stores.counting import BUCKETS, KINDS, Denied, Limits, Use
 
 SLOTS = 16_384
 PROBES = 16
@@ -34,6 +34,11 @@ _PAIRS = HEAD + 2 * BUCKETS
 _EMPTY = array("q", bytes(8 * 2 * BUCKETS))
 _head = Struct(f"{HEAD}q").unpack_from
 """All words of a head at once: each one by itself costs a third of this."""
+
+
+def _mark(key_id: str) -> int:
+    """63 bits by which a slot knows its key, never 0."""
+    return int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
 
 
 class Taken:
@@ -185,6 +190,28 @@ class SharedCounters:
         finally:
             self._unlock(taken.slot)
 
+    def use(self, limits: Limits) -> Use:
+        """What counts now; a key that has not been counted takes no place for it."""
+        mark = _mark(limits.key_id)
+        slot = self._seek(mark)
+        if slot < 0:
+            return Use()
+        words, base = self._words, slot * self._size
+        self._lock(slot)
+        try:
+            if words[base + _HASH] != mark:
+                return Use()
+            self._advance(base, int(self._clock()))
+            running, reserved = self._running(base)
+            spent: int | None = words[base + _SPENT]
+            if words[base + _START] == UNKNOWN or words[base + _KIND] != KINDS[limits.period]:
+                spent = None
+            elif limits.start > words[base + _START]:  # a new period, which its first request will begin
+                spent = 0
+            return Use(words[base + _REQUESTS], words[base + _TOKENS], running, spent, reserved)
+        finally:
+            self._unlock(slot)
+
     # inside a slot
 
     def _refusal(
@@ -263,11 +290,19 @@ class SharedCounters:
         known = self._known.get(key_id)
         if known is not None and self._words[known[0] * self._size + _HASH] == known[1]:
             return known
-        mark = int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
+        mark = _mark(key_id)
         if len(self._known) > SLOTS:
             self._known.clear()
         found = self._known[key_id] = (self._find(mark), mark)
         return found
+
+    def _seek(self, mark: int) -> int:
+        """The key's slot; -1 when it has none."""
+        for probe in range(PROBES):
+            slot = (mark + probe) % SLOTS
+            if self._words[slot * self._size + _HASH] == mark:
+                return slot
+        return -1
 
     def _find(self, mark: int) -> int:
         """The key's slot, else one that is free, else the one unused for longest. `_claim` makes it the key's."""

@@ -246,6 +246,31 @@ def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: F
     assert set(limits["reached"]) == {"requests", "tokens", "concurrency", "budget"}
 
 
+def test_what_keys_use_of_their_limits_now(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    started = start_gateway(config="[gateway]\nworkers = 2\n")
+    admin = Admin(started)
+    limits = ("--rpm", "9", "--tpm", "90000", "--concurrency", "3", "--budget-usd", "1", "--budget-period", "day")
+    made = create(started, "--name", "busy", *limits)
+    assert [chat(started, made["key"]) for _ in range(3)] == [200] * 3
+    use = admin("GET", f"/v1/admin/limits?key={made['id']}").json["data"]
+    assert len(use) == 1
+    wanted = {"requests": 3, "rpm": 9, "tpm": 90000, "running": 0, "concurrency": 3, "budget_usd": 1, "revoked": False}
+    assert {name: use[0][name] for name in wanted} == wanted
+    assert 0 < use[0]["tokens"] < 300
+    assert 0 < use[0]["spent_usd"] < 0.01
+    assert use[0]["reserved_usd"] == 0
+    page = admin("GET", "/v1/admin/limits?limit=1").json
+    assert (len(page["data"]), page["has_more"]) == (1, True)
+    assert admin("GET", "/v1/admin/limits?key=nothing", at="/v1/admin/limits").status == 404
+    assert admin("GET", "/v1/admin/limits?limit=0").status == 400
+    shown = remote(started, admin.key, "keys", "limits")
+    assert "3 of 9" in shown.stdout
+    assert len(shown.stdout.splitlines()) == 3
+    assert json.loads(remote(started, admin.key, "keys", "limits", made["id"], "--json").stdout)[0]["requests"] == 3
+    near = run("keys", "limits", home=started.home)
+    assert (near.returncode, "--gateway" in near.stderr) == (2, True)
+
+
 def test_the_command_does_the_same_from_elsewhere(gateway: Gateway, admin: Admin) -> None:
     made = json.loads(remote(gateway, admin.key, "keys", "create", "--name", "far", "--rpm", "9", "--json").stdout)
     here = json.loads(run("keys", "show", made["id"], "--json", home=gateway.home).stdout)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from svc.stores import shared
-from svc.stores.counting import Denied, Limits
+from svc.stores.counting import Denied, Limits, Use
 from svc.stores.shared import SharedCounters, Taken
 
 
@@ -118,6 +118,26 @@ def test_what_a_killed_worker_had_running_is_freed_by_the_next(tmp_path: Path) -
     assert isinstance(here.take(Limits(key_id="k", requests=600), 0, 0), Denied)
     again.close()
     here.close()
+
+
+def test_a_key_that_is_looked_at_takes_no_place(counters: SharedCounters) -> None:
+    for number in range(shared.SLOTS + 1):
+        assert counters.use(Limits(key_id=f"k{number}")) == Use()
+    assert counters.needs_spent(Limits(key_id="k0", budget=1))
+
+
+def test_sums_that_a_death_in_the_middle_has_left_wrong_are_mended(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "counters"
+    limits = Limits(key_id="k", requests=10, tokens=100)
+    here = SharedCounters(path, worker=0, workers=2, clock=clock.monotonic)
+    there = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
+    there.take(limits, 40, 0)
+    there._words[there._slot("k")[0] * there._size + shared._REQUESTS] += 3
+    assert here.use(limits).requests == 4
+    again = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
+    assert here.use(limits) == Use(1, 40, 0, None, 0)
+    for each in (here, there, again):
+        each.close()
 
 
 def test_a_reservation_is_cheap(tmp_path: Path) -> None:
