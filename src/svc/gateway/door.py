@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,14 +20,12 @@ from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
 from svc.gateway import reply
 from svc.gateway.cold import Cold
-from svc.gateway.credentials import identify, trust
-from svc.gateway.exchange import Client, Exchange
+from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
+from svc.gateway.reader import Reader
 from svc.gateway.reply import SIZE_LINES, SMALL
-from svc.gateway.request import Request, is_far_ahead
+from svc.gateway.request import Request
 
-MAX_STRANGERS_BODY = 64 * 1024
-"""Bytes of a body that are kept for who has shown no key."""
 LINGER_SECONDS = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
 LAST_CALL_SECONDS = 1.0
@@ -37,60 +34,23 @@ HIGH_WATER = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
 
-class FrontDoor(Client):
+class FrontDoor(Reader):
     """One client connection: an asyncio.Protocol by its methods. `options` are uvicorn's."""
 
-    __deletable__ = ("_parser",)
-    __slots__ = (
-        "_busy",
-        "_chunked",
-        "_cold",
-        "_deadline",
-        "_exchange",
-        "_head_size",
-        "_held",
-        "_hot",
-        "_options",
-        "_parser",
-        "_paused",
-        "_plane",
-        "_queue",
-        "_request",
-        "_shutting",
-        "_state",
-        "_throttled",
-        "_unreadable",
-        "_unsent",
-        "transport",
-    )
-
-    transport: asyncio.Transport
+    __slots__ = ("_chunked", "_cold", "_exchange", "_held", "_options", "_paused", "_shutting", "_unsent")
 
     def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect], **options: Any) -> None:
-        self._plane = plane
-        self._hot = hot
+        super().__init__(plane, hot)
         self._options = options
-        self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[Request] = deque()
-        self._busy: Request | None = None
-        """The request that is being answered."""
-        self._request: Request | None = None
-        """The request that is being read."""
         self._exchange: Exchange | None = None
         self._cold: Cold | None = None
         self._held = b""
         """The head of a stream, until its first piece is there."""
         self._chunked = False
-        self._head_size = 0
         self._paused = False
         self._shutting = False
-        self._throttled = False
-        self._unreadable: tuple[SvcError, int | None] | None = None
-        """What the client is told after the running answer, when it has sent in advance what cannot be read."""
         self._unsent = 0
         """Bytes that waited for a client that does not read, when they were last looked at."""
-        self._state = "idle"
-        self._deadline = math.inf
 
     # asyncio
 
@@ -100,28 +60,6 @@ class FrontDoor(Client):
         self._plane.doors.add(self)
         self._options["server_state"].connections.add(self)
         self._wait("idle", self._plane.bounds.keep_alive)
-
-    def data_received(self, data: bytes) -> None:
-        if self._state == "lingering" or self._unreadable is not None:
-            return
-        if self._state == "idle" and self._busy is None:
-            self._wait("head", self._plane.bounds.header_timeout)
-        request = self._request
-        if request is None or not request.headed:
-            self._head_size += len(data)
-        size = request.size if request is not None else 0
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserError as error:
-            refusal = error.__context__ if isinstance(error.__context__, SvcError) else None
-            self._reject(refusal or InvalidRequest("The request is not valid HTTP."))
-            return
-        if request is not None and request is self._request and request.headed:  # trailers and extensions are no body
-            self._head_size = self._head_size + len(data) if request.size == size else 0
-        self._check_unfinished()
 
     def eof_received(self) -> None:
         """The client has gone: `connection_lost` follows."""
@@ -169,10 +107,6 @@ class FrontDoor(Client):
 
     # time
 
-    def _wait(self, state: str, seconds: float) -> None:
-        self._state = state
-        self._deadline = self._plane.now() + seconds
-
     def tick(self, now: float) -> None:
         """Looks whether the client is too slow."""
         if self._paused and (unsent := self.transport.get_write_buffer_size()) < self._unsent:
@@ -195,78 +129,12 @@ class FrontDoor(Client):
         self._plane.doors.discard(self)
         self._options["server_state"].connections.discard(self)
 
-    # llhttp
-
-    def on_message_begin(self) -> None:
-        self._request = Request()
-
-    def on_url(self, url: bytes) -> None:
-        if self._request is not None:
-            self._request.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._request is not None and not self._request.headed:  # else a trailer: never a header
-            self._request.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        request = self._request
-        if request is None:
-            return
-        bounds = self._plane.bounds
-        request.head(self._parser.get_method(), self._parser.get_http_version(), bounds.max_header)
-        self._head_size = 0
-        if request.method == b"POST":
-            request.dialect = self._hot.get(request.path)
-        if request.declared > bounds.max_body:
-            raise bounds.too_large()
-        if request.dialect is not None:
-            identify(request, self._plane.keyring, self._loaded)
-        if request.expects and self._busy is None and not self._parser.should_upgrade():
-            if request.refusal is not None:
-                raise request.refusal
-            self.transport.write(reply.CONTINUE)
+    # answering
 
     def _loaded(self, request: Request) -> None:
         """The database has been asked about the request's key."""
         if self._busy is request and request.dialect is not None and not self.transport.is_closing():
             self._answer_hot(request, request.dialect)
-
-    def on_body(self, data: bytes) -> None:
-        request = self._request
-        if request is None:
-            return
-        request.size += len(data)
-        if request.size > self._plane.bounds.max_body:
-            raise self._plane.bounds.too_large()
-        if request.size > MAX_STRANGERS_BODY and request.dialect is None and not request.known:
-            trust(request, self._plane.keyring)
-        if request.refusal is None:
-            request.body.append(data)
-
-    def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():  # `_upgrade` follows, and wants the request
-            return
-        request, self._request = self._request, None
-        if request is None:
-            return
-        request.keep_alive = self._parser.should_keep_alive()
-        self._queue.append(request)
-        if self._busy is None:
-            self._next()
-
-    def _check_unfinished(self) -> None:
-        """After each read: how much of a head, or of a body, has come."""
-        request = self._request
-        bounds = self._plane.bounds
-        if self._busy is not None and not self._throttled and is_far_ahead(self._queue, request):
-            self._throttled = True
-            self.transport.pause_reading()
-        if request is not None and request.headed and self._state != "body" and self._busy is None:
-            self._wait("body", bounds.body_timeout)
-        if self._head_size > bounds.max_header:
-            self._reject(InvalidRequest("The request's head is too large."), 431)
-
-    # answering
 
     def _next(self) -> None:
         """Takes the next request that has come whole."""
@@ -293,16 +161,6 @@ class FrontDoor(Client):
             self._answer_hot(request, request.dialect)
         else:
             self._answer_cold(request)
-
-    def _go_on(self, request: Request) -> None:
-        """Of `request` a part came while the answer before it was running."""
-        bounds = self._plane.bounds
-        self._wait(*(("body", bounds.body_timeout) if request.headed else ("head", bounds.header_timeout)))
-        if request.expects and not request.size:
-            if request.refusal is not None:
-                self._reject(request.refusal)
-            else:
-                self.transport.write(reply.CONTINUE)
 
     def _answer_hot(self, request: Request, dialect: Dialect) -> None:
         if request.waiting:

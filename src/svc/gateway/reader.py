@@ -1,0 +1,250 @@
+"""What a client sends, read into requests: HTTP/1.1, parsed by llhttp (httptools), with limits.
+
+    head ── all headers ──> body ── complete ──> came: to the door, which answers
+                              └── long, of a known key ──> its rest goes straight to where it is to lie
+
+What becomes of requests, and of a connection that cannot be read any further, is the door's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from io import BytesIO
+
+import httptools
+
+from svc.dialects.base import Dialect
+from svc.errors import InvalidRequest, SvcError
+from svc.gateway import reply
+from svc.gateway.credentials import identify, trust
+from svc.gateway.exchange import Client
+from svc.gateway.plane import Plane
+from svc.gateway.request import Request, is_far_ahead
+
+MAX_STRANGERS_BODY = 64 * 1024
+"""Bytes of a body that are kept for who has shown no key."""
+LONG_BODY = 64 * 1024
+"""Bytes yet to come of a body that are read without the parser: their number is known, and no copy is needed."""
+
+
+class Reader(Client):
+    """The side of a client connection that reads: an asyncio.BufferedProtocol by its methods."""
+
+    __deletable__ = ("_parser",)
+    __slots__ = (
+        "_busy",
+        "_deadline",
+        "_head_size",
+        "_hot",
+        "_long",
+        "_parser",
+        "_plane",
+        "_queue",
+        "_request",
+        "_room",
+        "_state",
+        "_throttled",
+        "_unreadable",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect]) -> None:
+        self._plane = plane
+        self._hot = hot
+        self._parser = httptools.HttpRequestParser(self)
+        self._queue: deque[Request] = deque()
+        self._busy: Request | None = None
+        """The request that is being answered."""
+        self._request: Request | None = None
+        """The request that is being read."""
+        self._long: BytesIO | None = None
+        """A long body that is being read without the parser."""
+        self._room: memoryview | None = None
+        """What of it is still to come, but for its last byte."""
+        self._head_size = 0
+        self._throttled = False
+        self._unreadable: tuple[SvcError, int | None] | None = None
+        """What the client is told after the running answer, when it has sent in advance what cannot be read."""
+        self._state = "idle"
+        self._deadline = math.inf
+
+    # the door's
+
+    @abstractmethod
+    def _next(self) -> None:
+        """Nothing is being answered: takes the next request."""
+
+    @abstractmethod
+    def _loaded(self, request: Request) -> None:
+        """The database has been asked about the request's key."""
+
+    @abstractmethod
+    def _upgrade(self, rest: bytes) -> None:
+        """The request asks for another protocol; `rest` came after it."""
+
+    @abstractmethod
+    def _reject(self, error: SvcError, status: int | None = None) -> None:
+        """Nothing more can be read here."""
+
+    # asyncio
+
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
+        return self._plane.upstream.buffer if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._state == "lingering" or self._unreadable is not None:
+            return
+        if self._room is not None:
+            self._fill(self._room, nbytes)
+            return
+        data = self._plane.upstream.view[:nbytes]
+        if self._long is not None and self._request is not None:
+            self._finish(self._request, self._long, data)
+        else:
+            self._read(data)
+
+    def data_received(self, data: bytes) -> None:
+        """For loops that take only its children for a BufferedProtocol, and for what came before an upgrade."""
+        done = 0
+        while done < len(data):
+            room = memoryview(self.get_buffer(-1))
+            size = min(len(room), len(data) - done)
+            room[:size] = data[done : done + size]
+            self.buffer_updated(size)
+            done += size
+
+    def _read(self, data: memoryview) -> None:
+        if self._state == "idle" and self._busy is None:
+            self._wait("head", self._plane.bounds.header_timeout)
+        request = self._request
+        if request is None or not request.headed:
+            self._head_size += len(data)
+        size = request.size if request is not None else 0
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(bytes(data[upgrade.args[0] :]))
+            return
+        except httptools.HttpParserError as error:
+            refusal = error.__context__ if isinstance(error.__context__, SvcError) else None
+            self._reject(refusal or InvalidRequest("The request is not valid HTTP."))
+            return
+        if request is not None and request is self._request and request.headed:  # trailers and extensions are no body
+            self._head_size = self._head_size + len(data) if request.size == size else 0
+        self._check_unfinished()
+
+    def _wait(self, state: str, seconds: float) -> None:
+        self._state = state
+        self._deadline = self._plane.now() + seconds
+
+    # long bodies
+
+    def _take_over(self, request: Request) -> None:
+        """The rest of a body is read straight into its place."""
+        request.keep_alive = self._parser.should_keep_alive()
+        self._parser = httptools.HttpRequestParser(self)
+        self._long = BytesIO(bytes(request.declared))  # its pages are memory only once something has come for them
+        view = self._long.getbuffer()
+        view[: request.size] = b"".join(request.body)
+        self._room = view[request.size : -1]
+
+    def _fill(self, room: memoryview, nbytes: int) -> None:
+        self._room = room[nbytes:] if nbytes < len(room) else None
+
+    def _finish(self, request: Request, long: BytesIO, data: memoryview) -> None:
+        """The last byte comes by itself, when nothing holds the body any more: so it is taken without a copy."""
+        self._request = self._long = None
+        long.getbuffer()[-1:] = data[:1]
+        request.size = request.declared
+        request.body = [long.getvalue()]
+        self._came(request)
+        if len(data) > 1:
+            self._read(data[1:])
+
+    # llhttp
+
+    def on_message_begin(self) -> None:
+        self._request = Request()
+
+    def on_url(self, url: bytes) -> None:
+        if self._request is not None:
+            self._request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._request is not None and not self._request.headed:  # else a trailer: never a header
+            self._request.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        if request is None:
+            return
+        bounds = self._plane.bounds
+        request.head(self._parser.get_method(), self._parser.get_http_version(), bounds.max_header)
+        self._head_size = 0
+        if request.method == b"POST":
+            request.dialect = self._hot.get(request.path)
+        if request.declared > bounds.max_body:
+            raise bounds.too_large()
+        if request.dialect is not None:
+            identify(request, self._plane.keyring, self._loaded)
+        if request.expects and self._busy is None and not self._parser.should_upgrade():
+            if request.refusal is not None:
+                raise request.refusal
+            self.transport.write(reply.CONTINUE)
+
+    def on_body(self, data: bytes) -> None:
+        request = self._request
+        if request is None:
+            return
+        request.size += len(data)
+        if request.size > self._plane.bounds.max_body:
+            raise self._plane.bounds.too_large()
+        if request.size > MAX_STRANGERS_BODY and request.dialect is None and not request.known:
+            trust(request, self._plane.keyring)
+        if request.refusal is None:
+            request.body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():  # `_upgrade` follows, and wants the request
+            return
+        request, self._request = self._request, None
+        if request is None:
+            return
+        request.keep_alive = self._parser.should_keep_alive()
+        self._came(request)
+
+    def _came(self, request: Request) -> None:
+        """A request is whole."""
+        self._queue.append(request)
+        if self._busy is None:
+            self._next()
+
+    def _check_unfinished(self) -> None:
+        """After each read: how much of a head, or of a body, has come."""
+        request = self._request
+        bounds = self._plane.bounds
+        if self._busy is not None and not self._throttled and is_far_ahead(self._queue, request):
+            self._throttled = True
+            self.transport.pause_reading()
+        if request is not None and request.headed and self._state != "body" and self._busy is None:
+            self._wait("body", bounds.body_timeout)
+            if request.key is not None and request.refusal is None and request.declared - request.size >= LONG_BODY:
+                self._take_over(request)
+        if self._head_size > bounds.max_header:
+            self._reject(InvalidRequest("The request's head is too large."), 431)
+
+    def _go_on(self, request: Request) -> None:
+        """Of `request` a part came while the answer before it was running."""
+        bounds = self._plane.bounds
+        self._wait(*(("body", bounds.body_timeout) if request.headed else ("head", bounds.header_timeout)))
+        if request.expects and not request.size:
+            if request.refusal is not None:
+                self._reject(request.refusal)
+            else:
+                self.transport.write(reply.CONTINUE)
