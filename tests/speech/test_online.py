@@ -1,16 +1,17 @@
-"""The streaming engine, with a toy model: it hears no words, but everything around the model is the real library."""
+"""The streaming engine, with toy models: they hear no words, but everything around the models is the real library."""
 
 import asyncio
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from svc.speech.engines import sherpa_online
 from svc.speech.model import recognise
-from tests.speech import material, toy
+from tests.speech import material, toy, toy_paraformer, toy_transducer
 from tests.speech.gateway import Gateway, check_promises, session
 from tests.speech.gateway import gateway as run
 
@@ -37,6 +38,55 @@ def test_it_hears_piece_by_piece_what_it_hears_at_once(folder: Path, clips: dict
     cut = engine.begin(None)
     cut.text(samples)
     assert cut.final(samples[:12000]) == engine.begin(None).final(samples[:12000])  # less than it had before
+
+
+@pytest.fixture(scope="module")
+def counting(clips: dict[str, Path]) -> Any:
+    return np.frombuffer(material.pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
+
+
+@pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
+def test_families(toy_model: Any, tmp_path: Path, counting: Any):
+    engine = sherpa_online.load(recognise(toy_model.make(tmp_path / "model")))
+    hearing = engine.begin(None)
+    heard = [hearing.text(counting[:size]) for size in range(0, len(counting), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
+    final = hearing.final(counting)
+    assert final == engine.begin(None).final(counting)
+    assert final.startswith(heard[-1])
+    assert len(final) > 10
+    assert set(final) <= set(toy_transducer.NOTES)
+    assert engine.begin(None).final(np.zeros(16000, np.float32)) == ""
+
+
+def test_hot_words(tmp_path: Path, counting: Any):
+    hot = toy_transducer.NOTES[6]
+    (tmp_path / "hot.txt").write_text(hot + "\n", encoding="utf-8")
+    search = {"decoding_method": "modified_beam_search"}
+    hints = {**search, "hotwords_file": str(tmp_path / "hot.txt"), "hotwords_score": 5.0}
+    plain, hinted = (
+        sherpa_online.load(recognise(toy_transducer.make(tmp_path / name, **options))).begin(None).final(counting)
+        for name, options in (("plain", search), ("hinted", hints))
+    )
+    assert hinted.count(hot) > plain.count(hot)
+
+
+@pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
+async def test_families_through_the_socket(streaming: Gateway, folder: Path, toy_model: Any, clips: dict[str, Path]):
+    model = toy_model.make(folder.with_name(toy_model.__name__.rpartition("_")[2]))
+    audio = material.pcm(clips["en-counting"])
+    async with session(streaming) as client:
+        await client.say(type="config", model_dir=str(model), language="zh-CN")
+        assert (await client.get("ready"))["model"] == model.name
+        for place in range(0, len(audio), 6400):
+            await client.socket.send(audio[place : place + 6400])
+            await asyncio.sleep(0.05)
+        await client.say(type="flush")
+        final = (await client.get("final"))["text"]
+    assert len(final) > 5
+    assert set(final) <= set(toy_transducer.NOTES)
+    assert len({partial["text"] for partial in client.partials()}) > 3
+    check_promises(client.heard)
 
 
 async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[str, Path]):
