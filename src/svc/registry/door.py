@@ -52,10 +52,10 @@ class _Cycle:
 class Door(HttpToolsProtocol):
     """One connection. `options` are uvicorn's."""
 
-    def __init__(self, desk: Desk, pool: Lanes, **options: Any) -> None:
+    def __init__(self, desk: Desk, lanes: Lanes, **options: Any) -> None:
         super().__init__(**options)
         self._desk = desk
-        self._pool = pool
+        self._lanes = lanes
         self._transfer: Transfer | None = None
         self._heading = False
         self._head_size = 0
@@ -158,7 +158,11 @@ class Door(HttpToolsProtocol):
         elif length <= SMALL:
             self._send_small(item, part, head)
         else:
-            self._in_task(self._send(item, part, head))
+            self.flow.pause_reading()
+            if self.transport.get_write_buffer_size():
+                self._in_task(self._send_later(item, part, head))
+            else:
+                self._send(item, part, head)
 
     def _head(self, item: Item, part: ranges.Part) -> bytes:
         lines = [_LINES[part.status], item.tail or self._describe(item)]
@@ -198,32 +202,41 @@ class Door(HttpToolsProtocol):
             self._in_task(self._send_cold(item, part, head))
 
     async def _send_cold(self, item: Item, part: ranges.Part, head: bytes) -> None:
-        data = await self.loop.run_in_executor(self._pool, os.pread, item.fd, part.end - part.start, part.start)
+        data = await asyncio.to_thread(os.pread, item.fd, part.end - part.start, part.start)
         if len(data) == part.end - part.start:
             self._write(head + data)
         else:
             self.transport.abort()
 
-    async def _send(self, item: Item, part: ranges.Part, head: bytes) -> None:
+    async def _send_later(self, item: Item, part: ranges.Part, head: bytes) -> None:
+        """What was written before has to leave first. Hardly ever: several answers that were asked for at once."""
         try:
-            await self._drained()
-            self._transfer = Transfer(self.transport.get_extra_info("socket"), item.fd, part.start, part.end, head)
-            await self._transfer.run(self._pool)
-        except (OSError, TimeoutError):
+            async with asyncio.timeout(STALLED_SECONDS):
+                while self.transport.get_write_buffer_size():  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
             self.transport.abort()
         else:
-            self._done()
-        finally:
-            self._transfer = None
+            self._send(item, part, head)
 
-    async def _drained(self) -> None:
-        """What was written before has left."""
-        async with asyncio.timeout(STALLED_SECONDS):
-            # Hardly ever: several answers that were asked for at once.
-            while self.transport.get_write_buffer_size():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+    def _send(self, item: Item, part: ranges.Part, head: bytes) -> None:
         if self.transport.is_closing():
-            raise ConnectionAbortedError("the reader has gone")
+            return
+        sock = self.transport.get_extra_info("socket")
+        try:
+            transfer = Transfer(self._lanes, sock, item, (part.start, part.end), head, self._sent)
+            transfer.start()
+        except OSError:
+            self.transport.abort()
+        else:
+            self._transfer = transfer
+
+    def _sent(self, whole: bool) -> None:
+        self._transfer = None
+        if not whole:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self._done()
 
     def _refuse(self, error: SvcError, bare: bool) -> None:
         body = encode_problem(error)

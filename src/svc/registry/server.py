@@ -37,10 +37,10 @@ class Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int = 30) -> AsyncIterator[Server]:
     """A server to run; what it needs is there while the context is."""
-    pool = Lanes()
+    lanes = Lanes()
     config = uvicorn.Config(
         application(desk),
-        http=functools.partial(Door, desk, pool),  # type: ignore[arg-type]
+        http=functools.partial(Door, desk, lanes),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
@@ -57,7 +57,7 @@ async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int 
         watch.cancel()
         await asyncio.wait([watch])
         desk.shelf.clear()
-        pool.shutdown(wait=True, cancel_futures=True)
+        lanes.close()
 
 
 async def _watch(desk: Desk) -> None:

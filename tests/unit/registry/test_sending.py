@@ -1,0 +1,146 @@
+"""Parts of files over real sockets: to readers of every pace, more of them than threads, and to ones that leave."""
+
+import asyncio
+import hashlib
+import os
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from svc.registry import sending
+from svc.registry.buffers import WIDE, wide_buffer
+from svc.registry.sending import THREADS, Lanes, Transfer
+from svc.registry.shelf import Item
+from svc.wire.bundle import Entry
+
+SIZE = 9 << 20
+
+
+@pytest.fixture(scope="module")
+def item(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sending") / "file"
+    path.write_bytes(random.Random(4).randbytes(SIZE))
+    return Item(str(path), Entry(model_id="a", version="1", target="any", size_bytes=SIZE, path="a", sha256="0" * 64))
+
+
+def whole(item):
+    return os.pread(item.fd, SIZE, 0)
+
+
+def pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reader = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    return server, reader
+
+
+class Sent:
+    """A transfer, and what became of it."""
+
+    def __init__(self, lanes, item, start=0, end=SIZE):
+        self.server, self.reader = pair()
+        self.server.setblocking(False)
+        self.ended = asyncio.get_running_loop().create_future()
+        part = (start, end)
+        self.transfer = Transfer(lanes, self.server, item, part, b"head", self.ended.set_result)
+        self.transfer.start()
+
+    def read(self, pause_after=None, pause=0.0):
+        digest, left = hashlib.sha256(), pause_after
+        while data := self.reader.recv(1 << 18):
+            digest.update(data)
+            if left is not None and (left := left - len(data)) <= 0:
+                time.sleep(pause)
+                left = None
+        return digest.hexdigest()
+
+    async def outcome(self):
+        ok = await asyncio.wait_for(self.ended, 20)
+        self.server.close()
+        return ok
+
+
+def descriptors():
+    return len(os.listdir("/dev/fd"))
+
+
+def test_more_readers_than_threads_of_every_pace(item):
+    async def main():
+        lanes = Lanes()
+        spans = [(n * 1000, SIZE - n * 977) for n in range(THREADS + 6)]
+        sent = [Sent(lanes, item, *span) for span in spans]
+        reads = [
+            # Every eighth stops longer than a thread waits, at its start or after it was found to be fast.
+            asyncio.to_thread(each.read, (1, 5 << 20)[n % 16 > 8] if n % 8 == 0 else None, 0.5)
+            for n, each in enumerate(sent)
+        ]
+        digests = asyncio.gather(*reads)
+        assert all(await asyncio.gather(*(each.outcome() for each in sent)))
+        got = await digests
+        assert got == [hashlib.sha256(b"head" + whole(item)[start:end]).hexdigest() for start, end in spans]
+        for each in sent:
+            each.reader.close()
+        lanes.close()
+
+    before, threads = descriptors(), threading.active_count()
+    asyncio.run(main())
+    assert (descriptors(), threading.active_count()) == (before, threads)
+
+
+def test_readers_that_stop_cost_no_thread(item):
+    async def main():
+        lanes = Lanes()
+        stopped = [Sent(lanes, item) for _ in range(THREADS + 2)]
+        await asyncio.sleep(0.5)
+        quick = Sent(lanes, item)
+        read = asyncio.create_task(asyncio.to_thread(quick.read))
+        assert await quick.outcome()
+        assert await read == hashlib.sha256(b"head" + whole(item)).hexdigest()
+        # Some leave by themselves; the rest is ended with the lanes, waiting ones too.
+        for each in stopped[:10]:
+            each.reader.close()
+        assert not any([await each.outcome() for each in stopped[:10]])
+        began = time.monotonic()
+        lanes.close()
+        assert time.monotonic() - began < 2
+        assert not any([await each.outcome() for each in stopped[10:]])
+        for each in [*stopped, quick]:
+            each.reader.close()
+
+    before = descriptors()
+    asyncio.run(main())
+    assert descriptors() == before
+
+
+def test_one_that_takes_nothing_for_long_is_given_up(item, monkeypatch):
+    monkeypatch.setattr(sending, "STALLED_SECONDS", 0.3)
+
+    async def main():
+        lanes = Lanes()
+        sent = Sent(lanes, item)
+        assert not await sent.outcome()
+        lanes.close()
+        sent.reader.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("most", "own", "asked"),
+    [
+        ("4194304\n", "4096\t16384\t4194304\n", WIDE),
+        ("212992\n", "4096\t16384\t4194304\n", 0),
+        ("2500000\n", "4096\t16384\t4194304\n", 2500000),
+        ("x", "", 0),
+    ],
+)
+def test_a_buffer_is_asked_for_only_where_that_makes_it_larger(tmp_path, most, own, asked):
+    (tmp_path / "core").mkdir()
+    (tmp_path / "ipv4").mkdir()
+    (tmp_path / "core/wmem_max").write_text(most)
+    (tmp_path / "ipv4/tcp_wmem").write_text(own)
+    assert wide_buffer(tmp_path) == asked
+    assert wide_buffer(tmp_path / "missing") == 0
