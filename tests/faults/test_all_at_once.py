@@ -130,15 +130,18 @@ def test_the_truth_whatever_happens(tmp_path: Path) -> None:
     with a, b, c:
         config = CONFIG.format(a=a.address, b=b.address, c=c.address)
         gateway = Gateway(tmp_path, env={"FAULTY_KEY": "sk-fake"}, config=config).start()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            seen = Counter(pool.map(lambda number: ask(gateway, number), range(REQUESTS)))
-        assert seen["whole"] > REQUESTS / 2
-        assert min(seen[each] for each in ("left", "refused", "cut", "resumed")) > 0, seen
-        for fake in (a, b, c):
-            fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
-        page = gateway.request("GET", "/metrics").body.decode()
-        assert gateway.stop() == 0, gateway.log
-        assert not [text for fake in (a, b, c) for text in fake.complaints]
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                seen = Counter(pool.map(lambda number: ask(gateway, number), range(REQUESTS)))
+            for fake in (a, b, c):
+                fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
+            page = gateway.request("GET", "/metrics").body.decode()
+        finally:
+            status = gateway.stop()
+    assert status == 0, gateway.log
+    assert not [text for fake in (a, b, c) for text in fake.complaints]
+    assert seen["whole"] > REQUESTS / 2
+    assert min(seen[each] for each in ("left", "refused", "cut", "resumed")) > 0, seen
     assert gauge(page, "svc_open_requests") == gauge(page, "svc_open_streams") == 0
     lines = [json.loads(line) for line in gateway.log.splitlines() if '"/v1/chat/completions"' in line]
     assert len({line["request_id"] for line in lines}) == len(lines) == REQUESTS
