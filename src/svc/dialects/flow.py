@@ -16,7 +16,7 @@ from svc.wire.sse import Splitter, split
 class Pipe:
     """What to do with events is left to those who inherit. No bytes may be fed after `ended`."""
 
-    __slots__ = ("_splitter", "ended", "error", "finish", "model", "started", "usage")
+    __slots__ = ("_splitter", "ended", "error", "finish", "frame", "model", "started", "usage")
 
     def __init__(self) -> None:
         self.started = False
@@ -29,6 +29,9 @@ class Pipe:
         """Why it failed after it had started."""
         self.model: str | None = None
         """The model that answered, in the upstream's words."""
+        self.frame: Template | None = None
+        """What the next event may be held to instead of being fed: the stream goes on, is between two events, and
+        events of this template go on as they came."""
         self._splitter = Splitter()
 
     def feed(self, data: bytes) -> bytes:
@@ -105,20 +108,18 @@ class Pipe:
 class HandedOn(Pipe):
     """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
 
-    __slots__ = ("_plain", "_prefix", "_suffix", "_template")
+    __slots__ = ("_prefix", "_suffix", "_template")
 
     def __init__(self) -> None:
         super().__init__()
         self._template: Template | None = None
-        self._plain = False
-        """The template alone need be looked at: the stream goes on, and between two events."""
         self._prefix = b""
         self._suffix = b""
-        """Of the template: one object less to look into for each piece."""
+        """Of the frame: one object less to look into for each piece."""
 
     def feed(self, data: bytes) -> bytes:
         if (
-            self._plain
+            self.frame is not None
             and data.startswith(self._prefix)
             and data.endswith(self._suffix)
             and is_plain(data, len(self._prefix), len(data) - len(self._suffix))
@@ -127,13 +128,13 @@ class HandedOn(Pipe):
         out = super().feed(data)
         template = self._template
         if template is not None and template.plain and self._splitter.empty and not self.ended:
-            self._plain, self._prefix, self._suffix = True, template.prefix, template.suffix
+            self.frame, self._prefix, self._suffix = template, template.prefix, template.suffix
         else:
-            self._plain = False
+            self.frame = None
         return out
 
     def fail(self, error: SvcError) -> bytes:
-        self._plain = False
+        self.frame = None
         return super().fail(error)
 
     def _pass(self, block: bytes, *, last: bool) -> bytes:

@@ -16,6 +16,7 @@ from io import BytesIO
 from svc.dialects.base import Dialect, Passed
 from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
+from svc.dialects.template import Template
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.bounds import Bounds
 from svc.gateway.connection import Call, Receiver
@@ -23,6 +24,7 @@ from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.healing.pace import Pace
 from svc.gateway.providers import Offer
+from svc.gateway.relay import Relay, Sink
 from svc.gateway.upstream import Upstream
 from svc.wire.chat import Usage
 
@@ -34,15 +36,6 @@ MIN_KEY = 6
 """Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 DRAIN_SECONDS = 1.0
 """After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
-
-
-class Sink(ABC):
-    """Where the pieces of a stream go."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def write(self, data: bytes, end: bool) -> None: ...
 
 
 class AttemptOwner(ABC):
@@ -77,18 +70,19 @@ class Attempt(Receiver):
         "_call",
         "_client",
         "_flowing",
-        "_headers",
         "_idle_timeout",
+        "_last",
         "_owner",
         "_pace",
         "_paused",
         "_piece",
         "_pipe",
+        "_relay",
         "_status",
         "_stream",
         "deadline",
         "first",
-        "last",
+        "headers",
         "offer",
         "over",
         "received",
@@ -126,15 +120,18 @@ class Attempt(Receiver):
         self.sink: Sink | None = None
         """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
         self.received = 0
-        """Bytes of the answer, if its status is 200."""
+        """Bytes of the answer that have come here, if its status is 200."""
         self.first = b""
-        self.last = b""
-        """Of a stream: its first and its last piece. What is owed is guessed from them when it is cut."""
+        self._last = b""
+        """Of a stream: its first and its last piece that came here; what a part costs is guessed from them."""
+        self._relay: Relay | None = None
+        """Carries the pieces that do not come here."""
         self._call: Call | None = None
         self._pace: Pace | None = None
         self._paused = False
         self._status = 0
-        self._headers: Mapping[bytes, bytes] = {}
+        self.headers: Mapping[bytes, bytes] = {}
+        """Of the answer, once its head has come."""
         self._piece = b""
         """The body, as long as it has come in one piece: nearly always."""
         self._body: BytesIO | None = None
@@ -152,14 +149,15 @@ class Attempt(Receiver):
         self._call = upstream.send(self.offer, body, self)
 
     @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """Of the answer, once its head has come."""
-        return self._headers
-
-    @property
     def draining(self) -> bool:
         """All is said; what runs on is the end of the upstream's HTTP answer."""
         return self._owner is None and not self.over
+
+    @property
+    def tokens(self) -> int:
+        """Of the completion so far: a guess from its bytes."""
+        carried = self._relay.tokens if self._relay is not None else 0
+        return completion_tokens(self.received, self.first, self._last) + carried
 
     def cancel(self) -> None:
         """Lets go of the upstream at once; nothing more is reported."""
@@ -185,13 +183,15 @@ class Attempt(Receiver):
 
     def tick(self, now: float) -> None:
         """Called a few times a second: the pieces since the last call move the deadline, not each of them alone."""
-        if self._pace is not None and self.first and self._owner is not None:
-            tokens = completion_tokens(self.received, self.first, self.last)
-            if self._pace.too_slow(now, tokens, paused=self._paused):
-                self._break(late("for its answer: it is slower than the pace that is asked for"))
-                return
-        if self._active:
+        pace = self._pace if self.first and self._owner is not None else None
+        if pace is not None and pace.too_slow(now, self.tokens, paused=self._paused):
+            self._break(late("for its answer: it is slower than the pace that is asked for"))
+            return
+        relay = self._relay
+        if self._active or (relay is not None and relay.active):
             self._active = False
+            if relay is not None:
+                relay.active = False
             self.deadline = now + self._idle_timeout
         elif now >= self.deadline and not self._paused:
             self._expire()
@@ -220,7 +220,7 @@ class Attempt(Receiver):
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status = status
-        self._headers = headers
+        self.headers = headers
         if self._stream and status == 200 and b"event-stream" not in headers.get(b"content-type", b"event-stream"):
             self._stream = False  # what it is will be seen at its end
         if self._stream and status == 200:
@@ -235,7 +235,7 @@ class Attempt(Receiver):
             return
         self._active = True
         self.received += len(data)
-        self.last = data
+        self._last = data
         try:
             out = pipe.feed(data)
         except SvcError as error:
@@ -244,9 +244,19 @@ class Attempt(Receiver):
         if self.sink is not None and not pipe.ended:
             if out:
                 self.sink.write(out, False)
+            if pipe.frame is not None:
+                self._lay(pipe.frame, self.sink)
         else:
             self.first = self.first or data
             self._turn(pipe, out)
+
+    def _lay(self, frame: Template, sink: Sink) -> None:
+        """Pieces like this one need not come here."""
+        if self._relay is None and (to := sink.chunks_to()) is not None:
+            self._relay = Relay(to)
+        if self._relay is not None and self._call is not None:
+            self._relay.fit(frame)
+            self._call.relay(self._relay)
 
     def _turn(self, pipe: Pipe, out: bytes) -> None:
         """The first piece for the client, the last one, or what comes before the first."""
@@ -266,7 +276,7 @@ class Attempt(Receiver):
             return
         if self._status != 200:
             message = self.offer.provider.dialect.read_error(self._whole())
-            self._fail(judge(self._status, self._headers, message))
+            self._fail(judge(self._status, self.headers, message))
         elif self._stream and self._pipe is not None:
             self._end_stream(self._pipe)
         else:
@@ -279,7 +289,7 @@ class Attempt(Receiver):
         if late:
             self._fail(_LATE_CONNECT)
         elif self._status and self._status != 200:
-            self._fail(judge(self._status, self._headers, None))
+            self._fail(judge(self._status, self.headers, None))
         elif self._pipe is not None and self._pipe.started:
             self._cut(self._pipe, ProviderFailed("The provider broke off in the middle of its answer."))
         else:

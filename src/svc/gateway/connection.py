@@ -15,11 +15,13 @@ from typing import Protocol
 import httptools
 
 from svc.gateway.providers import Origin
+from svc.gateway.relay import Relay
 
 log = logging.getLogger("svc.gateway")
 
 TLS_AHEAD = 16 * 1024
 """Bytes that are read ahead of who does not read; as it comes, a quarter of a megabyte."""
+LF = 10
 MAX_HEAD = 64 * 1024
 """Bytes of an answer's head."""
 
@@ -106,12 +108,18 @@ class Call:
         if self.connection is not None:
             self.connection.transport.resume_reading()
 
+    def relay(self, relay: Relay) -> None:
+        """It may carry the next piece. For the receiver, while it is handed one."""
+        if self.connection is not None:
+            self.connection.relay = relay
+
 
 class Connection:
     """One socket to an origin: a BufferedProtocol of asyncio's, by its methods. llhttp calls the `on_…` ones."""
 
     __deletable__ = ("_feed", "_parser")
     __slots__ = (
+        "_between",
         "_body",
         "_buffer",
         "_call",
@@ -129,6 +137,7 @@ class Connection:
         "idle_since",
         "on_body",
         "origin",
+        "relay",
         "transport",
     )
 
@@ -148,6 +157,9 @@ class Connection:
         """The call's: one step less for each piece."""
         self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
+        self.relay: Relay | None = None
+        """Carries the next read, if it can; forgotten wherever the parser is not between two chunks."""
+        self._between = False
         self._ended = False
         self._reusable = False
         self._delimited = False
@@ -182,7 +194,7 @@ class Connection:
 
     def _release(self) -> Call | None:
         call, self._call = self._call, None
-        self._receiver = None
+        self._receiver = self.relay = None
         if call is not None:
             call.connection = None
         return call
@@ -201,6 +213,10 @@ class Connection:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.relay is not None:
+            if self.relay.carry(self._view, nbytes):
+                return
+            self.relay = None
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
             self.transport.abort()
             return
@@ -220,6 +236,8 @@ class Connection:
                     receiver.on_body(data)  # one piece for each read, however many chunks it came in
             if self._ended:
                 self._finish()
+            elif not self._between or self._buffer[nbytes - 1] != LF:
+                self.relay = None
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
             self.close()
@@ -285,6 +303,12 @@ class Connection:
         self._delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
         if self._receiver is not None:
             self._receiver.on_head(status, headers)
+
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:

@@ -243,6 +243,9 @@ class FrontDoor(Reader):
             self._chunked = request.chunkable
             self._held = reply.stream_head(self._plane.date, headers, chunked=request.chunkable)
 
+    def chunks_to(self) -> asyncio.Transport | None:
+        return self.transport if self._chunked and not self._held else None
+
     def write(self, data: bytes, end: bool) -> None:
         if self.transport.is_closing():
             return

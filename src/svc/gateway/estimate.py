@@ -126,9 +126,11 @@ def _measure(piece: bytes) -> tuple[int, int]:
     return length, tokens
 
 
-def owed(told: Usage | None, raw: bytes, size: int, first: bytes, last: bytes) -> tuple[Usage, bool]:
-    """What is owed for an answer whose end the provider did not come to tell, and whether that is a guess."""
-    guess = completion_tokens(size, first, last)
+def owed(told: Usage | None, raw: bytes, guess: int) -> tuple[Usage, bool]:
+    """What is owed for an answer whose end the provider did not come to tell, and whether that is a guess.
+
+    `guess`: tokens of the completion.
+    """
     if told is not None:  # Anthropic tells the prompt's tokens at the start, and of the completion only the first
         if told.completion_tokens >= guess:
             return told, False

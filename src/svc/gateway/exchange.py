@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from svc.dialects.base import Dialect, Head, Passed
 from svc.dialects.flow import Pipe
 from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
-from svc.gateway.attempt import Attempt, Sink
+from svc.gateway.attempt import Attempt
 from svc.gateway.bill import FREE, NOTHING, Bill
 from svc.gateway.cache.cache import Cache
 from svc.gateway.cache.memory import Kept
@@ -33,6 +33,7 @@ from svc.gateway.hedging import HedgedTries
 from svc.gateway.limits import Lease
 from svc.gateway.providers import Offer
 from svc.gateway.record import Record, Status
+from svc.gateway.relay import Sink
 from svc.gateway.router import shown
 from svc.gateway.tries import Tries, TriesOwner
 from svc.wire.chat import Usage
@@ -383,7 +384,7 @@ class Exchange(TriesOwner):
         if attempt is not None and attempt.over and not attempt.received:
             attempt = None  # it has failed, and the next one was waited for
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
-            usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
+            usage, guessed = owed(told, self._raw, attempt.tokens)
         bill = Bill(usage, price(offer, usage), guessed) if usage is not None else NOTHING
         for part in (*tries.parts, *tries.losses):
             bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))

@@ -236,7 +236,7 @@ class Tries(AttemptOwner):
             plane.steering.told(winner.offer, winner.headers, now)
 
     def _part(self, attempt: Attempt, told: Usage | None) -> Part:
-        usage, guessed = owed(told, self._raw, attempt.received, attempt.first, attempt.last)
+        usage, guessed = owed(told, self._raw, attempt.tokens)
         return Part(attempt.offer, usage, guessed)
 
     # AttemptOwner

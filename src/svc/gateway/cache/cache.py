@@ -20,10 +20,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from svc.gateway.attempt import Sink
 from svc.gateway.cache.memory import Kept, Memory
 from svc.gateway.cache.recorder import Recorder, Room
 from svc.gateway.providers import Offer
+from svc.gateway.relay import Sink
 from svc.settings import CacheSettings, Settings
 from svc.stores.base import StoreDown
 from svc.stores.redis import Redis, connected

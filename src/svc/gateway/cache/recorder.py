@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from svc.gateway.attempt import Sink
 from svc.gateway.providers import Offer
+from svc.gateway.relay import Sink
 
 Keep = Callable[[bytes, Offer, tuple[str, ...]], None]
 

@@ -1,0 +1,82 @@
+"""Chunks of plain text on their way from a provider's connection to the client's: as they are, framing and all.
+
+On the hottest path: of a long stream, nearly every piece goes through `Relay.carry` and nothing else.
+
+    e3 CRLF data: {"id":"c1",…,"delta":{"content":" Hello"},"finish_reason":null}]} LF LF CRLF
+    └line─┘ └───────────────── prefix ───────────────┘└text┘└────────── suffix ──────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from svc.dialects.template import Template, is_plain
+from svc.gateway.estimate import ASCII_PER_TOKEN
+from svc.gateway.reply import SIZE_LINES
+
+_CRLF = b"\r\n"
+_LINES = {len(line) + size + len(_CRLF): line for size, line in enumerate(SIZE_LINES) if size}
+LINES = tuple(_LINES.get(size, b"") for size in range(len(SIZE_LINES)))
+"""The size line of a chunk, by the chunk's size with all its framing; empty where no chunk has that size."""
+
+
+class Sink(ABC):
+    """Where the pieces of a stream go."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def write(self, data: bytes, end: bool) -> None: ...
+
+    def chunks_to(self) -> asyncio.Transport | None:
+        """Where chunks of HTTP/1.1 may be written instead, from now on; None if they may not."""
+        return None
+
+
+class Relay:
+    """Of one attempt, whose client takes chunks. What it does not carry goes the long way, and loses nothing."""
+
+    __slots__ = ("_frame", "_prefix", "_suffix", "_to", "active", "tokens")
+
+    def __init__(self, to: asyncio.Transport) -> None:
+        self._to = to
+        self._frame: Template | None = None
+        self._prefix = self._suffix = b""
+        self.tokens = 0
+        """In what it has carried, by the rule of `estimate.completion_tokens`."""
+        self.active = False
+        """It has carried something since this was last set to False."""
+
+    def fit(self, frame: Template) -> None:
+        """Carries chunks of this frame only, from now on. It has to be `plain`."""
+        if self._frame is not frame:
+            self._frame = frame
+            self._prefix, self._suffix = frame.prefix, frame.suffix + _CRLF
+
+    def carry(self, view: memoryview, size: int) -> bool:
+        """Sends the first `size` bytes of `view` if these are one whole chunk of the frame, and says whether it did."""
+        if size >= len(LINES):
+            return False
+        data = bytes(view[:size])
+        line = LINES[size]
+        begin = len(line)
+        start, stop = begin + len(self._prefix), size - len(self._suffix)
+        return (
+            begin > 0
+            and data.startswith(line)
+            and data.startswith(self._prefix, begin)
+            and data.endswith(self._suffix)
+            and is_plain(data, start, stop)
+            and self._send(data, stop - start)
+        )
+
+    def _send(self, data: bytes, length: int) -> bool:
+        """`length`: of its text."""
+        if self._to.is_closing():
+            return False
+        self.active = True
+        if length:
+            self.tokens += max(1, int(length / ASCII_PER_TOKEN))
+        self._to.write(data)
+        return True
