@@ -111,8 +111,8 @@ def completion_tokens(size: int, first: bytes, last: bytes) -> int:
         length, tokens = length + last_length, tokens + last_tokens
     if not length:  # neither holds text, so what lies between does: a token in each event, as long as the last ones
         length, tokens = len(last), last.count(b"\n\n")
-        return int(middle * tokens / length)
-    return tokens + int(middle * tokens / length)
+        return round(middle * tokens / length)
+    return tokens + round(middle * tokens / length)
 
 
 def _measure(piece: bytes) -> tuple[int, int]:
