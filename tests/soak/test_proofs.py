@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import disk, hangups, kills, limits, outages, revoking
+from tests.soak import changing, disk, hangups, kills, limits, outages, revoking
 from tests.soak.cluster import running
 
 
@@ -59,6 +59,14 @@ def test_revoked_keys_are_let_in_nowhere(tmp_path: Path) -> None:
     assert report.answers > 20, str(report)
     assert report.latest < 1, str(report)
     assert report.never == 0, str(report)
+
+
+def test_changed_keys_are_so_everywhere(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
+        report = changing.change(cluster, rounds=1)
+    assert report.wrong == [], str(report)
+    assert max(report.latest.values()) < 1, str(report)
+    assert report.latest["made"] == report.latest["new secret"] == 0, str(report)
 
 
 def test_clients_that_hang_up(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from svc.client.session import Session, Times
 from svc.client.wires import BlockingNet, run
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
 from svc.gateway.intake import take_left_behind
-from svc.gateway.live import KeyUse
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.keys.spending import query
+from svc.keys.using import KeyUse
 from svc.stores.base import Database
 from svc.stores.opening import open_state
 

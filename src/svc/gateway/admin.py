@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, TooLarge
 from svc.gateway.healing.breaker import State, worst
-from svc.gateway.live import KeyUse, uses
+from svc.gateway.live import uses
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, Provider
 from svc.gateway.routes import authenticated
@@ -24,6 +24,7 @@ from svc.gateway.watch import Watch
 from svc.keys import issuing
 from svc.keys.issuing import ShownKey
 from svc.keys.spending import query
+from svc.keys.using import KeyUse
 from svc.stores.aside import Aside
 
 MAX_BODY = 1 << 20

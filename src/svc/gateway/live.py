@@ -4,36 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from svc.gateway.limits import Gate
 from svc.gateway.refusals import NANO
 from svc.keys.issuing import ShownKey
+from svc.keys.using import KeyUse
 from svc.settings import LimitSettings
-from svc.stores.base import Period, midnight
+from svc.stores.base import midnight
 from svc.stores.counting import Limits, Use
-
-
-class KeyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a key (null is no limit), and what counts against it now. Nothing is counted without a limit."""
-
-    id: str
-    name: str
-    revoked: bool
-    rpm: int | None
-    requests: int
-    """Let through in the last 61 seconds."""
-    tokens: int
-    """Used or reserved in these."""
-    tpm: int | None
-    concurrency: int | None
-    running: int
-    budget_usd: float | None
-    budget_period: Period | None
-    spent_usd: float
-    """In the budget's period, or ever."""
-    reserved_usd: float
-    """For what runs."""
 
 
 async def uses(gate: Gate, keys: Sequence[ShownKey], defaults: LimitSettings) -> list[KeyUse]:
