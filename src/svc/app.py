@@ -140,7 +140,7 @@ def serve_registry(
     try:
         environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
-        with _exit_quietly(), found as store, asyncio.Runner() as runner:
+        with _exit_quietly(), found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             above = _pull_through(upstream, store, settings) if upstream else None
             make = functools.partial(Desk, store, private=private, accel=accel, upstream=above)
             runner.run(_serve_registry(settings, make, listener, ready))
@@ -185,8 +185,9 @@ class _Beside:
 
     def _run(self) -> None:
         try:
-            with open_store(self._settings.registry_root, self._settings.environ) as store:
-                asyncio.run(self._serve(store))
+            found = open_store(self._settings.registry_root, self._settings.environ)
+            with found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+                runner.run(self._serve(store))
         except Exception as error:  # the edge of a thread: whoever waits for it is told
             self._fault = error
             log.exception("the registry ended")
