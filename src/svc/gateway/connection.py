@@ -288,6 +288,7 @@ class Connection:
 
     def on_message_begin(self) -> None:
         self._headers = {}
+        self._between = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value) + 4
