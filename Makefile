@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Debian has Python's venv in a package of its own.
 VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
+# What the embedded model's wheel leaves to the system: GNU's OpenMP.
+OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
+OPENMP_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq libgomp1
 
 .PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean compare compare-lock
 
@@ -25,6 +28,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@echo "setting up in $(VENV); this takes a minute the first time"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c $(OPENMP) 2>/dev/null || { $(OPENMP_PACKAGE) && $(BIN)/python -c $(OPENMP); } \
+		|| echo "the embedded model will not start: libgomp is missing; install it, for example with: apt-get install libgomp1"
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready

@@ -72,7 +72,7 @@ def prompt_tokens(raw: bytes) -> int:
         tokens = _media(raw, 0)
     size = len(raw)
     if size > 2 * SAMPLES * SAMPLE:
-        raw = b"".join(raw[at : at + SAMPLE] for at in range(0, size - SAMPLE, size // SAMPLES))
+        raw = b"".join([raw[at : at + SAMPLE] for at in range(0, size - SAMPLE, size // SAMPLES)])
     return max(1, int(tokens + _text(raw) * size / max(1, len(raw))))
 
 

@@ -140,7 +140,7 @@ class LocalModel:
                 status = f"{type(error).__name__}: {error}"
             if not first.done():
                 reason = next((said for said in reversed(self._said) if said.strip()), status)
-                first.set_exception(CommandFailed(f"The embedded model did not start: {reason[:300]}"))
+                first.set_exception(CommandFailed(f"The embedded model did not start: {reason[:300]}{_advice(reason)}"))
                 return
             if loop.time() - began > STEADY:
                 delay = FIRST_DELAY
@@ -191,3 +191,10 @@ class LocalModel:
             for line in filter(None, piece.decode("utf-8", "replace").splitlines()):
                 self._said.append(line[:500])
                 log.info("embedded model: %s", line[:500])
+
+
+def _advice(reason: str) -> str:
+    """What to do about it, as far as that is known."""
+    if "libgomp" in reason:
+        return "\nInstall GNU's OpenMP, for example with: apt-get install libgomp1"
+    return ""

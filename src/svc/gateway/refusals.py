@@ -31,7 +31,7 @@ class LimitReached(RateLimited):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        pairs = (line.partition(": ")[::2] for line in self._lines.split("\r\n") if line)
+        pairs = [line.partition(": ")[::2] for line in self._lines.split("\r\n") if line]
         return {**super().headers, **dict(pairs)}
 
 

@@ -12,7 +12,7 @@ from svc.wire.problem import encode_problem
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 EXPOSED = (
     *("x-request-id", "x-client-request-id", "x-svc-provider", "x-svc-attempts", "x-svc-dropped", "x-should-retry"),
-    *(f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
+    *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
     "retry-after",
 )
 """Headers that a page in a browser may read."""

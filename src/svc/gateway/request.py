@@ -138,7 +138,7 @@ class Request:
 
     def _head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         first = b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.chunkable else b"1.0")
-        return b"\r\n".join((first, *(b"%b: %b" % one for one in headers), b"\r\n"))
+        return b"\r\n".join((first, *[b"%b: %b" % one for one in headers], b"\r\n"))
 
 
 def is_far_ahead(waiting: Collection[Request], unfinished: Request | None) -> bool:

@@ -29,7 +29,7 @@ def share_left(headers: Mapping[bytes, bytes]) -> float | None:
     """The smallest share of its limits that an answer says is left; None when it says nothing usable."""
     shares = [
         min(1.0, max(0.0, int(left) / int(limit)))
-        for left, limit in ((headers.get(left, b""), headers.get(limit, b"")) for left, limit in _NAMES)
+        for left, limit in [(headers.get(left, b""), headers.get(limit, b"")) for left, limit in _NAMES]
         if left.isdigit() and limit.isdigit() and len(left) <= LONGEST >= len(limit) and int(limit)
     ]
     return min(shares, default=None)
