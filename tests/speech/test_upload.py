@@ -93,6 +93,15 @@ async def test_what_is_no_sound_names_the_kinds_that_are(gateway: Gateway, data:
         assert "wav, mp3, flac, ogg, m4a, mp4, webm" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("rate", [1, 655_350])
+async def test_a_rate_that_nobody_has_is_refused(gateway: Gateway, rate: int):
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(2000, np.int16), rate, format="FLAC")
+    answer = await post(gateway, out.getvalue())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert f"{rate} samples a second" in answer.json()["error"]["message"]
+
+
 async def test_a_client_that_leaves_gives_its_place_back(gateway: Gateway, clips: dict[str, Path]):
     long = io.BytesIO()
     with wave.open(long, "wb") as file:

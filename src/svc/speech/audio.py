@@ -11,6 +11,8 @@ from svc.errors import InvalidRequest
 
 SAMPLE_RATE = 16000
 BYTES_PER_SECOND = 2 * SAMPLE_RATE
+RATES = range(1000, 384_001)
+"""Samples per second that are taken. A small file of a sample a second would be hours of sound, made at once."""
 
 Encoding = Literal["u8", "s16", "s24", "s32", "f32", "f64"]
 
@@ -116,6 +118,6 @@ def _format(chunk: bytes) -> Format:
     encoding = {_PCM: _INTEGER, _IEEE_FLOAT: _FLOAT}.get(tag, {}).get(bits)
     if encoding is None:
         raise InvalidRequest(f"The WAV file has samples of kind {tag} with {bits} bits; PCM or float is taken.")
-    if not 1 <= channels <= 32 or not 1000 <= rate <= 384_000:
+    if not 1 <= channels <= 32 or rate not in RATES:
         raise InvalidRequest(f"The WAV file has {channels} channels at {rate} Hz, which is not taken.", param="file")
     return Format(rate, channels, encoding)

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from svc.errors import InvalidRequest, SpeechFailed
-from svc.speech.audio import Format, Wav, read_wav
+from svc.speech.audio import RATES, Format, Wav, read_wav
 from svc.speech.process import bare_environ
 
 PIECE = 32 * 1024
@@ -114,9 +114,13 @@ class _WavSound:
 async def _begun(child: asyncio.subprocess.Process) -> _DecodedSound:
     """The decoder's first line is the rate, or what is wrong with the file."""
     line = await _read(child, line=True)
-    with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
-        return _DecodedSound(child, Format(rate=msgspec.json.decode(line, type=int)))
-    raise InvalidRequest("The file cannot be decoded; is it damaged?", param="file")
+    try:
+        rate = msgspec.json.decode(line, type=int)
+    except msgspec.DecodeError:
+        raise InvalidRequest("The file cannot be decoded; is it damaged?", param="file") from None
+    if rate not in RATES:
+        raise InvalidRequest(f"The file has {rate} samples a second, which is not taken.", param="file")
+    return _DecodedSound(child, Format(rate=rate))
 
 
 async def _read(child: asyncio.subprocess.Process, *, line: bool = False) -> bytes:
