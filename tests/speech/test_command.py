@@ -43,6 +43,9 @@ def test_a_file_that_is_cut_off_is_heard_and_said_to_be(gateway: Gateway, clips:
         assert done.returncode == 0
         assert done.stdout.decode().lower().startswith("one, two")
         assert "cut off" in done.stderr.decode()
+    late = whole[:12] + b"JUNK" + (200_000).to_bytes(4, "little") + bytes(200_000) + whole[12:]  # a picture, say
+    path.write_bytes(late)
+    assert svc(gateway, str(path)).stdout == svc(gateway, "-", stdin=whole).stdout
     path.write_bytes(whole + b"LIST\x80\x3e\0\0" + bytes(range(125, 255)) * 123)  # noise, if it were sound
     done = svc(gateway, str(path))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -75,6 +78,20 @@ def test_what_is_wrong_is_said_in_one_line(gateway: Gateway, arguments, environ,
     assert (done.returncode, done.stdout) == (status, b"")
     assert word in done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
+
+
+def test_a_source_that_cannot_be_read(gateway: Gateway):
+    """A read that fails must not leave the command waiting for more."""
+    variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY}
+    ours, theirs = pty.openpty()
+    os.close(theirs)  # reading from a terminal that nobody has open is an error
+    for redirected, word in (("", "Input/output error"), ("<&-", "Standard input is closed")):
+        command = ["sh", "-c", f"exec {sys.executable} -m svc transcribe - {redirected}"]
+        done = subprocess.run(command, env=variables, stdin=ours, capture_output=True, timeout=30, check=False)
+        assert done.returncode in (1, 2)
+        assert word in done.stderr.decode()
+        assert done.stderr.count(b"\n") == 1
+    os.close(ours)
 
 
 def test_a_terminal_sees_the_text_grow(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):

@@ -43,13 +43,13 @@ from svc.errors import (
     UsageError,
 )
 from svc.settings import PRODUCTION_GATEWAY
-from svc.speech.audio import BYTES_PER_SECOND, LIVE, Format, Joiner, cut_off, read_wav
+from svc.speech.audio import BYTES_PER_SECOND, LIVE, RATES, Format, Joiner, cut_off, read_wav
 from svc.wire.speech import Closed, Error
 
 PIECE = 3200
 """Bytes that are sent at a time: a tenth of a second."""
 BLOCK = 1 << 14
-HEAD = 1 << 16
+HEAD = 1 << 20
 """Bytes in which a WAV stream's samples must begin."""
 WAV = (b"RIFF", b"RF64")
 HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Transcribes; the exit status is 1 when there was an error."""
-    if not 1000 <= args.rate <= 384_000:
+    if args.rate not in RATES:
         raise UsageError(f"--rate {args.rate} is not a sampling rate.")
     return asyncio.run(_transcribe(args))
 
@@ -138,10 +138,12 @@ async def _send(session: LiveSession, audio: AsyncIterator[bytes], *, realtime: 
 
 def _open(name: str) -> IO[bytes]:
     if name == "-":
+        if sys.stdin is None:
+            raise UsageError("Standard input is closed.")
         return sys.stdin.buffer
     path = Path(name)
     if not path.is_file():
-        raise UsageError(f"There is no file {name}.")
+        raise UsageError(f"{name} is no file." if path.exists() else f"There is no file {name!r}.")
     file = path.open("rb")
     if file.read(4) not in WAV:
         file.close()
@@ -170,13 +172,13 @@ def _gateway(option: str | None) -> tuple[str, str | None]:
 
 async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
     """The source as the socket takes it, in small pieces."""
-    queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=16)
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=16)
     loop = asyncio.get_running_loop()
     # A daemon: a read from a silent microphone cannot be interrupted, and must not hold up the exit.
     threading.Thread(target=_read, args=(source, queue, loop), daemon=True).start()
     head = b""
     while len(head) < HEAD and (not head or head[:4] in WAV):
-        block = await queue.get()
+        block = await _block(queue)
         head += block
         if not block:
             break
@@ -195,18 +197,29 @@ async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         whole = convert(joiner.push(rest))
         for place in range(0, len(whole), PIECE):
             yield whole[place : place + PIECE]
-        rest = b"" if seen == declared else await queue.get()
+        rest = b"" if seen == declared else await _block(queue)
     if whole := convert(b""):
         yield whole
     if warning := cut_off(format_, seen, declared):
         print(f"svc: {warning}", file=sys.stderr, flush=True)
 
 
-def _read(source: IO[bytes], queue: asyncio.Queue[bytes], loop: asyncio.AbstractEventLoop) -> None:
+async def _block(queue: asyncio.Queue[bytes | OSError]) -> bytes:
+    """The next of the source, empty at its end. Raises what reading it raised."""
+    block = await queue.get()
+    if isinstance(block, OSError):
+        raise block
+    return block
+
+
+def _read(source: IO[bytes], queue: asyncio.Queue[bytes | OSError], loop: asyncio.AbstractEventLoop) -> None:
     read: Callable[[int], bytes] = getattr(source, "read1", source.read)
-    block = b"more"
-    while block:
-        block = read(BLOCK)
+    block: bytes | OSError = b"more"
+    while block and not isinstance(block, OSError):
+        try:
+            block = read(BLOCK)
+        except OSError as error:
+            block = error
         putting = queue.put(block)
         try:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
