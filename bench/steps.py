@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -101,8 +102,7 @@ async def main() -> None:
     """Prints the table."""
     logging.disable()
     found = settings.load(
-        {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": "http://127.0.0.1:9/v1", "SVC_API_KEYS": "key"},
-        overrides={"gateway": {"access_log": False}},
+        {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": "http://127.0.0.1:9/v1", "SVC_API_KEYS": "key"}
     )
     offers = [offer for provider in providers_of(found) for offer in offers_of(provider)]
     upstream = Upstream(connect_timeout=5)
@@ -113,17 +113,23 @@ async def main() -> None:
     books = Aside(open_database(f"sqlite:///{home / 'svc.db'}"))
     counters = SharedCounters(home / "counters", workers=4)
     gate = Gate(found.limits, counters, ledger.prices, books)
-    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, telemetry.configure())
+    lines = telemetry.LineWriter(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
+    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, lines)
     upstream_wire = Wire()
     client = FrontDoor(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
     client.connection_made(Wire())
     connect(upstream, offers[0].origin, upstream_wire)
     steps(found, plane)
-    show("a request: read, routed, sent, answered, recorded", cost(exchange(upstream, client, False), 5000))
-    recorded(plane, upstream, client)
-    limited(plane, counters, upstream, client)
+    whole = cost(exchange(upstream, client, False), 5000)
+    books = recorded(plane, upstream, client)
+    under = limited(plane, counters, upstream, client)
+    show("a request: read, routed, sent, answered, recorded", whole)
+    show("  of which is recorded: entry, price, journal, metrics, log", books)
+    show("  under limits of requests, tokens, concurrency, money", under)
+    show("  so key, books and limits add", cost(lambda: plane.keyring.find("key")) + books + under - whole)
     stream(upstream, client)
     await plane.close()
+    lines.close()
     shutil.rmtree(home)
 
 
@@ -194,26 +200,26 @@ def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[]
     return run
 
 
-def recorded(plane: Plane, upstream: Upstream, client: FrontDoor) -> None:
-    """What the books take of it: the entry is made, priced, appended to the journal, counted for `/metrics`."""
+def recorded(plane: Plane, upstream: Upstream, client: FrontDoor) -> float:
+    """What the books take of it: the entry is made, priced, appended to the journal, counted for `/metrics`, logged."""
     ask, answer = halves(upstream, client, False)
     ask()
     (running,) = plane.exchanges
     usage = openai.dialect.pass_answer(ANSWER).usage
-    show(
-        "  of which is recorded: entry, price, journal, metrics", cost(lambda: running._record("ok", 200, usage), 5000)
-    )
+    books = cost(lambda: running._record("ok", 200, usage), 5000)
     answer()
+    return books
 
 
-def limited(plane: Plane, counters: SharedCounters, upstream: Upstream, client: FrontDoor) -> None:
+def limited(plane: Plane, counters: SharedCounters, upstream: Upstream, client: FrontDoor) -> float:
     """The same for a key under every limit there is."""
     keys = plane.keyring._keys
     ((digest, key),) = keys.items()
     keys[digest] = msgspec.structs.replace(key, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6)
     counters.begin(Limits(key_id=key.id, budget=1), 0)
-    show("  under limits of requests, tokens, concurrency, money", cost(exchange(upstream, client, False), 5000))
+    under = cost(exchange(upstream, client, False), 5000)
     keys[digest] = key
+    return under
 
 
 def stream(upstream: Upstream, client: FrontDoor) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import re
 import sys
@@ -24,9 +25,12 @@ from tests.fakes.http_client import RawClient, request_bytes
 from tests.fakes.provider import Recorded
 from tests.fakes.script import sse
 from tests.soak.cluster import Cluster, running
+from tests.soak.starving import Starving, watched
 
 WORDS = 30
 EVERY = 0.01
+LATE = 100.0
+"""Milliseconds."""
 EVENTS = openai_wire.stream(" ".join(["word"] * WORDS), usage=False)
 CONTENT = re.compile(rb'"content": ?"[^"]')
 
@@ -42,6 +46,8 @@ class Report:
     """From the client's leaving until the upstream was let go of."""
     late: int = 0
     """Later than 100 ms, or never."""
+    starved: int = 0
+    """Of these, where the gateway or this test was ready to run and got no processor for what is above 100 ms."""
     entries: int = 0
     unaccounted: int = 0
     """Requests at the upstream without exactly one entry."""
@@ -53,7 +59,8 @@ class Report:
         half, most = ordered[len(ordered) // 2], ordered[-1]
         return (
             f"{self.streams} streams, {self.cut} left in the middle, {self.unasked} before the upstream was asked; "
-            f"upstream let go of after {half:.1f} ms (median), {most:.1f} ms (longest), {self.late} later than 100 ms; "
+            f"upstream let go of after {half:.1f} ms (median), {most:.1f} ms (longest), {self.late} later than 100 ms, "
+            f"for want of a processor {self.starved} of these; "
             f"{self.entries} entries, requests without exactly one: {self.unaccounted}, with wrong tokens: "
             f"{len(self.wrong_tokens)} {self.wrong_tokens[:5]}"
         )
@@ -81,10 +88,11 @@ def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
         with guard:
             left[number] = found
 
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(one, range(streams)))
-    time.sleep(1)
-    return _compare(cluster, made["id"], left)
+    with watched([os.getpid(), *cluster.workers()]) as starving:
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(one, range(streams)))
+        time.sleep(1)
+    return _compare(cluster, made["id"], left, starving)
 
 
 def _leave(port: int, key: str, number: int) -> Left:
@@ -106,7 +114,7 @@ def _leave(port: int, key: str, number: int) -> Left:
     return Left(when, len(CONTENT.findall(data)), b"[DONE]" in data)
 
 
-def _compare(cluster: Cluster, key_id: str, left: dict[int, Left]) -> Report:
+def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], starving: Starving) -> Report:
     report = Report(streams=len(left))
     asked: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
     report.unasked = len(left) - len(asked)
@@ -121,7 +129,10 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left]) -> Report:
         report.cut += 1
         took = math.inf if seen.left is None else (seen.left - left[number].when) * 1000
         report.closed_ms.append(took)
-        report.late += took > 100
+        if took > LATE:
+            report.late += 1
+            when = left[number].when
+            report.starved += took - 1000 * starving.waited(when, when + took / 1000) <= LATE
         tokens = by_number[number].completion_tokens or 0
         if by_number[number].status != "client_closed" or not left[number].words - 2 <= tokens <= _sent(seen) + 2:
             report.wrong_tokens.append((left[number].words, tokens, _sent(seen)))

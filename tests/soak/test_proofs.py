@@ -73,6 +73,6 @@ def test_clients_that_hang_up(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1, workers=2, redis=False, postgres=False) as cluster:
         report = hangups.hang_up(cluster, streams=40, at_once=4)
     assert report.cut > 10, str(report)
-    assert report.late <= 1, str(report)  # a machine that is busy with other tests may not let us run for a moment
+    assert report.late == report.starved, str(report)
     assert sorted(report.closed_ms)[len(report.closed_ms) // 2] < 50, str(report)
     assert (report.unaccounted, report.wrong_tokens) == (0, []), str(report)
