@@ -27,7 +27,7 @@ Report = Callable[[int, int], None]
 
 def pack(folder: Path, output: Path, report: Report | None = None) -> metadata.Metadata:
     """Writes `output`, whole or not at all, and gives its metadata. Raises InvalidBundle."""
-    about = _check(folder)
+    about = about_of(folder)
     files = _collect(folder, output)
     metadata.check_files(about, files.keys())
     total, done = sum(path.stat().st_size for path in files.values()), 0
@@ -51,7 +51,8 @@ def pack(folder: Path, output: Path, report: Report | None = None) -> metadata.M
     return about
 
 
-def _check(folder: Path) -> metadata.Metadata:
+def about_of(folder: Path) -> metadata.Metadata:
+    """The metadata of a folder that is to be packed. Raises InvalidBundle."""
     file = folder / metadata.FILE
     if not folder.is_dir():
         raise InvalidBundle(f"{folder} is not a folder.")

@@ -16,7 +16,7 @@ import msgspec
 from svc.bundles.archive import metadata_of
 from svc.bundles.digest import sha256_of
 from svc.bundles.opening import open_archive
-from svc.bundles.pack import pack
+from svc.bundles.pack import about_of, pack
 from svc.cli import base
 from svc.errors import UsageError
 
@@ -42,10 +42,11 @@ def _pack(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.")
+    output: Path = args.output or Path.cwd() / f"{about_of(folder).model_id}.xyb"
+    if output.is_dir() or not output.parent.is_dir():
+        raise UsageError(f"{output} is a folder." if output.is_dir() else f"There is no folder {output.parent}.")
     with base.Progress() as progress:
-        temporary = args.output or Path.cwd() / ".packed.xyb"
-        about = pack(folder, temporary, lambda done, total: progress(f"packing {folder.name}", done, total))
-    output = args.output or temporary.replace(Path.cwd() / f"{about.model_id}.xyb")
+        about = pack(folder, output, lambda done, total: progress(f"packing {folder.name}", done, total))
     digest, size = sha256_of(output), output.stat().st_size
     if args.json:
         base.print_json(
