@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import math
 import os
@@ -25,6 +24,7 @@ from svc import plugins, telemetry
 from svc.bundles.remote import Remote
 from svc.client import bundles
 from svc.errors import CommandFailed, UsageError
+from svc.gateway import heap
 from svc.gateway.admin import Admin
 from svc.gateway.cache.cache import cache_of
 from svc.gateway.door import FrontDoor
@@ -243,9 +243,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.collect()
-        gc.freeze()  # what is there now lives as long as the process: no collection has to look at it again
-        gc.set_threshold(50_000, 20, 100)
+        heap.settle()
         self._ready()
 
 

@@ -19,7 +19,7 @@ import httptools
 
 from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, SvcError
-from svc.gateway import reply
+from svc.gateway import heap, reply
 from svc.gateway.credentials import identify, trust
 from svc.gateway.exchange import Client
 from svc.gateway.plane import Plane
@@ -149,7 +149,7 @@ class Reader(Client):
         """The rest of a body is read straight into its place."""
         request.keep_alive = self._parser.should_keep_alive()
         self._parser = httptools.HttpRequestParser(self)
-        self._long = BytesIO(bytes(request.declared))  # its pages are memory only once something has come for them
+        self._long = BytesIO(heap.room(request.declared))
         view = self._long.getbuffer()
         view[: request.size] = b"".join(request.body)
         self._room = view[request.size : -1]
