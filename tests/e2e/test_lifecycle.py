@@ -160,7 +160,7 @@ def test_a_dialect_that_is_none(tmp_path: Path, dialect: str) -> None:
     (tmp_path / "svc.toml").write_text(
         f'[[providers]]\nname = "x"\ndialect = "{dialect}"\nbase_url = "http://x/v1"\napi_key_env = "HOME"\n'
     )
-    done = run("gateway", home=tmp_path, env={"SVC_API_KEYS": KEY})
+    done = run("gateway", "--port", "0", home=tmp_path, env={"SVC_API_KEYS": KEY})
     assert done.returncode == 2
     assert dialect in done.stderr
     assert "known: anthropic, openai." in done.stderr
