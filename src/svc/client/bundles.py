@@ -59,6 +59,8 @@ class Options(msgspec.Struct, frozen=True):
     """Seconds without a byte from the registry."""
     report: Report | None = None
     warn: Callable[[str], None] = warnings.warn
+    file: bool = False
+    """The bundle's file is wanted as well, not its content alone."""
 
 
 def resolve(text: str, options: Options) -> Bundle:
@@ -75,6 +77,8 @@ def resolve(text: str, options: Options) -> Bundle:
         local = store.entries(reference.model_id)
         platforms = fallbacks(options.platform)
         entry = choose(reference, local, platforms)
+        if options.file and options.registry and entry is not None and not store.is_whole(entry):
+            _fetch_file(store, entry, options)
         if entry is not None and entry.version == reference.version and _is_here(store, entry):
             return _load(store.unpack(entry), entry)
         found = _look_further(reference, store, local, platforms, options)
@@ -85,6 +89,16 @@ def resolve(text: str, options: Options) -> Bundle:
 
 def _is_here(store: FolderStore, entry: Entry) -> bool:
     return store.is_whole(entry) or is_unpacked(store.content(entry), entry.sha256)
+
+
+def _fetch_file(store: FolderStore, entry: Entry, options: Options) -> None:
+    """The file that a record here has lost. When the registry cannot be reached, its content may still do."""
+    try:
+        for there in entries_at(options, entry.model_id):
+            if (there.key, there.sha256) == (entry.key, entry.sha256):
+                copy(store, there, options)
+    except Unreachable as error:
+        options.warn(error.message)
 
 
 def _look_further(

@@ -58,7 +58,12 @@ def application(desk: Desk) -> Starlette:
             Route(bundle + "/{file}", routes.get, methods=["GET"]),
             Route(bundle + "/{file}", routes.put, methods=["PUT"]),
         ],
-        exception_handlers={SvcError: _refuse, HTTPException: _refuse_http, Exception: _fail},
+        exception_handlers={
+            SvcError: _refuse,
+            HTTPException: _refuse_http,
+            ClientDisconnect: _left,
+            Exception: _fail,
+        },
     )
 
 
@@ -229,9 +234,12 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
     return await _refuse(request, InvalidRequest("The request cannot be understood."))
 
 
+async def _left(_: Request, __: Exception) -> Response:
+    """Nobody reads the answer; without one the server would call it a fault, and log where."""
+    log.info("a publisher left before it had sent everything")
+    return Response(status_code=400)
+
+
 async def _fail(request: Request, error: Exception) -> Response:
-    if isinstance(error, ClientDisconnect):
-        log.info("a publisher left before it had sent everything")
-    else:
-        log.error("a fault while answering %s %s", request.method, request.url.path, exc_info=error)
+    log.error("a fault while answering %s %s", request.method, request.url.path, exc_info=error)
     return await _refuse(request, InternalError("Something went wrong here; the log has it."))

@@ -184,3 +184,46 @@ def test_bundles_dropped_into_the_folder_are_found_and_offered(machine, tmp_path
     one.run("registry", "pull", "good@1")
     assert (one.root / "good/1/any/content/w.bin").read_bytes() == b"weights"
     assert one.run("registry", "gc").stdout.count("removed") == 2
+
+
+def test_what_repair_put_aside_is_pulled_again_though_its_content_is_here(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    server, two = one.serve(), machine("two")
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+    file = two.root / "m/1.0/any/m.xyb"
+    file.write_bytes(file.read_bytes().replace(b"weights", b"weighty"))
+    two.run("registry", "verify", check=1)
+    two.run("registry", "verify", "--repair")
+    assert "pull or publish it again" in two.run("registry", "verify", check=1).stdout
+    unreachable = two.run("registry", "pull", "m@1.0", "--registry", "http://127.0.0.1:1")
+    assert "cannot be reached" in unreachable.stderr, "its content does for now"
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+    assert file.read_bytes() == (tmp_path / "m.xyb").read_bytes()
+    two.run("registry", "verify")
+
+
+def test_records_that_are_no_database_are_said_to_be(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    records = one.root / ".registry/records.sqlite"
+    records.write_bytes(b"no database" * 100)
+    said = one.run("registry", "ls", check=1).stderr
+    assert said.startswith("svc: ")
+    assert said.count("\n") == 1
+    records.unlink()
+    assert "m/1.0/any" in one.run("registry", "verify").stdout
+
+
+def test_a_publisher_that_leaves_is_no_fault(machine):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    server = one.serve()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.putrequest("PUT", "/bundles/m/1.0/any/m.xyb")
+        connection.putheader("authorization", "Bearer k1")
+        connection.putheader("content-length", str(MIB))
+        connection.endheaders(b"PK")
+        until(lambda: list((one.root / ".registry/uploads").glob("*.part")))
+    until(lambda: not list((one.root / ".registry/uploads").iterdir()))
+    server.process.terminate()
+    assert "Traceback" not in server.process.communicate(timeout=20)[1].decode()

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints where the model lies."""
     with shared.Progress() as progress:
         options = base.options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
+        options = msgspec.structs.replace(options, file=True)
         bundle = _pull_oci(args, options) if args.reference.startswith("oci://") else resolve(args.reference, options)
     if args.json:
         about = msgspec.to_builtins(bundle.metadata)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from svc.errors import CommandFailed
 from svc.wire.bundle import Entry, Signature
 
 BUSY_SECONDS = 60.0
@@ -37,6 +38,7 @@ class Records:
     """One connection, for all threads of this process, one at a time."""
 
     def __init__(self, path: Path) -> None:
+        """Raises CommandFailed when the file is no database."""
         self._lock = threading.RLock()
         self._db = _open(path)
 
@@ -140,6 +142,12 @@ def _open(path: Path) -> sqlite3.Connection:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+        except sqlite3.DatabaseError as error:
+            db.close()
+            raise CommandFailed(
+                f"{path} cannot be read ({error}). Move it away: what index.json lists is taken in again, "
+                "and the rest is found by: svc registry verify --repair"
+            ) from error
 
 
 def _parts(key: str) -> tuple[str, str, str]:
