@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import time
 
 import openai
@@ -120,6 +122,36 @@ def test_a_client_that_never_reads_is_dropped(start_gateway: StartGateway, provi
         seen = provider_a.wait()
         began = time.monotonic()
         assert 0.3 < seen.wait_left(10) - began < 5
+
+
+def test_who_says_that_it_sends_no_more_has_left_even_if_it_does_not_read(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """What waits for it is kept for `write_timeout`, also when it takes a part of it."""
+    started = start_gateway(config="[gateway]\nwrite_timeout = 1\n")
+    piece = openai_wire.chunk({"content": "x" * 16_000})
+    provider_a.always_plays(sse([openai_wire.role(), *[piece] * 2000]))
+    with contextlib.ExitStack() as stack:
+        for count in range(10):
+            client = stack.enter_context(started.raw())
+            ask(client, started, GPT, stream=True)
+            seen, before = provider_a.wait(count + 1), -1
+            while seen.sent != before:
+                before = seen.sent
+                time.sleep(0.05)
+            left = time.monotonic()
+            client.socket.shutdown(socket.SHUT_WR)
+            assert seen.wait_left() - left < AT_MOST
+            client.socket.recv(count * 16_384 + 1, socket.MSG_WAITALL)
+        deadline = time.monotonic() + 10
+        while open_connections(started) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def open_connections(gateway: Gateway) -> int:
+    page = gateway.request("GET", "/metrics").body.decode()
+    return int(page.partition("\nsvc_open_connections ")[2].partition("\n")[0])
 
 
 def test_a_client_that_pauses_is_not_the_upstreams_idleness(

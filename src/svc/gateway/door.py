@@ -62,14 +62,14 @@ class FrontDoor(Reader):
         self._wait("idle", self._plane.bounds.keep_alive)
 
     def eof_received(self) -> None:
-        """The client has gone: `connection_lost` follows."""
+        """The client has gone: `connection_lost` follows, once it has taken what waits for it, or took too long."""
+        self._wait("closing", self._plane.bounds.write_timeout)
+        self._gone()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
         del self._parser  # which holds this: no garbage collector is needed
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.gone()
+        self._gone()
         if self._cold is not None:
             self._cold.connection_lost(exc)
         self._queue.clear()
@@ -88,7 +88,7 @@ class FrontDoor(Reader):
         if self._state == "unread":
             self.transport.resume_reading()
             self._next()
-        elif self._busy is not None:
+        elif self._busy is not None and self._state != "closing":
             self._deadline = math.inf
         if self._exchange is not None:
             self._exchange.resume()
@@ -128,6 +128,11 @@ class FrontDoor(Reader):
     def _leave(self) -> None:
         self._plane.doors.discard(self)
         self._options["server_state"].connections.discard(self)
+
+    def _gone(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.gone()
 
     # answering
 
