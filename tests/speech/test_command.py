@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,26 @@ def test_a_source_that_cannot_be_read(gateway: Gateway):
         assert word in done.stderr.decode()
         assert done.stderr.count(b"\n") == 1
     os.close(ours)
+
+
+def test_ctrl_c_gives_the_final_of_what_was_said(gateway: Gateway, clips: dict[str, Path]):
+    """Whoever writes need not have stopped."""
+    variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY}
+    command = [sys.executable, "-m", "svc", "transcribe", "--json", "-"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(material.pcm(clips["en-counting"]))
+        process.stdin.flush()
+        while b'"ready"' not in process.stdout.readline():
+            pass
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert b'"final"' in process.stdout.read()
+        assert process.stderr.read() == b""
 
 
 def test_a_terminal_sees_the_text_grow(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 import websockets
 
@@ -43,6 +44,31 @@ async def test_a_hundred_thousand_tiny_frames(gateway: Gateway, clips: dict[str,
         final = await client.get("final")
     assert material.errors(material.TEXTS["en-counting"], final["text"]) <= 1
     check_promises(client.heard)
+
+
+async def test_wrong_messages_that_come_by_the_thousand_keep_the_gateway_from_nobody(gateway: Gateway):
+    """All that one read brings comes at once; it took the square of their number, without a turn for others."""
+    count = 20_000
+    async with session(gateway) as client, httpx2.AsyncClient() as other:
+
+        async def send() -> None:
+            for _ in range(count):
+                await client.socket.send("{")
+
+        async def answers() -> None:
+            for _ in range(count):
+                await client.get("error")
+
+        flood = asyncio.gather(send(), answers())
+        waits = []
+        while not flood.done():
+            asked = time.monotonic()
+            await other.get(gateway.address + "/health", timeout=30)
+            waits.append(time.monotonic() - asked)
+            await asyncio.sleep(0.01)
+        await flood
+    assert len(waits) > 5
+    assert max(waits) < 5
 
 
 async def test_audio_that_comes_far_too_fast_is_slowed_down_and_not_kept(gateway: Gateway, clips: dict[str, Path]):

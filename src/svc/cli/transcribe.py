@@ -140,7 +140,8 @@ def _open(name: str) -> IO[bytes]:
     if name == "-":
         if sys.stdin is None:
             raise UsageError("Standard input is closed.")
-        return sys.stdin.buffer
+        # Unbuffered: a thread that waits in a buffer's read holds its lock, and Python aborts at exit for want of it.
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
     path = Path(name)
     if not path.is_file():
         raise UsageError(f"{name} is no file." if path.exists() else f"There is no file {name!r}.")
