@@ -27,6 +27,8 @@ from svc.wire.key import Key
 TICK = 0.5
 MAX_OUTBOX = 64
 """Messages that wait for a client that does not read; beyond it, the oldest partials that are not stable go."""
+ENOUGH = 512
+"""Messages that wait for a client, beyond which it is not read: whoever does not listen need not talk."""
 MAX_OWED = 1024
 """Messages that may not be dropped; beyond it the client is."""
 WRITE_TIMEOUT = 60.0
@@ -130,10 +132,11 @@ class Stream:
         while True:
             while self._orders:
                 await self._forward(self._orders.popleft())
-            if not self._session.reading:
+            if not self._session.reading or len(self._outbox) > ENOUGH:
                 self._moved.clear()
                 await self._moved.wait()
                 continue
+            await asyncio.sleep(0)  # thousands may have come at once, and `receive` gives nobody else a turn
             try:
                 message = await self._socket.receive()
             except (WebSocketDisconnect, RuntimeError):
@@ -186,7 +189,7 @@ class Stream:
         if isinstance(message, wire.Error):
             self._service.counts.failed(message.code)
         self._outbox.append(message)
-        if len(self._outbox) > MAX_OUTBOX:
+        if len(self._outbox) > MAX_OUTBOX and isinstance(message, wire.Partial):
             for waiting in self._outbox:
                 if isinstance(waiting, wire.Partial) and not waiting.is_stable:
                     self._outbox.remove(waiting)
@@ -221,6 +224,7 @@ class Stream:
                 if len(self._outbox) > MAX_OWED:
                     return
                 message = self._outbox.popleft()
+                self._moved.set()
                 try:
                     async with asyncio.timeout(WRITE_TIMEOUT):
                         if isinstance(message, session.Close):
