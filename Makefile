@@ -2,11 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Debian has Python's venv in a package of its own.
-VENV_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq python3-venv
+# On a bare Debian, as root: what is missing there comes from its packages. Debian has Python's venv in one of its own.
+APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
-OPENMP_PACKAGE := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq libgomp1
 
 .PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean compare compare-lock
 
@@ -23,17 +22,18 @@ pure: $(VENV)/.ready ## back to the plain source
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(VENV_PACKAGE) && $(PYTHON) -m venv $(VENV); } \
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(APT) python3-venv && $(PYTHON) -m venv $(VENV); } \
 		|| { rm -rf $(VENV); echo "Python's venv is missing; install it, for example with: apt-get install python3-venv"; exit 1; }
 	@echo "setting up in $(VENV); this takes a minute the first time"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(BIN)/python -c $(OPENMP) 2>/dev/null || { $(OPENMP_PACKAGE) && $(BIN)/python -c $(OPENMP); } \
+	@$(BIN)/python -c $(OPENMP) 2>/dev/null || { $(APT) libgomp1 && $(BIN)/python -c $(OPENMP); } \
 		|| echo "the embedded model will not start: libgomp is missing; install it, for example with: apt-get install libgomp1"
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
+	@command -v curl >/dev/null || { $(APT) curl; } || echo "a test pastes a line of curl's; install it, for example with: apt-get install curl"
 	@touch $@
 
 test: $(VENV)/.dev lint native

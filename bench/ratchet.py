@@ -26,6 +26,7 @@ from pathlib import Path
 LIMITS = Path(__file__).with_name("ratchet.json")
 MARGIN = 1.1
 BATCHES, PER_BATCH = 5, 8
+_LEFT_OUT = shutil.ignore_patterns("*.so", "__pycache__")
 KEY = "ratchet-key"
 GPT, CLAUDE = "gpt-4o-mini", "claude-3-5-sonnet-20241022"
 COUNTED = """
@@ -209,10 +210,11 @@ def chunk(data: bytes) -> bytes:
 
 
 def at_rest(folder: Path) -> dict[str, float]:
-    """What `svc gateway` has imported, and its memory, when it is ready and nobody has come."""
+    """What `svc gateway` has imported, and its memory, when it is ready and nobody has come. Not compiled: imports of
+    compiled modules are not told."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = [sys.executable, "-X", "importtime", "-m", "svc", "gateway", "--port", "0"]
-        with gateway(folder, listener, command) as (process, _):
+        with gateway(folder, listener, command, plain(folder)) as (process, _):
             time.sleep(0.5)
             status = Path(f"/proc/{process.pid}/status")
             memory = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
@@ -225,7 +227,7 @@ def at_rest(folder: Path) -> dict[str, float]:
 def plain(folder: Path) -> Path:
     """A copy of the source without its compiled modules, in which calls can be counted."""
     package = Path(__file__).parent.parent / "src" / "svc"
-    shutil.copytree(package, folder / "source" / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(package, folder / "source" / "svc", ignore=_LEFT_OUT, dirs_exist_ok=True)
     return folder / "source"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,9 +28,9 @@ def embedded(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def child_of(gateway: Gateway) -> int:
-    listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listing.splitlines()]
-    (found,) = [int(row[0]) for row in rows if int(row[1]) == gateway.process.pid and "local_server" in row[2]]
+    tasks = Path(f"/proc/{gateway.process.pid}/task").glob("*/children")
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    (found,) = [pid for pid in children if b"local_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return found
 
 

@@ -131,7 +131,7 @@ def small(tmp_path: Path, model: Path) -> Iterator[Gateway]:
     (allowed / "broken" / "encoder_model.ort").write_bytes(b"no model")
     shutil.copytree(allowed / "mine", allowed / "exits")
     shutil.copy(model / "encoder_model.ort", allowed / "exits" / "silero_vad.onnx")
-    config = f'[speech]\nmax_sessions = 2\nidle_timeout = 2\nmodel_dirs = ["{allowed}"]\n'
+    config = f'[speech]\nmax_sessions = 2\nidle_timeout = 4\nmodel_dirs = ["{allowed}"]\n'
     with run(tmp_path, config) as running:
         yield running
 
