@@ -36,6 +36,7 @@ from svc.gateway.metrics import Board
 from svc.gateway.openapi import routes as openapi_routes
 from svc.gateway.plane import Plane
 from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.recent import recall
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.socket import Socket
@@ -314,6 +315,8 @@ async def _plane(
     issued = IssuedKeys(open_state(settings.environ, settings.home))
     ledger = Ledger(settings.home, settings.ledger, open_state(settings.environ, settings.home), offers)
     counters = shared.open() if shared else SharedCounters()
+    if shared is None:
+        await recall(counters, books)
     gate = Gate(settings.limits, counters, ledger.prices, books, RedisCounters(redis) if redis else None)
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):

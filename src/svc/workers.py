@@ -34,6 +34,9 @@ READY_SECONDS = 60.0
 PAUSE_FIRST, PAUSE_MOST = 0.1, 5.0
 """Seconds before a worker that died at once is replaced; doubled each time."""
 YOUNG = 5.0
+COUNTERS = "counters-"
+"""Begins the name of their file, and the supervisor's number ends it."""
+Begin = Callable[[SharedCounters], None]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -83,14 +86,17 @@ class _Worker:
 
 
 class Supervisor:
-    """`command` starts a worker, when `--seat TEXT` is added to it."""
+    """`command` starts a worker, when `--seat TEXT` is added to it; `begin` is given the counters before any starts."""
 
-    def __init__(self, command: Sequence[str], listeners: list[socket.socket], counters: Path, drain: float) -> None:
+    def __init__(
+        self, command: Sequence[str], listeners: list[socket.socket], counters: Path, drain: float, begin: Begin
+    ) -> None:
         self._command = command
         self._listeners = listeners
         self._counters = counters
         self._columns = 3 * len(listeners)
         self._drain = drain
+        self._begin = begin
         self._workers: list[_Worker] = []
         self._pause = PAUSE_FIRST
         self._wake, self._waker = socket.socketpair()
@@ -99,7 +105,9 @@ class Supervisor:
     def run(self, ready: Callable[[], None]) -> int:
         """Until SIGTERM or SIGINT; the exit status. `ready` is called when every worker answers."""
         self._counters.parent.mkdir(parents=True, exist_ok=True)
-        SharedCounters(self._counters, workers=self._columns).close()
+        counters = SharedCounters(self._counters, workers=self._columns)
+        self._begin(counters)
+        counters.close()
         try:
             with self._signals():
                 for place in range(len(self._listeners)):
@@ -232,6 +240,25 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
             f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for any that is free."
         ) from error
     return found
+
+
+def sweep(folder: Path) -> None:
+    """Removes the counters that supervisors have left which were killed."""
+    for path in folder.glob(f"{COUNTERS}*"):
+        pid = path.name.removeprefix(COUNTERS).removesuffix(".metrics")
+        if pid.isdecimal() and not _runs(int(pid)):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    """Another process of that number; in a container ours is the same each time."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:

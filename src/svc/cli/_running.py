@@ -2,6 +2,7 @@
 
 $SVC_HOME/api_key        made once, for its owner's eyes alone
 $SVC_HOME/up.lock        held (flock) while it runs; the kernel lets go of it however the process ends
+$SVC_HOME/gateway.lock  the same of `svc gateway`, of which there may be more
 $SVC_HOME/gateway.json   {"url", "pid"} while it runs; what a killed process left behind is not believed
 """
 
@@ -36,6 +37,22 @@ def alone(home: Path) -> Iterator[None]:
             state = f"runs at {url} already" if url else "is starting already"
             raise UsageError(f"svc up {state} with {home}: stop it, or set SVC_HOME to another folder.") from None
         yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def gateway(home: Path) -> Iterator[bool]:
+    """While the context is, the state folder is known to be used; false when another gateway uses it already."""
+    prepare(home)
+    file = os.open(home / "gateway.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            only = find(home) is None
+        except BlockingIOError:
+            only = False
+        yield only
     finally:
         os.close(file)
 

@@ -14,11 +14,15 @@ import os
 import sys
 
 from svc import app, settings, telemetry, workers
+from svc.cli import _running
+from svc.gateway import recent
 from svc.gateway.intake import take_left_behind
 from svc.gateway.providers import providers_of
 from svc.settings import Settings
-from svc.stores.base import StoreDown
+from svc.stores.base import Entry, StoreDown
 from svc.stores.opening import open_state
+
+_APART = "Each lets a key use all of its limits; with SVC_REDIS_URL they share them, and --workers needs no second one."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,33 +46,46 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not found.api_keys:
         print("svc: SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.", file=sys.stderr)
-    _take_left_behind(found)
-    if found.gateway.workers > 1:
-        return _supervise(found, args)
-    listener = app.listen(found.gateway.host, found.gateway.port)
-    app.serve_gateway(found, listener, lambda address: print(f"gateway  {address}/v1", flush=True))
+    with _running.gateway(found.home) as only:
+        if not only and not found.environ.get("SVC_REDIS_URL"):
+            print(f"svc: Another gateway runs with {found.home}. {_APART}", file=sys.stderr)
+        before = _take_left_behind(found)
+        if found.gateway.workers > 1:
+            return _supervise(found, args, before)
+        listener = app.listen(found.gateway.host, found.gateway.port)
+        app.serve_gateway(found, listener, lambda address: print(f"gateway  {address}/v1", flush=True))
     return 0
 
 
-def _take_left_behind(found: Settings) -> None:
-    """What a gateway that was killed had noted: budgets are counted from it."""
+def _take_left_behind(found: Settings) -> list[Entry]:
+    """What a gateway that was killed had noted: budgets are counted from it. Returns the last minute's entries."""
     database = open_state(found.environ, found.home)
     try:
+        database.migrate()
         take_left_behind(found.home / "journal", database)
+        return recent.entries(database)
     except StoreDown as error:
         print(f"svc: {error.message} The ledger goes on in its journal.", file=sys.stderr)
+        return []
     finally:
         database.close()
 
 
-def _supervise(found: Settings, args: argparse.Namespace) -> int:
+def _supervise(found: Settings, args: argparse.Namespace, before: list[Entry]) -> int:
     providers_of(found)  # what is wrong with the configuration is said once, before any worker starts
     listeners = workers.listen_together(found.gateway.host, found.gateway.port, found.gateway.workers)
     options = [f"--config={args.config}"] if args.config is not None else []
-    counters = found.home / "run" / f"counters-{os.getpid()}"
+    workers.sweep(found.home / "run")
+    counters = found.home / "run" / f"{workers.COUNTERS}{os.getpid()}"
     writer = telemetry.configure()
     try:
-        supervisor = workers.Supervisor(workers.command_of(options), listeners, counters, found.gateway.drain_timeout)
+        supervisor = workers.Supervisor(
+            workers.command_of(options),
+            listeners,
+            counters,
+            found.gateway.drain_timeout,
+            lambda shared: recent.count(shared, before),
+        )
         address = app.address_of(listeners[0])
         return supervisor.run(lambda: print(f"gateway  {address}/v1", flush=True))
     finally:

@@ -190,6 +190,24 @@ class SharedCounters:
         finally:
             self._unlock(taken.slot)
 
+    def recall(self, key_id: str, age: float, tokens: int) -> None:
+        """Counts what was let through so many seconds ago, by a process that is gone."""
+        slot, mark = self._slot(key_id)
+        now = self._clock()
+        words, base, second = self._words, slot * self._size, int(now - age)
+        self._lock(slot)
+        try:
+            self._claim(base, mark)
+            self._advance(base, int(now))
+            if words[base + _NEWEST] - second < BUCKETS:
+                at = base + _SECONDS + second % BUCKETS
+                words[at] += 1
+                words[at + BUCKETS] += tokens
+                words[base + _REQUESTS] += 1
+                words[base + _TOKENS] += tokens
+        finally:
+            self._unlock(slot)
+
     def use(self, limits: Limits) -> Use:
         """What counts now; a key that has not been counted takes no place for it."""
         mark = _mark(limits.key_id)

@@ -124,3 +124,28 @@ def test_workers_end_with_their_supervisor(start_gateway: StartGateway) -> None:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), 5)
     gateway.start()
     assert gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}).status == 200
+    files = [path.name for path in (gateway.home / "svc" / "run").iterdir() if path.is_file()]
+    assert files == [f"counters-{gateway.process.pid}"]  # those of the one that was killed are gone
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_new_start_forgets_no_limit(start_gateway: StartGateway, workers: int) -> None:
+    gateway = start_gateway(config=f"[gateway]\nworkers = {workers}\n")
+    made = create(gateway, "--name", "patient", "--rpm", "5", "--tpm", "100000")
+    assert [chat(gateway, made["key"]) for _ in range(3)] == [200] * 3
+    gateway.process.kill()
+    gateway.process.wait(5)
+    gateway.start()
+    assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_second_gateway_of_the_same_folder_says_what_it_means(start_gateway: StartGateway) -> None:
+    first = start_gateway()
+    second = Gateway(first.home, env={})
+    second.log_path = first.home / "second.log"
+    second.start()
+    try:
+        assert "Another gateway runs with" in second.log
+        assert "Another gateway" not in first.log
+    finally:
+        assert second.stop() == 0

@@ -140,6 +140,15 @@ def test_sums_that_a_death_in_the_middle_has_left_wrong_are_mended(tmp_path: Pat
         each.close()
 
 
+def test_what_another_has_let_through_counts_until_its_minute_is_over(counters: SharedCounters, clock: Clock) -> None:
+    limits = Limits(key_id="k", requests=3, tokens=100)
+    for age, tokens in ((0.0, 10), (59.5, 20), (61.5, 40)):
+        counters.recall("k", age, tokens)
+    assert counters.use(limits) == Use(2, 30, 0, None, 0)
+    clock.now += 3
+    assert counters.use(limits) == Use(1, 10, 0, None, 0)
+
+
 def test_a_reservation_is_cheap(tmp_path: Path) -> None:
     counters = SharedCounters(tmp_path / "counters", workers=4)
     limits = Limits(key_id="k", requests=10**6, tokens=10**9, concurrency=100)
