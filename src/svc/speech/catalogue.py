@@ -46,12 +46,15 @@ class Catalogue:
         """The model and the language for it.
 
         Raises ModelNotFound, InvalidRequest for a folder that is not allowed or a language that the model lacks, and
-        SpeechFailed when the folder holds no model, or speech is not installed.
+        SpeechFailed when the folder holds no model or cannot be read, or speech is not installed.
         """
         if not installed():
             raise SpeechFailed("Speech is not installed here: pip install 'svc[speech]'.")
-        folder = self._permitted(config.model_dir) if config.model_dir else self._installed(config.model)
-        model = self._with_detector(recognise(folder))
+        try:
+            folder = self._permitted(config.model_dir) if config.model_dir else self._installed(config.model)
+            model = self._with_detector(recognise(folder))
+        except OSError as error:
+            raise SpeechFailed(f"The model's files cannot be read: {error.strerror}.") from error
         return model, _language(model, config.language)
 
     def _permitted(self, wanted: str) -> Path:
@@ -96,6 +99,8 @@ class Catalogue:
             here = self._installed(wanted)
         except ModelNotFound:
             return wanted
+        except OSError:
+            return None  # `choose` says it
         identifier, at, version = wanted.partition("@")
         exact = not at or self._registry / identifier / version in here.parents
         return None if exact else wanted

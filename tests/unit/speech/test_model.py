@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,19 @@ def test_names_that_are_not_there(home, name):
     with pytest.raises(ModelNotFound) as refusal:
         catalogue(home).choose(Config(model=name))
     assert "talk" in refusal.value.message
+
+
+def test_a_folder_that_cannot_be_read(home):
+    """The session is told, instead of waiting for a model for ever."""
+
+    def unpack(reference: str) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/its/place")
+
+    full = Catalogue(Settings(home=home), Shelf(unpack, list))
+    with pytest.raises(SpeechFailed) as failure:
+        full.choose(Config(model="another"))
+    assert failure.value.message == "The model's files cannot be read: No space left on device."
+    assert full.lacking(Config(model="another")) is None
 
 
 def test_languages(home):
