@@ -22,7 +22,7 @@ from tests.soak.cluster import Cluster, running
 
 SECONDS = 1.2
 """So long each change is watched."""
-ASKED = 40
+ASKED = 24
 """Connections to each node, each of which any of its workers may get, before a change: all know the key then."""
 CHANGES: dict[str, tuple[Change, int]] = {
     "limit": (Change(rpm=1), 429),
