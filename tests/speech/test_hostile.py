@@ -67,7 +67,6 @@ async def test_wrong_messages_that_come_by_the_thousand_keep_the_gateway_from_no
             waits.append(time.monotonic() - asked)
             await asyncio.sleep(0.01)
         await flood
-    assert len(waits) > 5
     assert max(waits) < 5
 
 
