@@ -60,6 +60,26 @@ def test_a_stream_without_a_beginning_is_raised(first: bytes) -> None:
     assert failing(anthropic.dialect, first) == [errors.ProviderFailed] * 2
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_beginning_that_is_left_out_is_made_up(size: int) -> None:
+    """llama.cpp's server leaves it out when the answer's first token is a part of a character (an emoji) only."""
+    last = event("message_delta", delta={"type": "", "stop_reason": "end_turn"}, usage={"output_tokens": 9})
+    stream = OPEN + text("\N{SPARKLES}") + text(" a") + CLOSE + last + STOP
+    for client in DIALECTS:
+        pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+        out = b"".join(pipe.feed(stream[at : at + size]) for at in range(0, len(stream), size)) + pipe.end()
+        assert (pipe.error, pipe.ended, pipe.finish) == (None, True, "stop")
+        assert pipe.usage is None  # of the prompt nothing is known, so that all is estimated
+        if client is anthropic.dialect:
+            begin, rest = out.split(b"\n\n", 1)
+            said = json.loads(begin.split(b"data: ")[1])
+            assert (said["type"], said["message"]["role"], rest) == ("message_start", "assistant", stream)
+            assert said["message"]["id"].startswith("msg_")
+        else:
+            chunks = [json.loads(line[6:]) for line in out.split(b"\n\n") if line.startswith(b"data: {")]
+            assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "\N{SPARKLES} a"
+
+
 def test_a_right_stream_goes_through_as_it_is() -> None:
     stream = START + OPEN + b"".join(text(f" {number}") for number in range(9)) + CLOSE + LAST + STOP
     pipe = anthropic.dialect.pass_stream(include_usage=False)

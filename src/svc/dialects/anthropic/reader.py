@@ -23,6 +23,7 @@ from svc.wire.chat import (
     ThinkingDelta,
     ToolArguments,
     ToolStart,
+    Usage,
     UsageSeen,
 )
 from svc.wire.sse import event_data, event_name
@@ -43,6 +44,9 @@ class AnthropicReader:
 
     def __init__(self) -> None:
         self._complete = False
+        self.missing: Start | None = None
+        """The beginning that the provider left out: llama.cpp does when the first token is a part of a character."""
+        self._begun = False
         self._usage = UsageShape()
         self._tools: dict[int, _Tool] = {}
         self._count = 0
@@ -92,7 +96,7 @@ class AnthropicReader:
             case "message_start":
                 return self._start(event)
             case "content_block_start":
-                return self._block(event.index, event.content_block)
+                return self._open() + self._block(event.index, event.content_block)
             case "content_block_stop":
                 return self._stop(event.index)
             case "message_delta":
@@ -111,8 +115,15 @@ class AnthropicReader:
         if message.usage is not None:
             self._usage = message.usage
             usage = self._usage.usage()
-        start = Start(message.id or new_id("msg_"), message.model or "unknown", int(time.time()), usage)
-        return [start]
+        self._begun = True
+        return [_beginning(message.id, message.model, usage)]
+
+    def _open(self) -> list[Delta]:
+        if self._begun:
+            return []
+        self._begun = True
+        self.missing = _beginning(None, None, None)
+        return [self.missing]
 
     def _block(self, index: int, block: Block | None) -> list[Delta]:
         if block is None:
@@ -147,7 +158,12 @@ class AnthropicReader:
         deltas: list[Delta] = []
         if event.usage is not None:
             self._usage = self._usage.replaced_by(event.usage)
-            deltas.append(UsageSeen(self._usage.usage()))
+            if self._usage.input_tokens is not None:  # else half of it is unknown, and 0 would be a lie
+                deltas.append(UsageSeen(self._usage.usage()))
         if event.delta is not None and event.delta.stop_reason:
             deltas.append(Finish(finish_reason(event.delta.stop_reason)))
         return deltas
+
+
+def _beginning(message_id: str | None, model: str | None, usage: Usage | None) -> Start:
+    return Start(message_id or new_id("msg_"), model or "unknown", int(time.time()), usage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from svc.dialects.anthropic.faults import error_event
 from svc.dialects.anthropic.reader import AnthropicReader
+from svc.dialects.anthropic.writer import AnthropicWriter
 from svc.dialects.anthropic.writer import event as written
 from svc.dialects.failures import cut_short, error_of
 from svc.dialects.flow import HandedOn
@@ -29,6 +30,7 @@ class PassedStream(HandedOn):
         self._template = None
         if event_data(event) is None:
             return b""
+        begun = self.started
         deltas = self._reader.read(event)
         if self.started and deltas and type(deltas[0]) is Start:
             return b""  # said again
@@ -40,6 +42,8 @@ class PassedStream(HandedOn):
             self.ended = True
         elif len(deltas) == 1 and self._learned < MAX_LEARNED:
             self._learn(event, deltas[0])
+        if not begun and self._reader.missing is not None:
+            return AnthropicWriter().write(self._reader.missing) + event
         return event if self.started else b""  # a ping may come before the start
 
     def _learn(self, event: bytes, delta: Delta) -> None:
