@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-WIDE = 3 << 20
+WIDE = 4 << 20
 NARROW = 1 << 20
 """What a reader that was fast and is slow now may keep of the kernel's memory; the kernel doubles both."""
 

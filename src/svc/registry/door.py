@@ -1,4 +1,5 @@
-"""A connection of the registry: uvicorn's protocol, but for `GET` and `HEAD` of bundles.
+"""A connection of the registry that brought more than plain requests: uvicorn's protocol, but for `GET` and `HEAD` of
+bundles.
 
 Those never reach the application. They are answered here: small parts in one write, large ones by `sending`. Heads
 that are slow or too large end the connection.
@@ -10,13 +11,13 @@ import asyncio
 import os
 import re
 from typing import Any
-from urllib.parse import quote
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from svc.errors import BundleNotFound, SvcError
 from svc.registry import ranges
 from svc.registry.desk import Desk
+from svc.registry.heads import head_of, read_cached
 from svc.registry.sending import STALLED_SECONDS, Lanes, Transfer
 from svc.registry.shelf import Item
 from svc.wire.problem import encode_problem
@@ -26,13 +27,8 @@ SMALL = 64 * 1024
 MAX_HEAD = 32 * 1024
 HEAD_SECONDS = 20.0
 
-_PATH = re.compile(rb"/bundles/({0}/{0}/{0})/({0})(?:\?.*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"))
-_LINES = {
-    200: b"HTTP/1.1 200 OK\r\n",
-    206: b"HTTP/1.1 206 Partial Content\r\n",
-    304: b"HTTP/1.1 304 Not Modified\r\n",
-    416: b"HTTP/1.1 416 Range Not Satisfiable\r\n",
-}
+PATH = rb"/bundles/({0}/{0}/{0})/({0})(?:\?[\x21-\x7e]*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PATH = re.compile(PATH)
 
 
 class _Cycle:
@@ -57,6 +53,8 @@ class Door(HttpToolsProtocol):
         self._desk = desk
         self._lanes = lanes
         self._transfer: Transfer | None = None
+        self._own = _Cycle(True)
+        """Of the latest answer from here; `cycle` is the latest request's, which may have been sent in advance."""
         self._heading = False
         self._head_size = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -113,7 +111,7 @@ class Door(HttpToolsProtocol):
 
     def _answer(self, bare: bool, key: str, name: str, headers: dict[bytes, bytes]) -> None:
         keep = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = _Cycle(keep)  # type: ignore[assignment]
+        self._own = self.cycle = _Cycle(keep)  # type: ignore[assignment]
         try:
             admitted = self._desk.may_read_now(_text(headers, b"authorization"))
             if name != f"{key.partition('/')[0]}.xyb":
@@ -151,7 +149,7 @@ class Door(HttpToolsProtocol):
             if_range=_text(headers, b"if-range"),
             if_none_match=_text(headers, b"if-none-match"),
         )
-        head = self._head(item, part)
+        head = head_of(self._desk, item, part, keep_alive=self._own.keep_alive)
         length = part.end - part.start
         if bare or length == 0 or self._desk.accel is not None:
             self._write(head)
@@ -164,41 +162,11 @@ class Door(HttpToolsProtocol):
             else:
                 self._send(item, part, head)
 
-    def _head(self, item: Item, part: ranges.Part) -> bytes:
-        lines = [_LINES[part.status], item.tail or self._describe(item)]
-        if part.status in (200, 206):
-            accel = self._desk.accel
-            length = part.end - part.start if accel is None else 0
-            lines.append(b"content-type: application/octet-stream\r\ncontent-length: %d\r\n" % length)
-            if accel is not None:
-                lines.append(f"x-accel-redirect: {accel}{quote(item.inside)}\r\n".encode())
-        if part.status == 206:
-            lines.append(b"content-range: bytes %d-%d/%d\r\n" % (part.start, part.end - 1, item.size))
-        elif part.status == 416:
-            lines.append(b"content-range: bytes */%d\r\ncontent-length: 0\r\n" % item.size)
-        lines.append(self._desk.date_line())
-        if not self.cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
-
-    def _describe(self, item: Item) -> bytes:
-        scope = "private" if self._desk.private else "public"
-        item.tail = (
-            f"etag: {item.etag}\r\naccept-ranges: bytes\r\ncache-control: {scope}, max-age=31536000, immutable\r\n"
-        ).encode()
-        return item.tail
-
     def _send_small(self, item: Item, part: ranges.Part, head: bytes) -> None:
-        length = part.end - part.start
-        data = bytearray(length)
-        try:
-            done = os.preadv(item.fd, [data], part.start, getattr(os, "RWF_NOWAIT", 0))
-        except (BlockingIOError, OSError):
-            done = 0
-        if done == length:
+        data = read_cached(item, part)
+        if data is not None:
             self._write(head + data)
-        else:  # not in memory: the disk is asked in a thread
+        else:  # the disk is asked in a thread
             self._in_task(self._send_cold(item, part, head))
 
     async def _send_cold(self, item: Item, part: ranges.Part, head: bytes) -> None:
@@ -242,7 +210,7 @@ class Door(HttpToolsProtocol):
         body = encode_problem(error)
         head = (
             f"HTTP/1.1 {error.status} {type(error).__name__}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: {'keep-alive' if self.cycle.keep_alive else 'close'}\r\n"
+            f"content-length: {len(body)}\r\nconnection: {'keep-alive' if self._own.keep_alive else 'close'}\r\n"
         ) + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
         self._write(head.encode() + self._desk.date_line() + b"\r\n" + (b"" if bare else body))
 
@@ -252,8 +220,8 @@ class Door(HttpToolsProtocol):
             self._done()
 
     def _done(self) -> None:
-        self.cycle.response_complete = True
-        if not self.cycle.keep_alive:
+        self._own.response_complete = True
+        if not self._own.keep_alive:
             self.transport.close()
         self.on_response_complete()
 

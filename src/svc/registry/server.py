@@ -13,7 +13,7 @@ import uvicorn
 
 from svc.errors import SvcError
 from svc.registry.desk import Desk
-from svc.registry.door import Door
+from svc.registry.front import Front
 from svc.registry.routes import application
 from svc.registry.sending import Lanes
 
@@ -40,7 +40,7 @@ async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int 
     lanes = Lanes()
     config = uvicorn.Config(
         application(desk),
-        http=functools.partial(Door, desk, lanes),  # type: ignore[arg-type]
+        http=functools.partial(Front, desk, lanes),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
