@@ -47,7 +47,7 @@ def _ambiguous(raw: bytes, keys: list[bytes], names: set[bytes]) -> bool:
     """A field that was read could stand there twice, or under an escaped name."""
     if len(keys) != len(names) and any(keys.count(name) > 1 for name in _READ):
         return True
-    return b"\\" in raw and _ESCAPED_LETTER.search(raw) is not None
+    return 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None
 
 
 def _touched(names: set[bytes], head: Head, quirks: Quirks) -> bool:

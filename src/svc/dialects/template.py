@@ -22,6 +22,8 @@ _PLAIN = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
 _RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
 _PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
 _PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
+_AFTER_PADDING = b'"}\n\n'
+_BACKSLASH = 0x5C
 _NAMES = (b"content", b"reasoning_content", b"arguments", b"text", b"thinking", b"partial_json")
 _VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 
@@ -37,8 +39,8 @@ class Template:
         """What comes is what goes."""
         self._run = _RUN
         self._tail = b""
-        padding = _PADDING.search(suffix)
-        if padding and self.same:  # vendors pad chunks at random, against guesses from their length
+        padding = _PADDING.search(suffix) if self.same and suffix.endswith(_AFTER_PADDING) else None
+        if padding:  # vendors pad chunks at random, against guesses from their length
             suffix, self._tail = suffix[: padding.end(1)], padding.group(2)
             self._run = _PADDED_RUN
         self.suffix = suffix
@@ -50,9 +52,9 @@ class Template:
         marks = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
         if self._tail:
             marks = marks.replace(self._tail, b"\x02")
-            if b"\x02" in block:
+            if 2 in block:
                 return None
-        if self._run.fullmatch(marks) is None or b"\x00" in block or b"\x01" in block:
+        if self._run.fullmatch(marks) is None or 0 in block or 1 in block:
             return None
         if not block.isascii() and not _is_utf8(block):
             return None
@@ -73,12 +75,13 @@ def is_plain(data: bytes, start: int, stop: int) -> bool:
 def learn(came: bytes, made: bytes, name: bytes) -> Template | None:
     """The template of a chunk whose only text is the field `name`; None where one cannot be sure of the place."""
     pattern = _VALUES[name]
-    first, second = _cut(came, pattern, name), _cut(made, pattern, name)
+    first = _cut(came, pattern, name)
+    second = first if made is came else _cut(made, pattern, name)
     return Template(first, second) if first and second else None
 
 
 def _cut(event: bytes, pattern: re.Pattern[bytes], name: bytes) -> tuple[bytes, bytes] | None:
-    if b"\\" in event or event.count(b'"' + name + b'"') != 1:
+    if _BACKSLASH in event or event.count(b'"' + name + b'"') != 1:
         return None
     found = pattern.search(event)
     if found is None:

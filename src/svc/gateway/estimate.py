@@ -84,7 +84,7 @@ def _text(raw: bytes) -> float:
         tokens += (len(raw.translate(None, _NOT_THREE)) - indic) / THREE_BYTES_PER_TOKEN + indic / INDIC_PER_TOKEN
         tokens += len(raw.translate(None, _NOT_FOUR)) * FOUR_BYTES
         raw = raw.translate(None, _CONTINUED)
-    if b"\\" in raw:
+    if 0x5C in raw:  # a backslash
         tokens += raw.count(b'\\"') / 2
         if b"\\u" in raw:  # letters of other scripts, as six bytes of ASCII
             raw, short = _SHORT.subn(b"", raw)

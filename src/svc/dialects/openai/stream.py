@@ -21,7 +21,7 @@ from svc.dialects.template import MAX_LEARNED, learn
 from svc.dialects.values import new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.problem import encode_problem
-from svc.wire.sse import event_data, event_name
+from svc.wire.sse import event_data, event_name, is_bare
 
 DONE = b"data: [DONE]"
 _CHUNK = msgspec.json.Decoder(ChunkShape)
@@ -54,6 +54,11 @@ class PassedStream(HandedOn):
         return b"data: " + encode_problem(error) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
+        if is_bare(event):
+            if event.startswith(b"{", 6):
+                return self._chunk(event, event[6:], bare=True)
+            if event == DONE:
+                return self._done(event)
         data = event_data(event)
         name = event_name(event)
         if data is None or name == b"ping" or not data.strip():
@@ -63,7 +68,7 @@ class PassedStream(HandedOn):
         if name == b"error":
             body = upstream_object(data)
             raise failure_of(body.get("error") or body)
-        return self._chunk(event, data)
+        return self._chunk(event, data, bare=False)
 
     def _done(self, event: bytes) -> bytes:
         if not self._complete:
@@ -72,7 +77,7 @@ class PassedStream(HandedOn):
         usage = self._due_usage()
         return usage + DONE if usage or event != DONE else event
 
-    def _chunk(self, event: bytes, data: bytes) -> bytes:
+    def _chunk(self, event: bytes, data: bytes, *, bare: bool) -> bytes:
         """One chunk as the client gets it; empty when it has nothing for the client."""
         try:
             if not data.isascii():
@@ -80,11 +85,13 @@ class PassedStream(HandedOn):
             chunk = _CHUNK.decode(data)
         except _FAULTS:
             chunk = None
+        if chunk is not None and self._is_unasked_usage(chunk):
+            self._note(chunk)
+            return b""
         known = set(self._choices)
         if chunk is not None and self._is_clean(chunk):
             self._note(chunk)
-            whole = event.startswith(b"data: ") and b"\n" not in event
-            made = event if whole else b"data: " + data.replace(b"\n", b" ")
+            made = event if bare else b"data: " + data.replace(b"\n", b" ")
             pieces = chunk.choices
         else:
             body, pieces = self._mend(upstream_object(data))
@@ -127,6 +134,13 @@ class PassedStream(HandedOn):
         if not (self._asked and self._complete and not self._usage_sent and isinstance(usage, UsageShape)):
             return False
         return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+    def _is_unasked_usage(self, chunk: ChunkShape) -> bool:
+        """It is for us alone: the client did not want it."""
+        usage = chunk.usage
+        if self._asked or chunk.choices or not self.started or not isinstance(usage, UsageShape):
+            return False
+        return chunk.x_groq is None and usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
     def _note(self, chunk: ChunkShape) -> None:
         if not self.started:
