@@ -20,7 +20,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.loops.auto import auto_loop_factory
 
-from svc import plugins, telemetry
+from svc import descriptors, plugins, telemetry
 from svc.bundles.remote import Remote
 from svc.client import bundles
 from svc.errors import CommandFailed, UsageError
@@ -118,6 +118,7 @@ def serve_gateway(
 ) -> None:
     """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
     writer = telemetry.configure()
+    descriptors.allow_all()
     try:
         with _exit_quietly(), asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             runner.run(_serve(settings, listener, ready, writer, shared))
@@ -138,6 +139,7 @@ def serve_registry(
 ) -> None:
     """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
+    descriptors.allow_all()
     try:
         environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
         found = open_store(root or settings.registry_root, environ, proxy=proxy)

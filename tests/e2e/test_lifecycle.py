@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -42,6 +44,19 @@ def test_ready_soon(start_gateway: StartGateway) -> None:
     took = time.monotonic() - began
     assert started.request("GET", "/health").status == 200
     assert took < 3, "0.5 s is the aim on an idle machine"
+
+
+def test_a_low_limit_of_open_files_is_lifted(start_gateway: StartGateway) -> None:
+    """Many systems give a process 1024, which are 500 streams; who wants fewer lowers the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        started = start_gateway()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as held:
+        clients = [held.enter_context(started.raw()) for _ in range(150)]
+        assert all(client.request("GET", "/health").status == 200 for client in clients)
 
 
 @pytest.mark.parametrize("stream", [True, False])
