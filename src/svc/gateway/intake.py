@@ -2,6 +2,9 @@
 
     every PAUSE s:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
 
+The thread shares a core and the interpreter with the loop, so it works in batches of a few milliseconds, and rests
+between them in proportion: answers are late by one batch, never by what has piled up.
+
 An entry that is there already is left alone (by its request id), so taking a journal twice does no harm; that is all
 that recovery after a crash needs.
 """
@@ -25,11 +28,17 @@ log = logging.getLogger("svc.ledger")
 
 PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
+SHORT_PAUSE = 0.1
+"""After a look that found more than a batch."""
+REST = 3.0
+"""So many times the CPU time of a batch the thread rests after it; less and less as it falls behind."""
+BEHIND = 1.5
+"""Seconds behind, at which it does not rest any more."""
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
-BATCH_BYTES = 512 * 1024
-"""Read at once: some 1,200 entries, one transaction; more would fill the CPU's cache."""
+BATCH_BYTES = 256 * 1024
+"""Read at once: some 500 entries, one transaction."""
 DAY = 86400.0
 
 _decode = msgspec.json.Decoder(Entry).decode
@@ -66,6 +75,8 @@ class Intake:
         self._path = Path()
         self._offset = 0
         self._migrated = False
+        self._much = False
+        """There was more than a batch to take."""
         self._prune_at = 0.0
         self._caught_up = time.monotonic()
         self._stop = threading.Event()
@@ -81,13 +92,14 @@ class Intake:
 
     def _run(self) -> None:
         patience = time.monotonic() + PATIENCE
-        while not self._stop.wait(PAUSE):
+        while not self._stop.wait(SHORT_PAUSE if self._much else PAUSE):
             if self._ready() or time.monotonic() > patience:
                 self._look()
         self._look()
         self._database.close()
 
     def _look(self) -> None:
+        self._much = False
         try:
             self.take_all()
         except StoreDown as error:
@@ -132,9 +144,12 @@ class Intake:
             raise
 
     def _take_own(self, journal: Journal) -> None:
-        """The end of the present file. One that was let go of since is taken as a dead one's."""
+        """The end of the present file, and before it that of the one that was let go of since."""
         path = journal.path
         if path != self._path:
+            if self._offset:  # nobody has to find out which of its entries are there already
+                self._take(self._path, self._offset, whole=True)
+                self._path.unlink(missing_ok=True)
             self._path, self._offset = path, 0
         self._offset = self._take(path, self._offset, whole=False)
 
@@ -162,16 +177,26 @@ class Intake:
                     file.seek(offset)
                     data = file.read(BATCH_BYTES)
                     end = data.rfind(b"\n") + 1
+                    rest = data[end:]
                     if not end:
                         break
+                    began = time.thread_time()
                     self._store(data[:end].split(b"\n")[:-1])
                     offset += end
+                    if len(data) < BATCH_BYTES:  # all that was there; what has come since is the next look's
+                        break
+                    self._rest(time.thread_time() - began)
         except FileNotFoundError:
             return offset
-        if whole and data:
+        if whole and rest:
             self.broken_lines += 1
             log.warning("the last line of the journal %s is cut off: its writer died in the middle of it", path.name)
         return offset
+
+    def _rest(self, took: float) -> None:
+        self._much = True
+        behind = time.monotonic() - self._caught_up
+        self._stop.wait(took * REST * max(0.0, 1.0 - behind / BEHIND))
 
     def _store(self, lines: list[bytes]) -> None:
         entries = [entry for line in lines if (entry := self._read(line)) is not None]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from svc.gateway.intake import Intake, take_left_behind
+from svc.gateway.intake import BATCH_BYTES, Intake, take_left_behind
 from svc.gateway.journal import Journal
 from svc.stores.base import Entry
 from svc.stores.sqlite import SqliteDatabase
@@ -100,6 +102,38 @@ def test_its_own_journal_is_taken_bit_by_bit(journal: Journal, database: SqliteD
     assert ids(database) == {"a", "b", "c"}
     assert intake.taken == 3
     assert list((tmp_path / "journal").iterdir()) == [journal.path]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_long_journal_of_the_dead_is_taken_whole(database: SqliteDatabase, tmp_path: Path, torn: bool) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    whole = b"".join(line(f"r{number:05d}") for number in range(3000))
+    assert len(whole) > 2 * BATCH_BYTES
+    (folder / "1-1.journal").write_bytes(whole + (line("torn")[:-1] if torn else b""))
+    intake = Intake(folder, database)
+    intake.take_all()
+    assert (intake.taken, intake.broken_lines) == (3000, int(torn))
+    assert list(folder.iterdir()) == []
+
+
+def test_what_piled_up_is_taken_between_rests_and_without_them_at_the_end(journal: Journal, tmp_path: Path) -> None:
+    """The thread rests between batches, but not once it is told to end."""
+    path = tmp_path / "svc.db"
+    intake = Intake(tmp_path / "journal", SqliteDatabase(path), journal=journal)
+    intake.start()
+    for number in range(6000):
+        journal.append(line(f"r{number:05d}"))
+    deadline = time.monotonic() + 10
+    while intake.taken < 3000 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for number in range(6000, 9000):
+        journal.append(line(f"r{number:05d}"))
+    journal.close()
+    intake.close()
+    assert intake.taken == 9000
+    with contextlib.closing(SqliteDatabase(path)) as found:
+        assert len(found.entries(limit=10_000)) == 9000
 
 
 def test_old_entries_are_forgotten_from_the_first_look_on(tmp_path: Path, database: SqliteDatabase) -> None:
