@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_RANGE = re.compile(r"bytes\s*=\s*(\d{0,20})\s*-\s*(\d{0,20})\s*", re.IGNORECASE | re.ASCII)
+# No two blanks in a row, else 32 KiB of them would be shared out between them in every way there is.
+_RANGE = re.compile(r"bytes\s*=\s*(?:(\d{1,20})\s*)?-\s*(?:(\d{1,20})\s*)?", re.IGNORECASE | re.ASCII)
 
 
 class Part(NamedTuple):

@@ -164,6 +164,16 @@ def test_what_is_unusual_gets_the_doors_answer(place, data, status):
             assert read(sock)[0] == status
 
 
+@pytest.mark.parametrize("lines", [["A: b"] * 2000, ["Range: bytes=" + " " * 15000 + "-" + " " * 15000 + "x"]])
+def test_a_head_made_to_be_slow_is_not(place, lines):
+    port, _ = place
+    with connect(port) as sock:
+        began = time.monotonic()
+        assert ask(sock, head(*lines, "X_Y: 1", method="HEAD"), bare=True)[0] == 200
+        assert ask(sock, head(*lines, "Range: bytes=0-0"))[0] in (200, 206)
+        assert time.monotonic() - began < 5
+
+
 def test_the_end_of_the_server_waits_for_an_answer(tmp_path):
     one = Machine(tmp_path / "home")
     one.home.mkdir()
