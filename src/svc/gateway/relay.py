@@ -21,6 +21,10 @@ LINES = tuple(_LINES.get(size, b"") for size in range(len(SIZE_LINES)))
 """The size line of a chunk, by the chunk's size with all its framing; empty where no chunk has that size."""
 
 
+_TOKENS = tuple(max(1, int(length / ASCII_PER_TOKEN)) if length else 0 for length in range(len(LINES)))
+"""In a text, by its length."""
+
+
 class Sink(ABC):
     """Where the pieces of a stream go."""
 
@@ -58,14 +62,14 @@ class Relay:
         """Sends the first `size` bytes of `view` if these are one whole chunk of the frame, and says whether it did."""
         if size >= len(LINES):
             return False
-        data = bytes(view[:size])
+        data = view[:size].tobytes()
         line = LINES[size]
         begin = len(line)
         start, stop = begin + len(self._prefix), size - len(self._suffix)
         return (
             begin > 0
             and data.startswith(line)
-            and data.startswith(self._prefix, begin)
+            and data[begin:start] == self._prefix
             and data.endswith(self._suffix)
             and is_plain(data, start, stop)
             and self._send(data, stop - start)
@@ -76,7 +80,6 @@ class Relay:
         if self._to.is_closing():
             return False
         self.active = True
-        if length:
-            self.tokens += max(1, int(length / ASCII_PER_TOKEN))
+        self.tokens += _TOKENS[length]
         self._to.write(data)
         return True
