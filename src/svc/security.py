@@ -11,16 +11,16 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from svc.errors import AuthenticationFailed, RateLimited
 from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, Key
 
-ASK_SECONDS = 5.0
+ASK_SECONDS: Final = 5.0
 """For the database to say whether it knows a key."""
-MAX_SECRET = 512
+MAX_SECRET: Final = 512
 """Characters of a key; a longer one is not even hashed."""
-ISSUED_PREFIX = "svc_sk_"
+ISSUED_PREFIX: Final = "svc_sk_"
 
 
 class Issued(Protocol):

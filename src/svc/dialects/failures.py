@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
 from svc.wire.chat import StreamFailed
 
-MAX_MESSAGE = 1000
+MAX_MESSAGE: Final = 1000
 """Characters of an upstream's message that are kept."""
 
-_SECRET = re.compile(
+_SECRET: Final = re.compile(
     r"""(?ix) (?: [a-z][a-z0-9+.-]*://\S+                       # addresses
     | \b \d{1,3} (?:\.\d{1,3}){3} (?: : \d+ )? \b
     | \b localhost (?: : \d+ )?
@@ -23,8 +23,8 @@ _SECRET = re.compile(
     | \b [\w-]+ (?: \.[\w-]+ )* \. (?: internal | local | svc | lan ) \b
     | \b bearer \s+ \S+ )"""
 )
-_LIMITED = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
-_REFUSED = (
+_LIMITED: Final = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
+_REFUSED: Final = (
     "invalid_request_error",
     "invalid_request",
     "request_too_large",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from svc.errors import InvalidRequest
 
-FORMING: dict[str, Any] = {
+FORMING: Final[dict[str, Any]] = {
     # OpenAI's
     "n": 1,
     "logprobs": False,

@@ -9,12 +9,14 @@ reader of JSON; whether the inside of a long string is well formed is for the on
 
 from __future__ import annotations
 
-LONG_BODY = 32 * 1024
-LONG_STRING = 1024
-SPARSE = 256
+from typing import Final
+
+LONG_BODY: Final = 32 * 1024
+LONG_STRING: Final = 1024
+SPARSE: Final = 256
 """Bytes for each quote, at least: where there are more quotes, looking at all of it costs less."""
-MAX_BACKSLASHES = 64
-_BACKSLASH = ord("\\")
+MAX_BACKSLASHES: Final = 64
+_BACKSLASH: Final = ord("\\")
 
 
 def outline(raw: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,11 +17,20 @@ from svc.dialects.hints import refuse_forming
 from svc.dialects.reading import decode_object
 from svc.wire.chat import Quirks, Target
 
-_KEY = re.compile(rb'"([a-z_]+)"\s*:')
-_ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6|7)")
-_READ = (b"model", b"messages", b"system", b"stream", b"stream_options", b"max_tokens", b"max_completion_tokens", b"n")
-_ASK_USAGE = b',"stream_options":{"include_usage":true}}'
-_LIMITS = ("max_tokens", "max_completion_tokens")
+_KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:5[fF]|6|7)")
+_READ: Final = (
+    b"model",
+    b"messages",
+    b"system",
+    b"stream",
+    b"stream_options",
+    b"max_tokens",
+    b"max_completion_tokens",
+    b"n",
+)
+_ASK_USAGE: Final = b',"stream_options":{"include_usage":true}}'
+_LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
 
 def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> Built:

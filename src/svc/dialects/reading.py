@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,9 +16,9 @@ from svc.errors import InvalidRequest, ProviderFailed
 
 T = TypeVar("T")
 
-_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
-_MISSING = re.compile(r"missing required field `(.*?)`")
-_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_AT: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING: Final = re.compile(r"missing required field `(.*?)`")
+_FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
@@ -102,4 +102,4 @@ def upstream_object(raw: bytes) -> dict[str, Any]:
     return decode_upstream(_OBJECT, raw)
 
 
-_OBJECT: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_OBJECT: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])

@@ -7,6 +7,8 @@ An error is held back in `error` until `give_up` writes it.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from svc.dialects.base import Dialect, StreamReader, StreamWriter
@@ -14,9 +16,9 @@ from svc.dialects.pipe import Translation
 from svc.errors import SvcError
 from svc.wire.chat import ChatRequest, Delta, Finish, Message, Start, StreamFailed, Text, TextDelta, UsageSeen
 
-MAX_TEXT = 64 * 1024
+MAX_TEXT: Final = 64 * 1024
 """Bytes, some 16,000 tokens; a longer answer is not resumed: a client that does not read costs its text, too."""
-MARK = b": resumed\n\n"
+MARK: Final = b": resumed\n\n"
 """Where the stream goes on, for those who look at the bytes: clients ignore comments."""
 
 

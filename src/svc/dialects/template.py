@@ -10,22 +10,23 @@ to be the inside of a JSON string, are such a chunk too: nothing else is let thr
 from __future__ import annotations
 
 import re
+from typing import Final
 
-MAX_LEARNED = 64
+MAX_LEARNED: Final = 64
 """Templates learned in one stream: learning costs more than it gives where chunks take turns."""
 
-SHORT = 48
+SHORT: Final = 48
 """Bytes that are looked at one by one: quicker than to set up a search in them."""
 
-_TEXT = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-_PLAIN = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
-_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
-_PADDED_RUN = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
-_PADDING = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
-_AFTER_PADDING = b'"}\n\n'
-_BACKSLASH = 0x5C
-_NAMES = (b"content", b"reasoning_content", b"arguments", b"text", b"thinking", b"partial_json")
-_VALUES = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
+_TEXT: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
+_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
+_RUN: Final = re.compile(rb"(?:\x00" + _TEXT + rb"\x01)+")
+_PADDED_RUN: Final = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+")
+_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
+_AFTER_PADDING: Final = b'"}\n\n'
+_BACKSLASH: Final = 0x5C
+_NAMES: Final = (b"content", b"reasoning_content", b"arguments", b"text", b"thinking", b"partial_json")
+_VALUES: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 
 
 class Template:

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from io import BytesIO
+from typing import Final
 
 from svc.dialects.base import Dialect, Passed
 from svc.dialects.flow import Pipe
@@ -28,13 +29,13 @@ from svc.gateway.relay import Relay, Sink
 from svc.gateway.upstream import Upstream
 from svc.wire.chat import Usage
 
-MAX_ANSWER = 64 * 1024 * 1024
+MAX_ANSWER: Final = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""
-MAX_ERROR = 64 * 1024
+MAX_ERROR: Final = 64 * 1024
 """Bytes of an error answer that are looked at."""
-MIN_KEY = 6
+MIN_KEY: Final = 6
 """Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
-DRAIN_SECONDS = 1.0
+DRAIN_SECONDS: Final = 1.0
 """After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
 
 
@@ -396,4 +397,4 @@ class Attempt(Receiver):
         self._call = None  # which holds this
 
 
-_LATE_CONNECT = late("to accept a connection")
+_LATE_CONNECT: Final = late("to accept a connection")

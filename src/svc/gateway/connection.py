@@ -10,7 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
@@ -19,10 +19,10 @@ from svc.gateway.relay import Relay
 
 log = logging.getLogger("svc.gateway")
 
-TLS_AHEAD = 16 * 1024
+TLS_AHEAD: Final = 16 * 1024
 """Bytes that are read ahead of who does not read; as it comes, a quarter of a megabyte."""
-LF = 10
-MAX_HEAD = 64 * 1024
+LF: Final = 10
+MAX_HEAD: Final = 64 * 1024
 """Bytes of an answer's head."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from svc.errors import SvcError, TooLarge
 from svc.gateway.request import Request
 from svc.security import Keyring, bearer, unsure
 
-SCOPE = "chat"
+SCOPE: Final = "chat"
 
 
 def identify(request: Request, keyring: Keyring, loaded: Callable[[Request], None]) -> None:

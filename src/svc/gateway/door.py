@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import httptools
 
@@ -26,11 +26,11 @@ from svc.gateway.reader import Reader
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request
 
-LINGER_SECONDS = 5.0
+LINGER_SECONDS: Final = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
-LAST_CALL_SECONDS = 1.0
+LAST_CALL_SECONDS: Final = 1.0
 """When the server stops, an unused connection is closed only after so long."""
-HIGH_WATER = 64 * 1024
+HIGH_WATER: Final = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
 

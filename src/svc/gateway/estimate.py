@@ -10,52 +10,55 @@ The error of this is measured by bench/estimates.py; the table is in docs/operat
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import msgspec
 
 from svc.dialects.outline import outline
 from svc.wire.chat import Usage
 
-ASCII_PER_TOKEN = 4.0
-DIGITS_PER_TOKEN = 2.0
-TWO_BYTES_PER_TOKEN = 2.8
+ASCII_PER_TOKEN: Final = 4.0
+DIGITS_PER_TOKEN: Final = 2.0
+TWO_BYTES_PER_TOKEN: Final = 2.8
 """Letters of Cyrillic, Greek, Arabic and accented ones; English ones are longer words."""
-THREE_BYTES_PER_TOKEN = 1.1
+THREE_BYTES_PER_TOKEN: Final = 1.1
 """Of Chinese, Japanese, Korean."""
-INDIC_PER_TOKEN = 1.6
+INDIC_PER_TOKEN: Final = 1.6
 """Of Hindi, Bengali, Tamil, Thai: 2.1 to 2.8 with new vocabularies, 0.5 to 1 with old ones; the middle of these."""
-FOUR_BYTES = 2.0
+FOUR_BYTES: Final = 2.0
 """Tokens of an emoji."""
-DENSEST = 2.0
+DENSEST: Final = 2.0
 """Bytes of a token: no text has more tokens than this by our estimate."""
-IMAGE_TOKENS = 1000
+IMAGE_TOKENS: Final = 1000
 """An image of a megapixel costs 765 to 1,600 tokens with the vendors."""
-SMALL_IMAGE_TOKENS = 85
+SMALL_IMAGE_TOKENS: Final = 85
 """With `"detail": "low"`."""
-DOCUMENT_BYTES = 40
+DOCUMENT_BYTES: Final = 40
 """Of base64 for a token: a page of 60 kB costs some 2,000."""
-AUDIO_BYTES = 1500
+AUDIO_BYTES: Final = 1500
 """Of base64 for a token: a second of sound costs some 10."""
 
 SAMPLE, SAMPLES = 4096, 4
 """Of a long text so many bytes are looked at, at so many places."""
 
-_NUMERALS = b"0123456789"
-_NOT_TWO = bytes(set(range(256)) - set(range(0xC2, 0xE0)))
-_NOT_THREE = bytes(set(range(256)) - set(range(0xE0, 0xF0)))
-_NOT_FOUR = bytes(set(range(256)) - set(range(0xF0, 0xF5)))
-_INDIC = b"\xe0"
+_NUMERALS: Final = b"0123456789"
+_NOT_TWO: Final = bytes(set(range(256)) - set(range(0xC2, 0xE0)))
+_NOT_THREE: Final = bytes(set(range(256)) - set(range(0xE0, 0xF0)))
+_NOT_FOUR: Final = bytes(set(range(256)) - set(range(0xF0, 0xF5)))
+_INDIC: Final = b"\xe0"
 """What the letters of U+0800 to U+0FFF begin with."""
-_CONTINUED = bytes(range(0x80, 0x100))
-_IMAGE = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
-_ENCODED = re.compile(rb'base64|"input_audio"|"image_url"|"file_data"')
-_SMALL = re.compile(rb'"detail"\s*:\s*"low"')
-_DOCUMENT = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
-_SHORT = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
-_SOUTHERN = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
-_LONG = re.compile(rb"\\u[0-9a-fA-F]{4}")
-_BASE64 = re.compile(rb"[A-Za-z0-9+/=\\]{256,}+")
-_TEXT = re.compile(rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json)"\s*:\s*"((?:[^"\\]|\\.)*+)"')
+_CONTINUED: Final = bytes(range(0x80, 0x100))
+_IMAGE: Final = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
+_ENCODED: Final = re.compile(rb'base64|"input_audio"|"image_url"|"file_data"')
+_SMALL: Final = re.compile(rb'"detail"\s*:\s*"low"')
+_DOCUMENT: Final = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
+_SHORT: Final = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
+_SOUTHERN: Final = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
+_LONG: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/=\\]{256,}+")
+_TEXT: Final = re.compile(
+    rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
+)
 
 
 def prompt_tokens(raw: bytes) -> int:

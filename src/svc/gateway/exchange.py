@@ -16,7 +16,7 @@ import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from svc.dialects.base import Dialect, Head, Passed
 from svc.dialects.flow import Pipe
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
-_ENDPOINTS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+_ENDPOINTS: Final = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 class Client(Sink):

@@ -8,16 +8,17 @@ import random
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from time import time
+from typing import Final
 
 import msgspec
 
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
 
-WAITABLE = 2.0
+WAITABLE: Final = 2.0
 """Seconds; a provider that says `retry-after` a longer time is not waited for."""
-LONGEST = 86400.0
-BACKOFF_BASE = 0.1
-BACKOFF_CAP = 2.0
+LONGEST: Final = 86400.0
+BACKOFF_BASE: Final = 0.1
+BACKOFF_CAP: Final = 2.0
 
 
 class Then(enum.Enum):

@@ -18,13 +18,14 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from typing import Final
 
 log = logging.getLogger("svc.ledger")
 
-ROTATE_BYTES = 4 * 1024 * 1024
-MAX_KEPT = 20_000
+ROTATE_BYTES: Final = 4 * 1024 * 1024
+MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
-SUFFIX = ".journal"
+SUFFIX: Final = ".journal"
 
 
 class Journal:

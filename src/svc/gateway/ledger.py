@@ -9,6 +9,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -22,11 +23,11 @@ from svc.settings import LedgerSettings
 from svc.stores.base import Database, Entry
 from svc.wire.chat import Usage
 
-MIB = 1024 * 1024
-RECOVER_SECONDS = 1.0
-_MILLIS = tuple(f"{number:03d}Z" for number in range(1000))
+MIB: Final = 1024 * 1024
+RECOVER_SECONDS: Final = 1.0
+_MILLIS: Final = tuple(f"{number:03d}Z" for number in range(1000))
 """How an entry's time ends: made once, since each request needs one."""
-LIST_SECONDS = 60.0
+LIST_SECONDS: Final = 60.0
 """So long after the start the price list is asked, if all prices are known as shipped."""
 
 

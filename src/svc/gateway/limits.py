@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
 
 from svc.dialects.base import Head
 from svc.errors import SvcError
@@ -31,12 +32,12 @@ from svc.wire.key import Key
 
 log = logging.getLogger("svc.limits")
 
-BOOKS_SECONDS = 2.0
+BOOKS_SECONDS: Final = 2.0
 """So long it waits for the database, to hear what the key has spent."""
-SILENT_SECONDS = 1.0
+SILENT_SECONDS: Final = 1.0
 """A database that did not answer is not asked again for so long."""
-MAX_KNOWN = 10_000
-DAY = 86_400
+MAX_KNOWN: Final = 10_000
+DAY: Final = 86_400
 
 
 class Lease:

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -21,9 +22,9 @@ from svc.gateway.healing.breaker import State, worst
 from svc.gateway.series import BUCKETS, Page, Series
 from svc.stores.base import Entry
 
-MAX_SERIES = 2000
-STALE_SECONDS = 5.0
-HELP = {
+MAX_SERIES: Final = 2000
+STALE_SECONDS: Final = 5.0
+HELP: Final = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
     "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
     "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte; without live speech."),
@@ -202,7 +203,7 @@ def text(page: Page) -> str:
     return "\n".join(lines) + "\n"
 
 
-_FIELDS = {
+_FIELDS: Final = {
     "svc_prompt_tokens_total": "prompt_tokens",
     "svc_completion_tokens_total": "completion_tokens",
     "svc_cost_usd_total": "cost_usd",

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
-_LOW = tuple(f"{number:02x}" for number in range(256))
+_LOW: Final = tuple(f"{number:02x}" for number in range(256))
 """How request ids end: made once, since each request needs one."""
-LINES = 100
+LINES: Final = 100
 """Of the access log that are written at once, when so many come between two ticks: more would fill the CPU's cache."""
-TICK = 0.25
+TICK: Final = 0.25
 """Seconds between two looks at the time-outs; they are exact to this."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import resources
+from typing import Final
 
 import msgspec
 
@@ -16,8 +17,8 @@ from svc.gateway.price import Price
 from svc.gateway.providers import Offer
 from svc.wire.chat import Usage
 
-NANO = 1e9
-NANOS = NANO / 1e6
+NANO: Final = 1e9
+NANOS: Final = NANO / 1e6
 """Of a dollar, that a token costs whose price is one per million."""
 
 

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from io import BytesIO
+from typing import Final
 
 import httptools
 
@@ -25,9 +26,9 @@ from svc.gateway.exchange import Client
 from svc.gateway.plane import Plane
 from svc.gateway.request import Request, is_far_ahead
 
-MAX_STRANGERS_BODY = 64 * 1024
+MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
-LONG_BODY = 64 * 1024
+LONG_BODY: Final = 64 * 1024
 """Bytes yet to come of a body that are read without the parser: their number is known, and no copy is needed."""
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from svc.errors import InvalidRequest, RateLimited
 from svc.stores.counting import Denied, Limits
 from svc.wire.key import Key
 
-NANO = 1e9
+NANO: Final = 1e9
 """Nano-USD in a USD."""
-MAX_RETRY = 120.0
-_DURATIONS = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
+MAX_RETRY: Final = 120.0
+_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
 """Each tenth of a second of a window as clients are told it: made once, since each request needs two."""
-WORDS = {
+WORDS: Final = {
     "requests": "The limit of {} requests a minute is reached.",
     "tokens": "The limit of {} tokens a minute is reached.",
     "concurrency": "The limit of {} requests at the same time is reached.",

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Final
 
 from svc.dialects.template import Template, is_plain
 from svc.gateway.estimate import ASCII_PER_TOKEN
 from svc.gateway.reply import SIZE_LINES
 
-_CRLF = b"\r\n"
-_LINES = {len(line) + size + len(_CRLF): line for size, line in enumerate(SIZE_LINES) if size}
-LINES = tuple(_LINES.get(size, b"") for size in range(len(SIZE_LINES)))
+_CRLF: Final = b"\r\n"
+_LINES: Final = {len(line) + size + len(_CRLF): line for size, line in enumerate(SIZE_LINES) if size}
+LINES: Final = tuple(_LINES.get(size, b"") for size in range(len(SIZE_LINES)))
 """The size line of a chunk, by the chunk's size with all its framing; empty where no chunk has that size."""
 
 
-_TOKENS = tuple(max(1, int(length / ASCII_PER_TOKEN)) if length else 0 for length in range(len(LINES)))
+_TOKENS: Final = tuple(max(1, int(length / ASCII_PER_TOKEN)) if length else 0 for length in range(len(LINES)))
 """In a text, by its length."""
 
 

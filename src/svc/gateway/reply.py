@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 from svc.errors import SvcError
 from svc.gateway.request import Request
 from svc.wire.problem import encode_problem
 
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
-EXPOSED = (
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+EXPOSED: Final = (
     *("x-request-id", "x-client-request-id", "x-svc-provider", "x-svc-attempts", "x-svc-dropped", "x-should-retry"),
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
     "retry-after",
 )
 """Headers that a page in a browser may read."""
-_EXPOSED = f"access-control-expose-headers: {', '.join(EXPOSED)}\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-SMALL = 2048
-SIZE_LINES = tuple(b"%x\r\n" % size for size in range(SMALL))
+_EXPOSED: Final = f"access-control-expose-headers: {', '.join(EXPOSED)}\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SMALL: Final = 2048
+SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(SMALL))
 """What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
 
 

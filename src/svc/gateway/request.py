@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, SvcError
 from svc.wire.key import Key
 
-MAX_HEADERS = 100
-MAX_PIPELINED = 16
+MAX_HEADERS: Final = 100
+MAX_PIPELINED: Final = 16
 """Requests that wait on one connection before reading pauses."""
-MAX_AHEAD = 64 * 1024
+MAX_AHEAD: Final = 64 * 1024
 """Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
-MAX_ECHOED = 128
+MAX_ECHOED: Final = 128
 """Characters of a header that is echoed, such as a client's own request id."""
-_READ = frozenset((b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding"))
+_READ: Final = frozenset((b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding"))
 """The headers, beside Host, that say how a request is to be taken."""
-_FRAMING = frozenset((b"expect", b"transfer-encoding", b"content-length"))
-_WHOLE = re.compile(rb"(?i)https?://[^/?#]*")
+_FRAMING: Final = frozenset((b"expect", b"transfer-encoding", b"content-length"))
+_WHOLE: Final = re.compile(rb"(?i)https?://[^/?#]*")
 
 
 class Request:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Final
 
 from svc.gateway.connection import Call, Connection, Receiver
 from svc.gateway.names import Names
 from svc.gateway.providers import Offer, Origin
 
-READ_SIZE = 32 * 1024
+READ_SIZE: Final = 32 * 1024
 """Bytes of one read. A client that has stopped reading costs seven of them: see tests/e2e/test_backpressure.py."""
-SHORT_BODY = 64 * 1024
+SHORT_BODY: Final = 64 * 1024
 """Bytes that are copied behind their head, so that there is one thing to send."""
-IDLE_SECONDS = 45.0
+IDLE_SECONDS: Final = 45.0
 """An unused connection is kept so long; providers close theirs after a minute or more."""
-IDLE_CONNECTIONS = 1024
+IDLE_CONNECTIONS: Final = 1024
 """Unused connections kept per origin."""
 
 

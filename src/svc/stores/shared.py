@@ -19,20 +19,21 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
+from typing import Final
 
 from svc.stores.counting import BUCKETS, KINDS, Denied, Limits, Use
 
-SLOTS = 16_384
-PROBES = 16
-UNKNOWN = -1
+SLOTS: Final = 16_384
+PROBES: Final = 16
+UNKNOWN: Final = -1
 """The start of the period while nobody has said what was spent in it."""
 
 _HASH, _USED, _NEWEST, _REQUESTS, _TOKENS, _SPENT, _START, _KIND, HEAD = range(9)
-_SECONDS = HEAD
-_TOKEN_SECONDS = HEAD + BUCKETS
-_PAIRS = HEAD + 2 * BUCKETS
-_EMPTY = array("q", bytes(8 * 2 * BUCKETS))
-_head = Struct(f"{HEAD}q").unpack_from
+_SECONDS: Final = HEAD
+_TOKEN_SECONDS: Final = HEAD + BUCKETS
+_PAIRS: Final = HEAD + 2 * BUCKETS
+_EMPTY: Final = array("q", bytes(8 * 2 * BUCKETS))
+_head: Final = Struct(f"{HEAD}q").unpack_from
 """All words of a head at once: each one by itself costs a third of this."""
 
 

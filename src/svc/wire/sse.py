@@ -5,11 +5,13 @@ An event is the bytes between blank lines. Line ends may be LF, CRLF or CR (WHAT
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.errors import ProviderFailed
 
 _LF, _CR = 10, 13
 """Numbers: bytes that are asked for other bytes take ten times as long to answer."""
-MAX_EVENT = 8 * 1024 * 1024
+MAX_EVENT: Final = 8 * 1024 * 1024
 """Bytes of one event; a longer one is a fault of the upstream."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from svc.errors import (
@@ -16,7 +18,7 @@ from svc.errors import (
     TooLarge,
 )
 
-_TYPES: tuple[tuple[type[SvcError], str], ...] = (
+_TYPES: Final[tuple[tuple[type[SvcError], str], ...]] = (
     (TooLarge, "request_too_large"),
     (InvalidRequest, "invalid_request_error"),
     (MethodNotAllowed, "invalid_request_error"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,7 +10,7 @@ from msgspec import Meta
 from svc.dialects.base import Head
 from svc.dialects.reading import decode_outline
 
-MAX_TOKENS = 2**31 - 1
+MAX_TOKENS: Final = 2**31 - 1
 
 
 class _Block(msgspec.Struct):
@@ -33,7 +33,7 @@ class _Body(msgspec.Struct):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
-_BODY = msgspec.json.Decoder(_Body)
+_BODY: Final = msgspec.json.Decoder(_Body)
 
 
 def read_head(raw: bytes) -> Head:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -102,8 +102,8 @@ class _Body(msgspec.Struct):
     output_config: _OutputConfig | None = None
 
 
-_KNOWN = frozenset(_Body.__struct_fields__)
-_MODES: dict[str, Literal["auto", "none", "required", "tool"]] = {
+_KNOWN: Final = frozenset(_Body.__struct_fields__)
+_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]] = {
     "auto": "auto",
     "any": "required",
     "tool": "tool",

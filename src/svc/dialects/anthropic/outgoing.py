@@ -7,7 +7,7 @@ the user; what is required there and not said here is filled in.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -30,10 +30,10 @@ from svc.wire.chat import (
     ToolResult,
 )
 
-_MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_EFFORTS = {"none": None, "minimal": "low"}
-_CHOICES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
-_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_MEDIA: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_EFFORTS: Final = {"none": None, "minimal": "low"}
+_CHOICES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
+_NOT_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def write_request(request: ChatRequest, target: Target) -> Built:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,7 +11,7 @@ from svc.wire.chat import FinishReason, Usage
 
 Number = Annotated[int, Meta(ge=0)]
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
@@ -20,7 +20,7 @@ _FINISH: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_STOP: dict[FinishReason, str] = {
+_STOP: Final[dict[FinishReason, str]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
@@ -137,5 +137,5 @@ class Event(msgspec.Struct):
     error: Any = None
 
 
-EVENT = msgspec.json.Decoder(Event)
-ANSWER = msgspec.json.Decoder(AnswerShape)
+EVENT: Final = msgspec.json.Decoder(Event)
+ANSWER: Final = msgspec.json.Decoder(AnswerShape)

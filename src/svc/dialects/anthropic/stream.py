@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.dialects.anthropic.faults import error_event
 from svc.dialects.anthropic.reader import AnthropicReader
 from svc.dialects.anthropic.writer import AnthropicWriter
@@ -13,7 +15,7 @@ from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, ThinkingDelta, ToolArguments, UsageSeen
 from svc.wire.sse import event_data
 
-_TEXTS: dict[type, bytes] = {TextDelta: b"text", ThinkingDelta: b"thinking", ToolArguments: b"partial_json"}
+_TEXTS: Final[dict[type, bytes]] = {TextDelta: b"text", ThinkingDelta: b"thinking", ToolArguments: b"partial_json"}
 
 
 class PassedStream(HandedOn):

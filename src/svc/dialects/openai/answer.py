@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,8 +13,8 @@ from svc.dialects.reading import upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
 
-_ANSWER = msgspec.json.Decoder(AnswerShape)
-_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_ANSWER: Final = msgspec.json.Decoder(AnswerShape)
+_FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def pass_answer(raw: bytes) -> Passed:

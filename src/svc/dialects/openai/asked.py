@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-MAX_TOKENS = 2**31 - 1
+MAX_TOKENS: Final = 2**31 - 1
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Count = Annotated[int, Meta(ge=1, le=1024)]
 

@@ -5,6 +5,8 @@ decisions.md (section 3) lists what is checked.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from svc.dialects.base import Head
@@ -12,7 +14,7 @@ from svc.dialects.openai.asked import Body
 from svc.dialects.reading import decode_outline
 from svc.errors import InvalidRequest
 
-_BODY = msgspec.json.Decoder(Body)
+_BODY: Final = msgspec.json.Decoder(Body)
 
 
 def read_head(raw: bytes) -> Head:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -27,7 +27,7 @@ from svc.wire.chat import (
     ToolResult,
 )
 
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
 class _ImageUrl(msgspec.Struct):
@@ -131,7 +131,7 @@ class _Body(msgspec.Struct):
     user: str | None = None
 
 
-_KNOWN = frozenset(_Body.__struct_fields__)
+_KNOWN: Final = frozenset(_Body.__struct_fields__)
 
 
 def read_request(raw: bytes) -> ChatRequest:
@@ -165,7 +165,7 @@ def read_request(raw: bytes) -> ChatRequest:
     )
 
 
-_CHOICES: Any = Literal["auto", "none", "required"]
+_CHOICES: Final[Any] = Literal["auto", "none", "required"]
 
 
 def _message(message: _Message, path: str) -> Message:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -45,7 +45,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-_CHUNK = msgspec.json.Decoder(_Chunk)
+_CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
 class OpenAIReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -14,7 +14,7 @@ Text = Annotated[str, Meta(min_length=1)]
 Index = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=0)]
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -77,8 +77,8 @@ def mend_usage(found: Any) -> dict[str, Any] | None:
     return mended
 
 
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-_DETAILS: dict[str, Any] = {
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS: Final[dict[str, Any]] = {
     "prompt_tokens_details": PromptDetails | None,
     "completion_tokens_details": CompletionDetails | None,
 }

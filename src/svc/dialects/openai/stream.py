@@ -7,7 +7,7 @@ feed ─ take ──────┬──────── split ─ event ─�
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -23,9 +23,9 @@ from svc.errors import ProviderFailed, SvcError
 from svc.wire.problem import encode_problem
 from svc.wire.sse import event_data, event_name, is_bare
 
-DONE = b"data: [DONE]"
-_CHUNK = msgspec.json.Decoder(ChunkShape)
-_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DONE: Final = b"data: [DONE]"
+_CHUNK: Final = msgspec.json.Decoder(ChunkShape)
+_FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class PassedStream(HandedOn):

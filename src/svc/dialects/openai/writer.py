@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ from svc.wire.chat import (
 )
 from svc.wire.problem import encode_problem
 
-_encode = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class OpenAIWriter:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from svc.errors import SvcError
 from svc.gateway.attempt import Attempt
@@ -15,7 +15,7 @@ from svc.gateway.cache.memory import Kept
 from svc.gateway.failures import Failure
 from svc.gateway.providers import Offer
 
-PIECE = 64 * 1024
+PIECE: Final = 64 * 1024
 """Bytes of a stream that are handed to the client's connection at once."""
 
 

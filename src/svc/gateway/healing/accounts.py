@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-FRESH = 60.0
+FRESH: Final = 60.0
 """Seconds after which what an account had left says nothing any more: these limits are per minute."""
-LONGEST = 15
+LONGEST: Final = 15
 """Digits of a number that is believed."""
-LEAST = 0.01
+LEAST: Final = 0.01
 """The share that an account with nothing left still gets: its limit may be back before it says so."""
 
-_NAMES = [
+_NAMES: Final = [
     (f"{left}".encode(), f"{limit}".encode())
     for what in ("requests", "tokens")
     for left, limit in (

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from svc.gateway.healing.window import Window
 
 State = Literal["closed", "open", "half-open"]
-_ORDER: tuple[State, ...] = ("closed", "half-open", "open")
+_ORDER: Final[tuple[State, ...]] = ("closed", "half-open", "open")
 
-SECONDS = 10.0
-NEEDED = 20
+SECONDS: Final = 10.0
+NEEDED: Final = 20
 """Requests in the window before it says anything."""
-SHARE = 0.5
-DEAD = 0.9
+SHARE: Final = 0.5
+DEAD: Final = 0.9
 """The share of requests that got no answer at all from which the target is taken for dead."""
 FIRST_REST, LONGEST_REST = 2.0, 60.0
 """Seconds that it stays open; twice as long after each failed probe."""
-PATIENCE = 60.0
+PATIENCE: Final = 60.0
 """Seconds after which a probe that was never heard of again does not hold up the next one."""
-USUAL = 5.0
-SLOWEST_USUAL = 2.0
+USUAL: Final = 5.0
+SLOWEST_USUAL: Final = 2.0
 """Slow, when nothing is set: `USUAL` times the target's usual time to a first byte, and at least so many seconds."""
-OUTRUN = 2.0
+OUTRUN: Final = 2.0
 """Likewise, while it has not answered: `OUTRUN` times its usual time is slow once another target has answered."""
-LEARNING = 0.05
+LEARNING: Final = 0.05
 """The weight of one answer in what is usual."""
 
 TOTAL, FAILED, SLOW, SILENT = 0, 1, 2, 3

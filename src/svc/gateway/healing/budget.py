@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.gateway.healing.window import Window
 
-SECONDS = 10.0
-ALWAYS = 10
+SECONDS: Final = 10.0
+ALWAYS: Final = 10
 """Retries in the window that are allowed whatever the traffic is."""
 REQUESTS, RETRIES = 0, 1
 

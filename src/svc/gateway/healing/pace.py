@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-SECONDS = 5.0
+from typing import Final
+
+SECONDS: Final = 5.0
 """The window; a stream is judged once in each."""
 
 

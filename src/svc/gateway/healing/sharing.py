@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from typing import Final
 
 from svc.gateway.healing.breaker import LONGEST_REST
 from svc.gateway.healing.steering import Health, Steering
@@ -15,7 +16,7 @@ from svc.stores.base import StoreDown
 from svc.stores.redis import Redis
 from svc.stores.resp import Reply
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS: Final = 1.0
 
 
 class Sharing:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final
 
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.failures import WAITABLE, Failure, Then
@@ -22,9 +23,9 @@ from svc.settings import RoutingSettings
 
 log = logging.getLogger("svc.gateway")
 
-EMBEDDED = "local"
+EMBEDDED: Final = "local"
 """The provider that this process runs itself."""
-LONGEST_REST = 120.0
+LONGEST_REST: Final = 120.0
 """Seconds; a longer `retry-after` is tried again after so long."""
 
 

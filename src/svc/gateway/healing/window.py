@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-BUCKETS = 10
+from typing import Final
+
+BUCKETS: Final = 10
 
 
 class Window:
