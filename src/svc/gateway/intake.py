@@ -125,7 +125,7 @@ class Intake:
             self._take_kept(self._journal)
             self._take_own(self._journal)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if self._journal is None or path != self._journal.path:
+            if self._journal is None or path not in (self._journal.path, self._path):  # let go of just now: `_take_own`
                 self._take_dead(path)
         if self.down:
             log.error("the database of the ledger answers again")

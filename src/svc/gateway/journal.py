@@ -95,7 +95,7 @@ class Journal:
         self._said = True
         if written:  # no half lines
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
         self._keep(line)
 
     def _keep(self, line: bytes) -> None:

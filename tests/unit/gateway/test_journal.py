@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from svc.gateway.intake import BATCH_BYTES, Intake, take_left_behind
-from svc.gateway.journal import Journal
+from svc.gateway.journal import ROTATE_BYTES, Journal
 from svc.stores.base import Entry
 from svc.stores.sqlite import SqliteDatabase
 
@@ -72,6 +72,31 @@ def test_a_disk_that_is_full_and_then_is_not(journal: Journal, database: SqliteD
     assert list((tmp_path / "journal").iterdir()) == []
 
 
+def test_a_full_disk_takes_nothing_that_was_written_before(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path
+) -> None:
+    """A file that could not be followed by another one goes on, and is longer then than a file ought to be."""
+    files, size = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_FSIZE)
+    first = journal.path
+    count = ROTATE_BYTES // len(line("r00000")) + 10
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, files[1]))
+        for number in range(count):
+            journal.append(line(f"r{number:05d}"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 10, size[1]))
+        journal.append(line("cut"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
+    assert journal.path == first
+    assert journal.full
+    assert first.read_bytes().count(b"\n") == count
+    journal.recover()
+    Intake(tmp_path / "journal", database, journal=journal).take_all()
+    assert len(database.entries(limit=2 * count)) == count + 1
+
+
 def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
@@ -102,6 +127,34 @@ def test_its_own_journal_is_taken_bit_by_bit(journal: Journal, database: SqliteD
     assert ids(database) == {"a", "b", "c"}
     assert intake.taken == 3
     assert list((tmp_path / "journal").iterdir()) == [journal.path]
+
+
+class Turning(SqliteDatabase):
+    """The journal begins a new file while this takes in the one before."""
+
+    journal: Journal | None = None
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        if self.journal is not None:
+            self.journal.append(line("late"))
+            self.journal.open()
+            self.journal = None
+        return super().append(entries)
+
+
+def test_a_journal_that_is_let_go_of_while_it_is_taken(journal: Journal, tmp_path: Path) -> None:
+    with contextlib.closing(Turning(tmp_path / "svc.db")) as database:
+        database.migrate()
+        intake = Intake(tmp_path / "journal", database, journal=journal)
+        journal.append(line("a"))
+        first = journal.path
+        database.journal = journal
+        intake.take_all()
+        assert first.exists()  # it is not taken from its beginning a second time
+        journal.append(line("b"))
+        intake.take_all()
+        assert ids(database) == {"a", "late", "b"}
+        assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
 @pytest.mark.parametrize("torn", [False, True])
