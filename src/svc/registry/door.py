@@ -101,7 +101,8 @@ class Door(HttpToolsProtocol):
         self._head_is_there()
         method = self.parser.get_method()
         idle = self.cycle is None or self.cycle.response_complete
-        files = idle and self._desk.store.on_disk
+        # Whoever does not read its answers has to wait, as uvicorn sees to it: else they would pile up here.
+        files = idle and not self.flow.write_paused and self._desk.store.on_disk
         if files and method in (b"GET", b"HEAD") and (match := _PATH.fullmatch(self.url)):
             headers = dict(self.headers)
             if b"content-length" not in headers and b"transfer-encoding" not in headers:

@@ -58,6 +58,13 @@ class Front(asyncio.Protocol):
         if self._transfer is not None:
             self._transfer.stop()
 
+    def pause_writing(self) -> None:
+        """Whoever does not read its answers is not heard: they would pile up here."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
     def shutdown(self) -> None:
         """Called by uvicorn when the server ends."""
         if self._transfer is None:
@@ -145,7 +152,7 @@ class Front(asyncio.Protocol):
         return True
 
     def _sent(self, whole: bool) -> None:
-        self._transfer = None
+        self._transfer, self._asked = None, True
         if not whole:
             self._transport.abort()
         elif self._last:

@@ -5,9 +5,11 @@ import contextlib
 import functools
 import random
 import re
+import resource
 import signal
 import socket
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +122,35 @@ def test_requests_in_advance(place):
             data[1:3],
             data[3:200001],
         ]
+
+
+@pytest.mark.parametrize("lines", [[], ["X-Odd: 1"]])
+def test_answers_that_nobody_reads_do_not_pile_up(tmp_path, lines):
+    one = Machine(tmp_path / "home")
+    one.home.mkdir()
+    one.run("registry", "add", make_bundle(tmp_path / "big.xyb", "big", data=bytes(1 << 20)))
+    server = one.serve()
+    memory = Path(f"/proc/{server.process.pid}/statm")
+
+    def resident():
+        return int(memory.read_text().split()[1]) * resource.getpagesize()
+
+    request = head("Range: bytes=0-65535", *lines)
+    try:
+        with connect(server.port) as sock:
+            assert ask(sock, request)[0] == 206
+            before = resident()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(500):
+                sock.sendall(request)
+                time.sleep(0.0005)
+            sock.sendall(request * 1500)
+            time.sleep(0.3)
+            assert resident() - before < 40 << 20
+            for _ in range(2000):
+                read_exactly(sock, 65536)
+    finally:
+        one.stop()
 
 
 def read_exactly(sock, size):
