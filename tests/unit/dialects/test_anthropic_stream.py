@@ -80,6 +80,15 @@ def test_a_beginning_that_is_left_out_is_made_up(size: int) -> None:
             assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "\N{SPARKLES} a"
 
 
+@pytest.mark.parametrize("begun", [{}, {"output_tokens": 1}])
+def test_half_a_usage_is_none(begun: dict[str, int]) -> None:
+    start = event("message_start", message={**MESSAGE, "usage": begun})
+    for client in DIALECTS:
+        pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+        pipe.feed(start + OPEN + text("a") + CLOSE + LAST + STOP)
+        assert (pipe.ended, pipe.usage) == (True, None)
+
+
 def test_a_right_stream_goes_through_as_it_is() -> None:
     stream = START + OPEN + b"".join(text(f" {number}") for number in range(9)) + CLOSE + LAST + STOP
     pipe = anthropic.dialect.pass_stream(include_usage=False)

@@ -111,12 +111,10 @@ class AnthropicReader:
         message = event.message
         if message is None:
             raise ProviderFailed("The provider's stream has no beginning.")
-        usage = None
         if message.usage is not None:
             self._usage = message.usage
-            usage = self._usage.usage()
         self._begun = True
-        return [_beginning(message.id, message.model, usage)]
+        return [_beginning(message.id, message.model, self._known_usage())]
 
     def _open(self) -> list[Delta]:
         if self._begun:
@@ -158,11 +156,16 @@ class AnthropicReader:
         deltas: list[Delta] = []
         if event.usage is not None:
             self._usage = self._usage.replaced_by(event.usage)
-            if self._usage.input_tokens is not None:  # else half of it is unknown, and 0 would be a lie
-                deltas.append(UsageSeen(self._usage.usage()))
+            usage = self._known_usage()
+            if usage is not None:
+                deltas.append(UsageSeen(usage))
         if event.delta is not None and event.delta.stop_reason:
             deltas.append(Finish(finish_reason(event.delta.stop_reason)))
         return deltas
+
+    def _known_usage(self) -> Usage | None:
+        """None while half of it is unknown: 0 would be a lie."""
+        return self._usage.usage() if self._usage.input_tokens is not None else None
 
 
 def _beginning(message_id: str | None, model: str | None, usage: Usage | None) -> Start:

@@ -85,8 +85,7 @@ class PassedStream(HandedOn):
             chunk = _CHUNK.decode(data)
         except _FAULTS:
             chunk = None
-        if chunk is not None and self._is_unasked_usage(chunk):
-            self._note(chunk)
+        if chunk is not None and self._takes_unasked_usage(chunk):
             return b""
         known = set(self._choices)
         if chunk is not None and self._is_clean(chunk):
@@ -135,12 +134,15 @@ class PassedStream(HandedOn):
             return False
         return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
-    def _is_unasked_usage(self, chunk: ChunkShape) -> bool:
-        """It is for us alone: the client did not want it."""
+    def _takes_unasked_usage(self, chunk: ChunkShape) -> bool:
+        """Whether it is for us alone: the client did not want it."""
         usage = chunk.usage
         if self._asked or chunk.choices or not self.started or not isinstance(usage, UsageShape):
             return False
-        return chunk.x_groq is None and usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+        if chunk.x_groq is not None or usage.total_tokens != usage.prompt_tokens + usage.completion_tokens:
+            return False
+        self.usage = usage.usage()
+        return True
 
     def _note(self, chunk: ChunkShape) -> None:
         if not self.started:
