@@ -127,6 +127,8 @@ class Intake:
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             if self._journal is None or path not in (self._journal.path, self._path):  # let go of just now: `_take_own`
                 self._take_dead(path)
+                if self._journal is not None:  # new entries do not wait for all that has piled up
+                    self._take_own(self._journal)
         if self.down:
             log.error("the database of the ledger answers again")
         self.down = False

@@ -157,6 +157,30 @@ def test_a_journal_that_is_let_go_of_while_it_is_taken(journal: Journal, tmp_pat
         assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
+class Busy(SqliteDatabase):
+    """A request is answered while this takes in what a dead process left behind."""
+
+    def __init__(self, path: Path, journal: Journal) -> None:
+        super().__init__(path)
+        self.journal = journal
+        self.order: list[str] = []
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        self.order += [entry.request_id for entry in entries]
+        if self.order == ["dead0"]:
+            self.journal.append(line("new"))
+        return super().append(entries)
+
+
+def test_new_entries_do_not_wait_for_all_that_has_piled_up(journal: Journal, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "journal" / f"{number}-1.journal").write_bytes(line(f"dead{number}"))
+    with contextlib.closing(Busy(tmp_path / "svc.db", journal)) as database:
+        database.migrate()
+        Intake(tmp_path / "journal", database, journal=journal).take_all()
+        assert database.order == ["dead0", "new", "dead1", "dead2"]
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_long_journal_of_the_dead_is_taken_whole(database: SqliteDatabase, tmp_path: Path, torn: bool) -> None:
     folder = tmp_path / "journal"
