@@ -26,6 +26,8 @@ SMALL = 64 * 1024
 """Bytes that are read at once and written in one piece."""
 MAX_HEAD = 32 * 1024
 HEAD_SECONDS = 20.0
+MOST_IN_ADVANCE = 2048
+"""Requests that may wait for the answers before theirs."""
 
 PATH = rb"/bundles/({0}/{0}/{0})/({0})(?:\?[\x21-\x7e]*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PATH = re.compile(PATH)
@@ -58,6 +60,9 @@ class Door(HttpToolsProtocol):
         self._heading = False
         self._head_size = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._unread = 0
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._half_closed = False
 
     # connection
 
@@ -68,9 +73,15 @@ class Door(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_there()
+        self._stop_watch()
         if self._transfer is not None:
             self._transfer.stop()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Who has asked, and will ask no more, still gets the answer."""
+        self._half_closed = True
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def data_received(self, data: bytes) -> None:
         self._head_size += len(data)
@@ -83,6 +94,7 @@ class Door(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._heading = True
+        self._head_size = 0  # up to here it was a body
         super().on_message_begin()
 
     def _expect_head(self) -> None:
@@ -95,10 +107,55 @@ class Door(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
+    # a client that does not read gets no more, and is asked for no more
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.flow.pause_reading()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watch()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._half_closed and self.cycle.response_complete:
+            self.transport.close()
+        elif self.pipeline or self.flow.write_paused:
+            self.flow.pause_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nor is it waited for, whatever it has not read."""
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._unread_timer = self.loop.call_later(STALLED_SECONDS, self._has_it_read)
+
+    def _stop_watch(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _has_it_read(self) -> None:
+        if self.transport.get_write_buffer_size() == self._unread:
+            self.transport.abort()
+        else:
+            self._watch()
+
     # bundles
 
     def on_headers_complete(self) -> None:
         self._head_is_there()
+        if len(self.pipeline) >= MOST_IN_ADVANCE:
+            self.transport.abort()
+        if self.transport.is_closing():
+            return
         method = self.parser.get_method()
         idle = self.cycle is None or self.cycle.response_complete
         # Whoever does not read its answers has to wait, as uvicorn sees to it: else they would pile up here.

@@ -63,7 +63,8 @@ class Front(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def shutdown(self) -> None:
         """Called by uvicorn when the server ends."""
@@ -73,7 +74,7 @@ class Front(asyncio.Protocol):
 
     def _look(self) -> None:
         if self._transfer is None and not self._asked:
-            self._transport.close()
+            self._transport.abort()  # whatever it has not read
             return
         self._asked = False
         self._timer = self._loop.call_later(IDLE_SECONDS, self._look)

@@ -14,8 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from svc.registry import front
+from svc.registry import door, front
+from svc.registry.desk import Desk
 from svc.registry.sending import Lanes
+from svc.registry.server import prepared
+from svc.security import Keyring
+from svc.stores.bundles.choosing import open_store
 
 from .conftest import Machine, make_bundle
 
@@ -24,7 +28,7 @@ TAG = re.compile(rb'etag: ("[^"]+")')
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("front")
     one = Machine(folder / "home")
     one.home.mkdir()
@@ -33,8 +37,14 @@ def place(tmp_path_factory):
     server = one.serve()
     with connect(server.port) as sock:
         ask(sock, head())  # the file is open from now on
-    yield server.port, big.read_bytes()
+    yield server, big.read_bytes()
     one.stop()
+
+
+@pytest.fixture(scope="module")
+def place(running):
+    server, data = running
+    return server.port, data
 
 
 def connect(port):
@@ -153,15 +163,77 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path, lines):
         one.stop()
 
 
-def read_exactly(sock, size):
+@pytest.mark.parametrize("first", [["Range: bytes=0-999999"], ["X-Odd: 1", "Range: bytes=0-9"]])
+def test_who_asks_and_then_closes_its_side_gets_every_answer(place, first):
+    port, data = place
+    asked = [head(*first), head(path="/health"), head("Range: bytes=1-2"), head("Range: bytes=3-200000")]
+    with connect(port) as sock:
+        sock.sendall(b"".join(asked))
+        sock.shutdown(socket.SHUT_WR)
+        end = int(first[-1].rpartition("-")[2]) + 1
+        assert read_exactly(sock, end) == data[:end]
+        assert b"svc-registry" in read_exactly(sock)
+        assert read_exactly(sock, 2) == data[1:3]
+        assert read_exactly(sock, 199998) == data[3:200001]
+        assert sock.recv(1) == b""
+
+
+def memory(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) << 10
+
+
+@pytest.mark.parametrize(
+    ("request_", "thousands"),
+    [(head(method="HEAD"), 200), (head(path="/health"), 100), (b"GET / HTTP/1.1\r\n\r\n", 100)],
+)
+def test_requests_in_advance_do_not_pile_up(running, request_, thousands):
+    server, data = running
+    before = memory(server.process)
+    with connect(server.port) as sock, contextlib.suppress(TimeoutError, ConnectionError):
+        sock.settimeout(1)
+        for _ in range(thousands):
+            sock.sendall(request_ * 1000)
+    assert memory(server.process) - before < 24 << 20
+    with connect(server.port) as sock:
+        assert ask(sock, head("Range: bytes=0-99999"))[2] == data[:100000]
+
+
+async def ask_for_ever(sock):
+    while True:
+        await asyncio.get_running_loop().sock_sendall(sock, head(path="/index") * 100)
+        await asyncio.sleep(0.02)
+
+
+async def test_who_does_not_read_is_cut_off_in_the_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(door, "STALLED_SECONDS", 0.3)
+    with open_store(tmp_path, {}) as store, socket.create_server(("127.0.0.1", 0)) as listener:
+        async with prepared(Desk(store, Keyring([])), lambda: None) as server:
+            serving = asyncio.create_task(server.serve([listener]))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            with socket.create_connection(listener.getsockname()) as sock:
+                sock.setblocking(False)
+                with pytest.raises(ConnectionError):
+                    await asyncio.wait_for(ask_for_ever(sock), 10)
+            server.should_exit = True
+            await serving
+
+
+def read_exactly(sock, size=None):
     """One answer's body, and not a byte of the next."""
     top = b""
     while not top.endswith(b"\r\n\r\n"):
-        top += sock.recv(1)
-    assert int(re.search(rb"content-length: (\d+)", top)[1]) == size
+        piece = sock.recv(1)
+        assert piece, top
+        top += piece
+    length = int(re.search(rb"content-length: (\d+)", top)[1])
+    assert size in (length, None)
+    size = length
     body = b""
     while len(body) < size:
-        body += sock.recv(min(1 << 20, size - len(body)))
+        piece = sock.recv(min(1 << 20, size - len(body)))
+        assert piece
+        body += piece
     return body
 
 
