@@ -24,13 +24,14 @@ from svc.stores.bundles.choosing import open_store
 from .conftest import Machine, make_bundle
 
 PATH = "/bundles/big/1.0/any/big.xyb"
+PUBLISHER = "a-key-that-is-long-enough"
 TAG = re.compile(rb'etag: ("[^"]+")')
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("front")
-    one = Machine(folder / "home")
+    one = Machine(folder / "home", SVC_REGISTRY_KEYS=PUBLISHER)
     one.home.mkdir()
     big = make_bundle(folder / "big.xyb", "big", data=random.Random(5).randbytes(3 << 20))
     one.run("registry", "add", big)
@@ -176,6 +177,19 @@ def test_who_asks_and_then_closes_its_side_gets_every_answer(place, first):
         assert read_exactly(sock, 2) == data[1:3]
         assert read_exactly(sock, 199998) == data[3:200001]
         assert sock.recv(1) == b""
+
+
+def test_a_head_that_begins_with_the_end_of_an_upload(place):
+    port, data = place
+    put = head(f"Authorization: Bearer {PUBLISHER}", f"Content-Length: {len(data)}", method="PUT")
+    following = head("Range: bytes=5-6")
+    with connect(port) as sock:
+        sock.sendall(put + data[:-9])
+        time.sleep(0.1)
+        sock.sendall(data[-9:] + following[:20])
+        assert b'"big"' in read_exactly(sock)
+        sock.sendall(following[20:])
+        assert read_exactly(sock, 2) == data[5:7]
 
 
 def memory(process):
