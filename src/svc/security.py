@@ -81,6 +81,13 @@ class Keyring:
             raise AuthenticationFailed("The API key has expired.")
         return found
 
+    def has(self, digest: bytes, key: Key) -> bool:
+        """A key that was found by its secret's digest is still the one that it stands for, and has not expired."""
+        found: Key | bool | None = self._keys.get(digest)
+        if found is None and self._issued is not None:
+            found = self._issued.get(digest)
+        return found is key and time.time() < key.expires
+
     def load(self, secret: str, then: Callable[[], None]) -> None:
         """Asks the database about a secret, then calls `then`; if `look` still cannot say, nobody can now."""
         if self._issued is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from svc.errors import SvcError, TooLarge
 from svc.gateway.request import Request
-from svc.security import Keyring, bearer, unsure
+from svc.security import Keyring, bearer, digest_of, unsure
 
 SCOPE: Final = "chat"
 
@@ -18,8 +18,7 @@ def identify(request: Request, keyring: Keyring, loaded: Callable[[Request], Non
     A refused request is read to its end, but not kept.
     """
     values = dict(request.headers)
-    authorization = values.get(b"authorization", b"").decode("latin-1")
-    secret = bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1"))
+    secret = _secret(values)
     try:
         request.key = keyring.look(secret)
         if request.key is not None:
@@ -40,10 +39,18 @@ def trust(request: Request, keyring: Keyring) -> None:
     """
     if not request.path.startswith(b"/v1/"):
         raise TooLarge("This path takes no such body.")
-    values = dict(request.headers)
-    authorization = values.get(b"authorization", b"").decode("latin-1")
-    keyring.look(bearer(authorization, values.get(b"x-api-key", b"").decode("latin-1")))
+    keyring.look(_secret(dict(request.headers)))
     request.known = True
+
+
+def digest_in(request: Request) -> bytes:
+    """Of the key that the request came with."""
+    return digest_of(_secret(dict(request.headers)) or "")
+
+
+def _secret(headers: Mapping[bytes, bytes]) -> str | None:
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    return bearer(authorization, headers.get(b"x-api-key", b"").decode("latin-1"))
 
 
 def _asked(request: Request, secret: str, keyring: Keyring, loaded: Callable[[Request], None]) -> None:

@@ -180,7 +180,7 @@ class FrontDoor(Reader):
         exchange = self._exchange = Exchange(
             self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
         )
-        exchange.start(b"".join(request.body) if len(request.body) != 1 else request.body[0])
+        exchange.start(request.take_body())
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:

@@ -128,6 +128,12 @@ class Request:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("The body must not be compressed.")
 
+    def take_body(self) -> bytes:
+        """The body, which is not kept here any longer."""
+        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
+        self.body.clear()
+        return body
+
     def serialised(self) -> bytes:
         """The request in plain HTTP again, its body whole."""
         framed = [(b"content-length", b"%d" % self.size)] if self.body else []
