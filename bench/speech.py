@@ -31,6 +31,7 @@ from tests.speech import material  # noqa: E402
 from tests.speech.gateway import Client, Gateway, check_promises, session  # noqa: E402
 
 from svc import app, plugins, settings  # noqa: E402
+from svc.listeners import listen  # noqa: E402
 from svc.speech import link  # noqa: E402
 from svc.speech.detector import Detector  # noqa: E402
 from svc.speech.model import recognise  # noqa: E402
@@ -270,7 +271,7 @@ def serve() -> None:
             probing.cancel()
 
     app._serve = probed
-    app.serve_gateway(found, app.listen("127.0.0.1", 0), lambda address: print(address, flush=True))
+    app.serve_gateway(found, listen("127.0.0.1", 0), lambda address: print(address, flush=True))
 
 
 async def crowd(spoken: dict[str, tuple[str, bytes]], seconds: float, sizes: list[int]) -> None:

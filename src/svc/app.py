@@ -20,10 +20,10 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.loops.auto import auto_loop_factory
 
-from svc import descriptors, plugins, telemetry
+from svc import descriptors, listeners, plugins, telemetry
 from svc.bundles.remote import Remote
 from svc.client import bundles
-from svc.errors import CommandFailed, UsageError
+from svc.errors import CommandFailed
 from svc.gateway import heap
 from svc.gateway.admin import Admin
 from svc.gateway.cache.cache import cache_of
@@ -33,9 +33,10 @@ from svc.gateway.healing.sharing import Sharing
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Board
+from svc.gateway.offers import Offer, offers_of
 from svc.gateway.openapi import routes as openapi_routes
 from svc.gateway.plane import Plane
-from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.providers import providers_of
 from svc.gateway.recent import recall
 from svc.gateway.router import Router
 from svc.gateway.routes import application
@@ -67,33 +68,8 @@ from svc.telemetry import LineWriter
 
 log = logging.getLogger("svc")
 
-BACKLOG = 2048
 START_TIMEOUT = 20.0
 """Seconds until the registry answers; what kept it is in the log."""
-
-
-def listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """A bound socket; raises UsageError that names the port when it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UsageError(
-            f"Cannot listen on {host} port {port}: {reason.rstrip('.')}. Choose another with {option}, or 0 for any."
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """`http://host:port` of a bound socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +132,7 @@ def serve_both(
 ) -> None:
     """Runs gateway and registry in one process until SIGINT or SIGTERM; `ready` gets both addresses."""
     with _Beside(settings, registry):
-        serve_gateway(settings, gateway, lambda address: ready(address, address_of(registry)))
+        serve_gateway(settings, gateway, lambda address: ready(address, listeners.address_of(registry)))
 
 
 class _Beside:
@@ -226,7 +202,7 @@ async def _serve_registry(
 ) -> None:
     async with (
         _registry_keys(settings) as keyring,
-        prepared(make(keyring), lambda: ready(address_of(listener))) as server,
+        prepared(make(keyring), lambda: ready(listeners.address_of(listener))) as server,
     ):
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
@@ -279,7 +255,7 @@ async def _serve(
     shared: Shared | None,
 ) -> None:
     async with wired(settings, writer, shared) as (plane, speech, app):
-        server = _Server(_config(plane, app), lambda: ready(address_of(listener)), speech)
+        server = _Server(_config(plane, app), lambda: ready(listeners.address_of(listener)), speech)
         with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
             await server.serve([listener])
 

@@ -18,6 +18,7 @@ from svc.cli import _running
 from svc.gateway import recent
 from svc.gateway.intake import take_left_behind
 from svc.gateway.providers import providers_of
+from svc.listeners import address_of, listen
 from svc.settings import Settings
 from svc.stores.base import Entry, StoreDown
 from svc.stores.opening import open_state
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         before = _take_left_behind(found)
         if found.gateway.workers > 1:
             return _supervise(found, args, before)
-        listener = app.listen(found.gateway.host, found.gateway.port)
+        listener = listen(found.gateway.host, found.gateway.port)
         app.serve_gateway(found, listener, lambda address: print(f"gateway  {address}/v1", flush=True))
     return 0
 
@@ -86,7 +87,7 @@ def _supervise(found: Settings, args: argparse.Namespace, before: list[Entry]) -
             found.gateway.drain_timeout,
             lambda shared: recent.count(shared, before),
         )
-        address = app.address_of(listeners[0])
+        address = address_of(listeners[0])
         return supervisor.run(lambda: print(f"gateway  {address}/v1", flush=True))
     finally:
         writer.close()

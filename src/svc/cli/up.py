@@ -22,6 +22,7 @@ import msgspec
 from svc import app, settings
 from svc.cli import _running, models
 from svc.gateway import local
+from svc.listeners import listen
 from svc.settings import Settings
 
 
@@ -51,8 +52,8 @@ def _serve(found: Settings, registry_port: int) -> None:
     environ = {**found.environ, "SVC_REGISTRY_KEYS": publishers}
     found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)
     with (
-        app.listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
-        app.listen(found.gateway.host, registry_port, option="--registry-port") as registry,
+        listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
+        listen(found.gateway.host, registry_port, option="--registry-port") as registry,
     ):
         for name in _models(found):
             models.add(name)

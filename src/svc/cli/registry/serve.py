@@ -7,6 +7,7 @@ import os
 
 from svc import app, settings
 from svc.cli.registry import base
+from svc.listeners import listen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     found = settings.load(os.environ)
-    listener = app.listen(args.host, args.port)
+    listener = listen(args.host, args.port)
     accel = args.accel_redirect
     app.serve_registry(
         found,
