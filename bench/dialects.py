@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect
+from svc.dialects.base import Dialect, Target
 from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
-from svc.wire.chat import Target
 
 EVENTS = 2000
 READ = 64 * 1024

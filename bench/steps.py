@@ -24,9 +24,10 @@ from svc.gateway import reply
 from svc.gateway.door import FrontDoor
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
+from svc.gateway.offers import offers_of
 from svc.gateway.plane import Plane
 from svc.gateway.price import Price
-from svc.gateway.providers import offers_of, providers_of
+from svc.gateway.providers import providers_of
 from svc.gateway.router import Router
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect
+from svc.dialects.base import Dialect, Target
 from svc.dialects.pipe import open_pipe
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 
 HERE = Path(__file__).parent
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect
+from svc.dialects.base import Dialect, Target
 from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
 from svc.errors import InvalidRequest, SvcError
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 from svc.wire.sse import Splitter
 
 GOLDEN = Path(__file__).parent.parent / "golden"

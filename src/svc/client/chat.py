@@ -13,7 +13,7 @@ import msgspec
 
 from svc.client.http import Answer
 from svc.client.session import Session, of_code
-from svc.dialects.base import Dialect, StreamReader
+from svc.dialects.base import Dialect, StreamReader, Target
 from svc.dialects.openai import dialect as OPENAI
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
 from svc.wire.chat import (
@@ -23,7 +23,6 @@ from svc.wire.chat import (
     RefusalDelta,
     Start,
     StreamFailed,
-    Target,
     Text,
     TextDelta,
     Thinking,

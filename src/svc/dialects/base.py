@@ -12,42 +12,74 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from svc.dialects.flow import Pipe
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Target, Usage
+from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks, Usage
 
 
-class Head(msgspec.Struct, frozen=True):
+class Target:
+    """What a dialect must know of the place a request goes to; `model` is the model's name at the upstream."""
+
+    __slots__ = ("max_output_tokens", "mends", "model", "quirks", "stream_usage")
+
+    def __init__(self, model: str, *, max_output_tokens: int = 4096, quirks: Quirks | None = None) -> None:
+        quirks = quirks or Quirks()
+        self.model = model
+        self.max_output_tokens = max_output_tokens
+        self.quirks = quirks
+        self.stream_usage: bool = quirks.stream_usage
+        """It takes `stream_options.include_usage`."""
+        self.mends = bool(quirks.rejects or quirks.renames or quirks.min_temperature)
+        """It has other quirks than that."""
+
+
+class Head:
     """What routing needs of a request, read without looking at the rest."""
 
-    model: str
-    stream: bool
-    include_usage: bool
-    """The client asked for usage in the stream."""
-    max_tokens: int | None
-    """`max_tokens`, or what replaced it."""
-    answers: int = 1
-    """How many of these are asked for (`n`)."""
-    outline: bytes = b""
-    """The body, without the insides of long strings (`dialects.outline`)."""
+    __slots__ = ("answers", "include_usage", "max_tokens", "model", "outline", "stream")
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        stream: bool,
+        include_usage: bool,
+        max_tokens: int | None,
+        answers: int = 1,
+        outline: bytes = b"",
+    ) -> None:
+        self.model = model
+        self.stream = stream
+        self.include_usage = include_usage
+        """The client asked for usage in the stream."""
+        self.max_tokens = max_tokens
+        """`max_tokens`, or what replaced it."""
+        self.answers = answers
+        """How many of these are asked for (`n`)."""
+        self.outline = outline
+        """The body, without the insides of long strings (`dialects.outline`)."""
 
 
-class Built(msgspec.Struct, frozen=True):
+class Built:
     """A request as the upstream takes it; `dropped` names the fields of the client that were left out."""
 
-    body: bytes
-    dropped: tuple[str, ...] = ()
+    __slots__ = ("body", "dropped")
+
+    def __init__(self, body: bytes, dropped: tuple[str, ...] = ()) -> None:
+        self.body = body
+        self.dropped = dropped
 
 
-class Passed(msgspec.Struct, frozen=True):
+class Passed:
     """An answer for the client, and what the ledger wants to know of it."""
 
-    body: bytes
-    usage: Usage | None
-    finish: FinishReason
-    model: str
+    __slots__ = ("body", "finish", "model", "usage")
+
+    def __init__(self, body: bytes, usage: Usage | None, finish: FinishReason, model: str) -> None:
+        self.body = body
+        self.usage = usage
+        self.finish = finish
+        self.model = model
 
 
 class StreamReader(Protocol):

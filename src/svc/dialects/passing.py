@@ -12,23 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.base import Built, Head
+from svc.dialects.base import Built, Head, Target
 from svc.dialects.hints import refuse_forming
 from svc.dialects.reading import decode_object
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:5[fF]|6|7)")
-_READ: Final = (
-    b"model",
-    b"messages",
-    b"system",
-    b"stream",
-    b"stream_options",
-    b"max_tokens",
-    b"max_completion_tokens",
-    b"n",
-)
+_READ: Final = re.compile(rb'"(?:model|messages|system|stream|stream_options|max_tokens|max_completion_tokens|n)"')
+"""The fields that routing looks at, as they stand in JSON; what it finds may also be a text of these letters."""
+_OPTIONS: Final = b'"stream_options"'
 _ASK_USAGE: Final = b',"stream_options":{"include_usage":true}}'
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
@@ -38,35 +31,36 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
 
     Raises InvalidRequest for a field that the upstream rejects and that cannot be left out.
     """
-    ask_usage = ask_usage and head.stream and target.quirks.stream_usage
     outline = head.outline or raw
-    keys = _KEY.findall(outline)
-    names = set(keys)
-    if _ambiguous(outline, keys, names) or _touched(names, head, target.quirks):
+    ask_usage = ask_usage and head.stream and target.stream_usage
+    found: list[bytes] = _READ.findall(outline)
+    asked = _OPTIONS in found
+    if _ambiguous(outline, found) or (asked and not (head.include_usage and target.stream_usage)):
+        return _rebuild(raw, target, ask_usage=ask_usage)
+    if target.mends and _touched(outline, target.quirks):
         return _rebuild(raw, target, ask_usage=ask_usage)
     body = raw
     if head.model != target.model:
         body = _replace_model(raw, target.model)
-    if ask_usage and b"stream_options" not in names:
+    if ask_usage and not asked:
         body = b"".join((memoryview(body)[: body.rindex(b"}")], _ASK_USAGE))
     return Built(body)
 
 
-def _ambiguous(raw: bytes, keys: list[bytes], names: set[bytes]) -> bool:
+def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
     """A field that was read could stand there twice, or under an escaped name."""
-    if len(keys) != len(names) and any(keys.count(name) > 1 for name in _READ):
-        return True
+    if len(set(found)) != len(found):
+        keys = _KEY.findall(raw)
+        if any(keys.count(name[1:-1]) > 1 for name in set(found)):
+            return True
     return 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None
 
 
-def _touched(names: set[bytes], head: Head, quirks: Quirks) -> bool:
+def _touched(raw: bytes, quirks: Quirks) -> bool:
     """The body may have a field that a quirk is about; nested fields of the same name count too."""
-    if b"stream_options" in names and not (head.include_usage and quirks.stream_usage):
-        return True
+    names = set(_KEY.findall(raw))
     if quirks.min_temperature and b"temperature" in names:
         return True
-    if not quirks.rejects and not quirks.renames:
-        return False
     listed = (*quirks.rejects, *quirks.renames)
     return any(field.rpartition(".")[2].encode() in names for field in listed)
 

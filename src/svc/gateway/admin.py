@@ -17,8 +17,9 @@ from starlette.routing import BaseRoute, Route
 from svc.errors import InvalidRequest, TooLarge
 from svc.gateway.healing.breaker import State, worst
 from svc.gateway.live import uses
+from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
-from svc.gateway.providers import Offer, Provider
+from svc.gateway.providers import Provider
 from svc.gateway.routes import authenticated
 from svc.gateway.watch import Watch
 from svc.keys import issuing
@@ -169,7 +170,7 @@ class Admin:
         states = (await self._watch.total()).breakers
         found: dict[str, list[Offer]] = {}
         for offer in self._plane.router.offers():
-            found.setdefault(offer.provider.name, []).append(offer)
+            found.setdefault(offer.provider_name, []).append(offer)
         data = [self._provider(offers, states) for offers in found.values()]
         return _answer({"object": "list", "data": data})
 
@@ -184,8 +185,8 @@ class Admin:
         )
 
     def _model(self, offer: Offer, states: dict[str, State]) -> ModelState:
-        model, price = offer.model, self._plane.ledger.prices.of(offer.provider.name, offer.model.id)
-        name = f"{offer.provider.name}/{model.id}"
+        model, price = offer.model, self._plane.ledger.prices.of(offer.provider_name, offer.model_id)
+        name = f"{offer.provider_name}/{model.id}"
         accounts: dict[str, State] = {
             str(one.account): states.get(f"{name}#{one.account}", "closed") for one in offer.accounts
         }

@@ -24,7 +24,7 @@ from svc.gateway.connection import Call, Receiver
 from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
 from svc.gateway.healing.pace import Pace
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.gateway.relay import Relay, Sink
 from svc.gateway.upstream import Upstream
 from svc.wire.chat import Usage
@@ -114,7 +114,7 @@ class Attempt(Receiver):
         self._idle_timeout = bounds.idle_timeout
         self._stream = stream
         self._pipe: Pipe | None = pipe or (
-            open_pipe(offer.provider.dialect, client, include_usage=include_usage) if stream else None
+            open_pipe(offer.dialect, client, include_usage=include_usage) if stream else None
         )
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
@@ -276,7 +276,7 @@ class Attempt(Receiver):
         if self._owner is None:
             return
         if self._status != 200:
-            message = self.offer.provider.dialect.read_error(self._whole())
+            message = self.offer.dialect.read_error(self._whole())
             self._fail(judge(self._status, self.headers, message))
         elif self._stream and self._pipe is not None:
             self._end_stream(self._pipe)
@@ -351,7 +351,7 @@ class Attempt(Receiver):
             self._owner.attempt_streamed(self, out, pipe)
 
     def _answer(self, raw: bytes) -> None:
-        upstream, client = self.offer.provider.dialect, self._client
+        upstream, client = self.offer.dialect, self._client
         try:
             if self._pipe is not None:
                 upstream.read_answer(raw)  # raises what an error object in it means

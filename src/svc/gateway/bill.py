@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.wire.chat import Usage
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part:
     """What a target said of a stream before it broke; `guessed`: the provider did not come to say the tokens."""
 
-    offer: Offer
-    usage: Usage
-    guessed: bool
+    __slots__ = ("guessed", "offer", "usage")
+
+    def __init__(self, offer: Offer, usage: Usage, guessed: bool) -> None:
+        self.offer = offer
+        self.usage = usage
+        self.guessed = guessed
 
 
-class Bill(msgspec.Struct, frozen=True):
+class Bill:
     """`usage` is None when nothing is known, `usd` when no price is."""
 
-    usage: Usage | None
-    usd: float | None
-    guessed: bool = False
+    __slots__ = ("guessed", "usage", "usd")
+
+    def __init__(self, usage: Usage | None, usd: float | None, guessed: bool = False) -> None:
+        self.usage = usage
+        self.usd = usd
+        self.guessed = guessed
 
     def plus(self, other: Bill) -> Bill:
         """Both together; the price is known if both prices are."""
@@ -32,8 +40,8 @@ class Bill(msgspec.Struct, frozen=True):
         return Bill(usage, usd, self.guessed or other.guessed)
 
 
-NOTHING = Bill(None, None)
-FREE = Bill(Usage(), 0.0)
+NOTHING: Final = Bill(None, None)
+FREE: Final = Bill(Usage(), 0.0)
 """An answer from the cache."""
 
 

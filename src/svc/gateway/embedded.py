@@ -9,7 +9,8 @@ import msgspec
 
 from svc.errors import UsageError
 from svc.gateway.local import DEFAULT_MAX_TOKENS, LocalModel, Sampling
-from svc.gateway.providers import offers_of, provider_of
+from svc.gateway.offers import offers_of
+from svc.gateway.providers import provider_of
 from svc.gateway.router import Router
 from svc.recipes import make, recipe
 from svc.settings import ModelSettings, ProviderSettings, Settings

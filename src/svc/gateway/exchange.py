@@ -31,7 +31,7 @@ from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.hedging import HedgedTries
 from svc.gateway.limits import Lease
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.relay import Sink
 from svc.gateway.router import shown
@@ -136,7 +136,7 @@ class Exchange(TriesOwner):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         chain = self._plane.router.route(head.model)
         if self._key.models is not None:  # nor by way of a fallback
-            chain = tuple(offer for offer in chain if self._key.may_use(offer.model.id)) or chain[:0]
+            chain = tuple(offer for offer in chain if self._key.may_use(offer.model_id)) or chain[:0]
             if not chain:
                 raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         self._plane.ledger.check()
@@ -165,9 +165,12 @@ class Exchange(TriesOwner):
         cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
 
     def _try(self, head: Head, chain: tuple[Offer, ...]) -> None:
-        hedged = len(chain) > 1 and self._plane.bounds.hedge_after > 0
-        kind = HedgedTries if hedged else Tries
-        tries = self._tries = kind(self, self._plane, self._dialect, head, self._raw, chain)
+        tries: Tries
+        if len(chain) > 1 and self._plane.bounds.hedge_after > 0:
+            tries = HedgedTries(self, self._plane, self._dialect, head, self._raw, chain)
+        else:
+            tries = Tries(self, self._plane, self._dialect, head, self._raw, chain)
+        self._tries = tries
         if self._plane.gate.limited(self._key):
             self._plane.gate.admit(self._key, head, self._raw, chain, self._admitted)
         else:
@@ -325,7 +328,7 @@ class Exchange(TriesOwner):
         tries = self._tries
         if tries is None or tries.offer is None:
             return lines
-        lines += f"x-svc-provider: {tries.offer.provider.name}\r\nx-svc-attempts: {tries.count}\r\n"
+        lines += f"x-svc-provider: {tries.offer.provider_name}\r\nx-svc-attempts: {tries.count}\r\n"
         if self._plane.cache is not None:
             lines += f"x-svc-cache: {'miss' if tries.count else 'hit'}\r\n"
         if tries.dropped:
@@ -352,8 +355,8 @@ class Exchange(TriesOwner):
                 tags=self._key.tags,
                 endpoint=_ENDPOINTS.get(self._dialect.name, self._dialect.name),
                 model_asked=self._head.model if self._head else None,
-                model=offer.model.id if offer else None,
-                provider=offer.provider.name if offer else None,
+                model=offer.model_id if offer else None,
+                provider=offer.provider_name if offer else None,
                 attempts=tries.count if tries is not None else 0,
                 status=status,
                 http_status=http_status,
@@ -379,15 +382,16 @@ class Exchange(TriesOwner):
             return NOTHING
         if isinstance(tries, Replay):
             return FREE
-        attempt, price = tries.attempt, self._plane.ledger.cost
+        attempt, ledger = tries.attempt, self._plane.ledger
         usage, guessed = told, False
         if attempt is not None and attempt.over and not attempt.received:
             attempt = None  # it has failed, and the next one was waited for
         if attempt is not None and (status != "error") and (status != "ok" or told is None):
             usage, guessed = owed(told, self._raw, attempt.tokens)
-        bill = Bill(usage, price(offer, usage), guessed) if usage is not None else NOTHING
-        for part in (*tries.parts, *tries.losses):
-            bill = bill.plus(Bill(part.usage, price(part.offer, part.usage), part.guessed))
+        bill = Bill(usage, ledger.cost(offer, usage), guessed) if usage is not None else NOTHING
+        if tries.parts or tries.losses:
+            for part in (*tries.parts, *tries.losses):
+                bill = bill.plus(Bill(part.usage, ledger.cost(part.offer, part.usage), part.guessed))
         return bill
 
 

@@ -13,7 +13,7 @@ from svc.dialects.base import Dialect, Head
 from svc.errors import SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.failures import Failure, Then
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.gateway.tries import Tries, TriesOwner
 
 if TYPE_CHECKING:

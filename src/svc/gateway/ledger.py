@@ -17,8 +17,8 @@ from svc.errors import InsufficientStorage
 from svc.gateway import pricelist
 from svc.gateway.intake import Intake
 from svc.gateway.journal import Journal
+from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
-from svc.gateway.providers import Offer
 from svc.settings import LedgerSettings
 from svc.stores.base import Database, Entry
 from svc.wire.chat import Usage
@@ -82,7 +82,7 @@ class Ledger:
 
     def cost(self, offer: Offer, usage: Usage) -> float | None:
         """USD; None when the price is not known."""
-        price = self.prices.of(offer.provider.name, offer.model.id)
+        price = self.prices.of(offer.provider_name, offer.model_id)
         return None if price is None else cost_of(price, usage)
 
     async def _run(self) -> None:

@@ -18,8 +18,8 @@ from typing import Final
 from svc.dialects.base import Head
 from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
+from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
-from svc.gateway.providers import Offer
 from svc.gateway.refusals import NANO, WORDS, check_alone, refusal, shown
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
@@ -207,7 +207,7 @@ class Gate:
         """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
         most = 0.0
         for offer in chain:
-            price = self._prices.of(offer.provider.name, offer.model.id)
+            price = self._prices.of(offer.provider_name, offer.model_id)
             if price is not None:
                 most = max(most, cost_of(price, usage))
         return round(most * NANO)

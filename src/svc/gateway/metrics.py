@@ -9,7 +9,6 @@ MAX_SERIES is counted under "other".
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import time
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ from svc.stores.base import Entry
 
 MAX_SERIES: Final = 2000
 STALE_SECONDS: Final = 5.0
+_ENDS: Final = list(BUCKETS)
 HELP: Final = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
     "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
@@ -61,9 +61,29 @@ HELP: Final = {
 class Counts:
     """What is counted for one provider, model, status and HTTP status, while it is counted."""
 
-    __slots__ = tuple(name for name in Series.__struct_fields__ if name != "labels")
+    __slots__ = (
+        "attempts",
+        "completion_tokens",
+        "cost_usd",
+        "fallbacks",
+        "first",
+        "first_seconds",
+        "http_status",
+        "latency",
+        "model",
+        "prompt_tokens",
+        "provider",
+        "requests",
+        "retries",
+        "seconds",
+        "status",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, provider: str, model: str, status: str, http_status: int) -> None:
+        self.provider = provider
+        self.model = model
+        self.status = status
+        self.http_status = http_status
         self.requests = 0
         self.seconds = 0.0
         self.first_seconds = 0.0
@@ -76,10 +96,19 @@ class Counts:
         self.latency = [0] * (len(BUCKETS) + 1)
         self.first = [0] * (len(BUCKETS) + 1)
 
-    def series(self, labels: tuple[str, str, str, str]) -> Series:
+    def are(self, provider: str, model: str, status: str, http_status: int) -> bool:
+        """Of these."""
+        return (
+            self.http_status == http_status
+            and self.status == status
+            and self.model == model
+            and self.provider == provider
+        )
+
+    def series(self) -> Series:
         """As others read it."""
         return Series(
-            labels,
+            (self.provider, self.model, self.status, str(self.http_status)),
             self.requests,
             self.seconds,
             self.first_seconds,
@@ -99,6 +128,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, int], Counts] = {}
+        self._last: Counts | None = None
+        """What was counted last, which is nearly always what comes next."""
         self.errors: dict[str, int] = {}
         """By code."""
 
@@ -109,19 +140,16 @@ class Metrics:
 
     def note(self, entry: Entry, timed: bool = True) -> None:
         """Counts an ended answer; without its times unless they tell how fast we are."""
-        at = (entry.provider or "", entry.model or "", entry.status, entry.http_status)
-        counts = self._series.get(at)
-        if counts is None:
-            counts = self._begin(at)
+        counts = self._of(entry.provider or "", entry.model or "", entry.status, entry.http_status)
         counts.requests += 1
         if timed:
-            seconds = entry.latency_ms / 1000
+            seconds: float = entry.latency_ms / 1000
             counts.seconds += seconds
-            counts.latency[bisect.bisect_left(BUCKETS, seconds)] += 1
+            counts.latency[_bucket(seconds)] += 1
         if timed and entry.ttfb_ms is not None:
-            first = entry.ttfb_ms / 1000
+            first: float = entry.ttfb_ms / 1000
             counts.first_seconds += first
-            counts.first[bisect.bisect_left(BUCKETS, first)] += 1
+            counts.first[_bucket(first)] += 1
         if entry.code is not None:
             self.count_error(entry.code)
         attempts = entry.attempts
@@ -133,14 +161,23 @@ class Metrics:
             counts.retries += attempts - 1
             counts.fallbacks += entry.model != entry.model_asked
 
-    def _begin(self, at: tuple[str, str, str, int]) -> Counts:
+    def _of(self, provider: str, model: str, status: str, http_status: int) -> Counts:
+        last = self._last
+        if last is None or not last.are(provider, model, status, http_status):
+            last = self._last = self._find((provider, model, status, http_status))
+        return last
+
+    def _find(self, at: tuple[str, str, str, int]) -> Counts:
+        found = self._series.get(at)
+        if found is not None:
+            return found
         if len(self._series) >= MAX_SERIES:
             at = ("other", "other", at[2], at[3])
-        return self._series.setdefault(at, Counts())
+        return self._series.setdefault(at, Counts(*at))
 
     def page(self, values: dict[str, float], breakers: dict[str, State]) -> Page:
         """What is counted, with the numbers that others keep."""
-        series = [counts.series((at[0], at[1], at[2], str(at[3]))) for at, counts in self._series.items()]
+        series = [counts.series() for counts in self._series.values()]
         return Page(series, values, breakers)
 
 
@@ -258,3 +295,13 @@ def _names(provider: str, model: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _bucket(seconds: float) -> int:
+    """The first whose upper end is not below."""
+    found = 0
+    for end in _ENDS:
+        if seconds <= end:
+            break
+        found += 1
+    return found

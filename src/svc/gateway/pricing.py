@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from svc.gateway.offers import Offer
 from svc.gateway.price import Price
-from svc.gateway.providers import Offer
 from svc.wire.chat import Usage
 
 NANO: Final = 1e9
@@ -63,7 +63,7 @@ class Prices:
             model = offer.model
             if model.input_price is not None or model.output_price is not None:
                 price = Price(model.input_price or 0.0, model.output_price or 0.0)
-                self._given[offer.provider.name, model.id] = self._prices[offer.provider.name, model.id] = price
+                self._given[offer.provider_name, model.id] = self._prices[offer.provider_name, model.id] = price
 
     def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
         """What the price list had; other models stay without a price."""

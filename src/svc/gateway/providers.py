@@ -1,4 +1,7 @@
-"""Who is behind the gateway: providers, their models and their keys, from data and configuration. No sockets."""
+"""Who is behind the gateway: providers, their models and their keys, from data and configuration. No sockets.
+
+A model at a provider is an Offer: `offers`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from svc import plugins
 from svc.dialects.base import Dialect
 from svc.errors import UsageError
 from svc.settings import ModelSettings, ProviderSettings, Settings
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -33,24 +36,6 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         return f"Provider({self.name})"  # never the key
-
-
-class Offer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A model at a provider: one place that a request can go to, its request head made in advance."""
-
-    model: ModelSettings
-    provider: Provider
-    target: Target
-    origin: Origin
-    head: bytes
-    """Request line and headers up to the value of Content-Length."""
-    account: int = 0
-    """From 1, where the provider has several."""
-    accounts: tuple[Offer, ...] = ()
-    """The same model by each account, if there are several; a request goes to one of these."""
-
-    def __repr__(self) -> str:
-        return f"Offer({self.model.id} at {self.provider.name})"  # never the credentials in the head
 
 
 class Origin(msgspec.Struct, frozen=True, cache_hash=True):
@@ -154,15 +139,6 @@ def key_variables() -> dict[str, tuple[str, ...]]:
     }
 
 
-def offers_of(provider: Provider) -> list[Offer]:
-    """Every model of a provider, ready to be called."""
-    if not provider.accounts:
-        return [_offer(provider, model) for model in provider.models]
-    each = [[_offer(account, model) for account in provider.accounts] for model in provider.models]
-    numbered = [[msgspec.structs.replace(one, account=at) for at, one in enumerate(row, 1)] for row in each]
-    return [msgspec.structs.replace(row[0], account=0, accounts=tuple(row)) for row in numbered]
-
-
 def with_address(provider: Provider, base_url: str, key: str) -> Provider:
     """The same provider elsewhere (a supervised local server gets a new address when it restarts)."""
     return msgspec.structs.replace(provider, address=_address(provider.name, base_url), key=key)
@@ -223,26 +199,3 @@ def _address(name: str, base_url: str) -> SplitResult:
     if not valid or not base_url.isascii() or not base_url.isprintable() or " " in base_url:
         raise UsageError(f"The address of provider {name} is not an http or https address.")
     return address
-
-
-def _offer(provider: Provider, model: ModelSettings) -> Offer:
-    address = provider.address
-    tls = address.scheme == "https"
-    lines = [
-        f"POST {address.path}{provider.dialect.chat_path} HTTP/1.1",
-        f"host: {address.netloc.rpartition('@')[2]}",
-        "content-type: application/json",
-        "accept: application/json, text/event-stream",
-        "user-agent: svc",
-        *(f"{name}: {value}" for name, value in provider.dialect.credentials(provider.key)),
-        "content-length: ",
-    ]
-    return Offer(
-        model=model,
-        provider=provider,
-        target=Target(
-            model=model.upstream_id or model.id, max_output_tokens=model.max_output_tokens, quirks=provider.quirks
-        ),
-        origin=Origin(address.hostname or "", address.port or (443 if tls else 80), tls),
-        head="\r\n".join(lines).encode("ascii"),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from svc.errors import ModelNotFound
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 
 
 class Router:
@@ -16,15 +16,15 @@ class Router:
         self._offers: dict[str, Offer] = {}
         self._chains: dict[str, tuple[Offer, ...]] = {}
         for offer in offers:
-            self._offers.setdefault(offer.model.id, offer)
+            self._offers.setdefault(offer.model_id, offer)
         self._link()
 
     def put(self, offers: Iterable[Offer]) -> None:
         """Adds offers, or replaces those of the same provider and model (a provider that moved)."""
         for offer in offers:
-            present = self._offers.get(offer.model.id)
-            if present is None or present.provider.name == offer.provider.name:
-                self._offers[offer.model.id] = offer
+            present = self._offers.get(offer.model_id)
+            if present is None or present.provider_name == offer.provider_name:
+                self._offers[offer.model_id] = offer
         self._link()
 
     def _link(self) -> None:

@@ -21,8 +21,8 @@ from starlette.websockets import WebSocket
 
 from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
+from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
-from svc.gateway.providers import Offer
 from svc.gateway.record import Line, path_shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
@@ -158,7 +158,7 @@ def application(
 
     async def listed(request: Request) -> list[Model | SpeechModel]:
         key = await authenticated(plane, request)
-        chat = [_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model.id)]
+        chat = [_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model_id)]
         return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
     async def models(request: Request) -> Response:
@@ -264,10 +264,10 @@ def _json(body: msgspec.Struct) -> Response:
 
 def _model(offer: Offer, created: int) -> Model:
     return Model(
-        id=offer.model.id,
+        id=offer.model_id,
         created=created,
-        owned_by=offer.provider.name,
-        context_window=offer.model.context_window,
-        max_output_tokens=offer.model.max_output_tokens,
+        owned_by=offer.provider_name,
+        context_window=offer.context_window,
+        max_output_tokens=offer.target.max_output_tokens,
         use_case=offer.model.use_case,
     )

@@ -24,7 +24,7 @@ from svc.gateway.attempt import Attempt, AttemptOwner
 from svc.gateway.bill import Part
 from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.wire.chat import ChatRequest, Usage
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Tries(AttemptOwner):
         return attempt
 
     def _build(self, offer: Offer) -> Built:
-        dialect = offer.provider.dialect
+        dialect = offer.dialect
         try:
             if self._broken is not None:
                 return dialect.write_request(self._broken.request(self._read()), offer.target)
@@ -245,7 +245,7 @@ class Tries(AttemptOwner):
         self.count += 1
 
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
-        log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider.name, failure.error.message)
+        log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider_name, failure.error.message)
         if attempt.offer.account:
             self._plane.steering.told(attempt.offer, attempt.headers, self._plane.now())
         self._go_on(attempt, failure)
@@ -324,14 +324,14 @@ class Tries(AttemptOwner):
     def _resumable(self, offer: Offer) -> Pipe | None:
         """The pipe of a stream that may go on elsewhere, or goes on here; None for the ordinary one."""
         if self._broken is not None:
-            return self._broken.go_on(offer.provider.dialect)
+            return self._broken.go_on(offer.dialect)
         try:
             if len(self._chain) == 1 or not resumable(self._read()):
                 return None
         except SvcError:  # not said in a way that another dialect could take up
             return None
         writer = self._dialect.writer(include_usage=self._head.include_usage)
-        return Resumable(offer.provider.dialect.reader(), writer)
+        return Resumable(offer.dialect.reader(), writer)
 
     @property
     def _awaited(self) -> bool:
@@ -344,7 +344,7 @@ class Tries(AttemptOwner):
         plane, now = self._plane, self._plane.now()
         plane.steering.answered(attempt.offer, now - attempt.sent, now, stream=True)
         self.resumed += 1
-        log.info("request %s: resumed by %s", self._owner.request_id, attempt.offer.provider.name)
+        log.info("request %s: resumed by %s", self._owner.request_id, attempt.offer.provider_name)
 
     def _broke(self, attempt: Attempt, data: bytes, pipe: Resumable, failure: Failure) -> None:
         """The text so far goes to the next target, if there is one; nothing of it is said twice."""

@@ -13,7 +13,8 @@ from typing import Final
 
 from svc.gateway.connection import Call, Connection, Receiver
 from svc.gateway.names import Names
-from svc.gateway.providers import Offer, Origin
+from svc.gateway.offers import Offer
+from svc.gateway.providers import Origin
 
 READ_SIZE: Final = 32 * 1024
 """Bytes of one read. A client that has stopped reading costs seven of them: see tests/e2e/test_backpressure.py."""

@@ -242,12 +242,3 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Temperatures below become this."""
     stream_usage: bool = True
     """Takes `stream_options.include_usage`."""
-
-
-class Target(msgspec.Struct, frozen=True):
-    """What a dialect must know of the place a request goes to."""
-
-    model: str
-    """The model's name at the upstream."""
-    max_output_tokens: int = 4096
-    quirks: Quirks = Quirks()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from svc.dialects import anthropic, openai
+from svc.dialects.base import Target
 from svc.errors import InvalidRequest
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from svc.dialects.base import Built
+from svc.dialects.base import Built, Target
 from svc.dialects.openai import dialect
 from svc.errors import InvalidRequest
-from svc.wire.chat import Quirks, Target
+from svc.wire.chat import Quirks
 
 USER = {"role": "user", "content": "hi"}
 

@@ -10,9 +10,10 @@ import msgspec
 
 from svc import settings
 from svc.gateway import pricelist
+from svc.gateway.offers import Offer, offers_of
 from svc.gateway.price import Price
 from svc.gateway.pricing import Prices
-from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.providers import providers_of
 
 KEYS = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
 CUSTOM = """

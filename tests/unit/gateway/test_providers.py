@@ -4,7 +4,8 @@ import pytest
 
 from svc import settings
 from svc.errors import ModelNotFound, UsageError
-from svc.gateway.providers import Provider, offers_of, providers_of
+from svc.gateway.offers import offers_of
+from svc.gateway.providers import Provider, providers_of
 from svc.gateway.router import Router
 
 

@@ -16,12 +16,12 @@ from svc.dialects.anthropic.reader import AnthropicReader
 from svc.dialects.anthropic.stream import PassedStream
 from svc.dialects.anthropic.whole import pass_answer, read_answer, write_answer
 from svc.dialects.anthropic.writer import AnthropicWriter
-from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter
+from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter, Target
 from svc.dialects.failures import find_message
 from svc.dialects.flow import Pipe
 from svc.dialects.passing import pass_request
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest, Target
+from svc.wire.chat import Answer, ChatRequest
 
 
 class Anthropic:

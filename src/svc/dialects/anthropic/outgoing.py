@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.base import Built
+from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra
 from svc.dialects.passing import apply_quirks
 from svc.errors import InvalidRequest
@@ -22,7 +22,6 @@ from svc.wire.chat import (
     Part,
     RedactedThinking,
     Refusal,
-    Target,
     Text,
     Thinking,
     Tool,

@@ -8,7 +8,7 @@ stream     an upstream's stream, put right on its way; reader, writer: from and 
 
 from __future__ import annotations
 
-from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter
+from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter, Target
 from svc.dialects.failures import find_message
 from svc.dialects.flow import Pipe
 from svc.dialects.openai.answer import pass_answer
@@ -21,7 +21,7 @@ from svc.dialects.openai.whole import read_answer, write_answer
 from svc.dialects.openai.writer import OpenAIWriter
 from svc.dialects.passing import pass_request
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest, Target
+from svc.wire.chat import Answer, ChatRequest
 from svc.wire.problem import encode_problem
 
 

@@ -9,6 +9,7 @@ import msgspec
 from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
 from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
+from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
@@ -36,7 +37,7 @@ def pass_answer(raw: bytes) -> Passed:
 
 
 def _passed(raw: bytes, answer: AnswerShape) -> Passed:
-    usage = answer.usage.usage() if answer.usage else None
+    usage = usage_of(answer.usage) if answer.usage is not None else None
     return Passed(raw, usage, answer.choices[0].finish_reason, answer.model)
 
 

@@ -12,23 +12,23 @@ Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Count = Annotated[int, Meta(ge=1, le=1024)]
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, gc=False):
     type: str
     text: str | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[_Part] | None = None
 
 
-class StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct, gc=False):
     """`stream_options`; what else it holds is the upstream's."""
 
     include_usage: bool | None = None
 
 
-class Body(msgspec.Struct):
+class Body(msgspec.Struct, gc=False):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Annotated[list[_Message], Meta(min_length=1)]
     stream: bool | None = None

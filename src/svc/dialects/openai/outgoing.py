@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from svc.dialects.base import Built
+from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra
 from svc.dialects.passing import apply_quirks
 from svc.wire.chat import (
@@ -17,7 +17,6 @@ from svc.wire.chat import (
     RedactedThinking,
     Refusal,
     ResponseFormat,
-    Target,
     Text,
     Thinking,
     Tool,

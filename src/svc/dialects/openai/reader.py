@@ -10,6 +10,7 @@ from svc.dialects.failures import failure_of, stream_failed
 from svc.dialects.openai.answer import split_content
 from svc.dialects.openai.mending import Call, Choice
 from svc.dialects.openai.shapes import UsageShape, finish_reason, mend_usage
+from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import decode_upstream
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
@@ -89,7 +90,7 @@ class OpenAIReader:
         vendor = chunk.x_groq.get("usage") if isinstance(chunk.x_groq, dict) else None
         usage = mend_usage(chunk.usage) or mend_usage(vendor)
         if usage is not None:
-            deltas.append(UsageSeen(msgspec.convert(usage, UsageShape).usage()))
+            deltas.append(UsageSeen(usage_of(msgspec.convert(usage, UsageShape))))
         if not deltas and not self._started and chunk.choices is None:
             raise ProviderFailed("The provider's answer was not understandable.")
         return deltas

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from svc.errors import ProviderFailed
-from svc.wire.chat import FinishReason, Usage
+from svc.wire.chat import FinishReason
 
 Text = Annotated[str, Meta(min_length=1)]
 Index = Annotated[int, Meta(ge=0)]
@@ -34,15 +34,15 @@ def finish_reason(reason: object) -> FinishReason:
     return _FINISH.get(word, "stop")
 
 
-class PromptDetails(msgspec.Struct):
+class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: Number | None = None
 
 
-class CompletionDetails(msgspec.Struct):
+class CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: Number | None = None
 
 
-class UsageShape(msgspec.Struct):
+class UsageShape(msgspec.Struct, gc=False):
     """`usage`, complete."""
 
     prompt_tokens: Number
@@ -50,15 +50,6 @@ class UsageShape(msgspec.Struct):
     total_tokens: Number
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
-
-    def usage(self) -> Usage:
-        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
-        return Usage(
-            self.prompt_tokens,
-            self.completion_tokens,
-            cached_tokens=(prompt and prompt.cached_tokens) or 0,
-            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
-        )
 
 
 def mend_usage(found: Any) -> dict[str, Any] | None:
@@ -88,30 +79,30 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-class FunctionShape(msgspec.Struct):
+class FunctionShape(msgspec.Struct, gc=False):
     name: Text
     arguments: str
 
 
-class ToolCallShape(msgspec.Struct):
+class ToolCallShape(msgspec.Struct, gc=False):
     id: Text
     function: FunctionShape
     type: Literal["function"]
 
 
-class MessageShape(msgspec.Struct):
+class MessageShape(msgspec.Struct, gc=False):
     role: Literal["assistant"]
     content: str | None
     tool_calls: list[ToolCallShape] | None = None
 
 
-class ChoiceShape(msgspec.Struct):
+class ChoiceShape(msgspec.Struct, gc=False):
     index: Index
     message: MessageShape
     finish_reason: FinishReason
 
 
-class AnswerShape(msgspec.Struct):
+class AnswerShape(msgspec.Struct, gc=False):
     """A `chat.completion`."""
 
     id: Text
@@ -123,37 +114,37 @@ class AnswerShape(msgspec.Struct):
     error: None = None
 
 
-class FunctionDelta(msgspec.Struct):
+class FunctionDelta(msgspec.Struct, gc=False):
     name: str | UnsetType | None = UNSET
     arguments: str | UnsetType = UNSET
 
 
-class ToolDelta(msgspec.Struct):
+class ToolDelta(msgspec.Struct, gc=False):
     index: Index
     id: str | UnsetType | None = UNSET
     function: FunctionDelta | UnsetType = UNSET
 
 
-class DeltaShape(msgspec.Struct):
+class DeltaShape(msgspec.Struct, gc=False):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     tool_calls: list[ToolDelta] | UnsetType = UNSET
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, gc=False):
     index: Index
     delta: DeltaShape
     finish_reason: FinishReason | None
 
 
-class VendorUsage(msgspec.Struct):
+class VendorUsage(msgspec.Struct, gc=False):
     """`x_groq`, which holds the usage of a stream."""
 
     usage: Any = None
 
 
-class ChunkShape(msgspec.Struct):
+class ChunkShape(msgspec.Struct, gc=False):
     """A `chat.completion.chunk`."""
 
     id: Text

@@ -16,6 +16,7 @@ from svc.dialects.failures import cut_short, failure_of
 from svc.dialects.flow import HandedOn
 from svc.dialects.openai.mending import Choice, first_is_clean, typed
 from svc.dialects.openai.shapes import ChunkChoice, ChunkShape, UsageShape, mend_usage
+from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.dialects.template import MAX_LEARNED, learn
 from svc.dialects.values import new_id, text_or, whole_or_now
@@ -141,7 +142,7 @@ class PassedStream(HandedOn):
             return False
         if chunk.x_groq is not None or usage.total_tokens != usage.prompt_tokens + usage.completion_tokens:
             return False
-        self.usage = usage.usage()
+        self.usage = usage_of(usage)
         return True
 
     def _note(self, chunk: ChunkShape) -> None:
@@ -149,7 +150,7 @@ class PassedStream(HandedOn):
             self._id, self._created = chunk.id, chunk.created
         self.model = chunk.model
         if isinstance(chunk.usage, UsageShape):
-            self.usage = chunk.usage.usage()
+            self.usage = usage_of(chunk.usage)
             self._usage_sent, self._usage_due = True, None
         for choice in chunk.choices:
             self._note_choice(choice)
@@ -209,7 +210,7 @@ class PassedStream(HandedOn):
         if self._asked:
             body["usage"] = None
         if found is not None:
-            self.usage = msgspec.convert(found, UsageShape).usage()
+            self.usage = usage_of(msgspec.convert(found, UsageShape))
             self._usage_due = found
 
     def _frame(self) -> dict[str, Any]:

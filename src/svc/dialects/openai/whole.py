@@ -8,6 +8,7 @@ import msgspec
 
 from svc.dialects.openai.answer import mend_answer
 from svc.dialects.openai.shapes import UsageShape
+from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.errors import ProviderFailed
 from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall, Usage
@@ -24,7 +25,7 @@ def read_answer(raw: bytes) -> Answer:
         created=body["created"],
         parts=list(_parts(choice["message"])),
         finish=choice["finish_reason"],
-        usage=msgspec.convert(usage, UsageShape).usage() if usage else None,
+        usage=usage_of(msgspec.convert(usage, UsageShape)) if usage else None,
     )
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from svc.gateway.cache.memory import Kept, Memory
 from svc.gateway.cache.recorder import Recorder, Room
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.gateway.relay import Sink
 from svc.settings import CacheSettings, Settings
 from svc.stores.base import StoreDown
@@ -117,7 +117,7 @@ class Cache:
     def _keep(self, name: bytes, body: bytes, offer: Offer, dropped: tuple[str, ...]) -> None:
         """An answer that is whole, and no error."""
         ttl = self._settings.ttl
-        kept = Kept(body, offer.provider.name, offer.model.id, time.time() + ttl, dropped)
+        kept = Kept(body, offer.provider_name, offer.model_id, time.time() + ttl, dropped)
         self._memory.put(name, kept)
         if self._redis is not None:
             self._redis.send(_unheard, "SET", _place(name), self._encode(kept), "PX", max(1, int(ttl * 1000)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.gateway.relay import Sink
 
 Keep = Callable[[bytes, Offer, tuple[str, ...]], None]

@@ -13,7 +13,7 @@ from svc.errors import SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.cache.memory import Kept
 from svc.gateway.failures import Failure
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 
 PIECE: Final = 64 * 1024
 """Bytes of a stream that are handed to the client's connection at once."""

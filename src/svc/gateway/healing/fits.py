@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from svc.gateway.estimate import DENSEST, prompt_tokens
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 
 
 def fits(offer: Offer, raw: bytes, max_tokens: int | None) -> bool:
     """False when the prompt and what is to be answered are larger than the window, by our estimate."""
-    window = offer.model.context_window
-    wanted = min(max_tokens or 0, offer.model.max_output_tokens)
+    window = offer.context_window
+    wanted = min(max_tokens or 0, offer.target.max_output_tokens)
     if len(raw) <= (window - wanted) * DENSEST:  # nearly always
         return True
     return prompt_tokens(raw) + wanted <= window

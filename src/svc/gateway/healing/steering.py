@@ -18,7 +18,7 @@ from svc.gateway.healing.accounts import FRESH, choose, share_left
 from svc.gateway.healing.breaker import Breaker, State
 from svc.gateway.healing.budget import Budget
 from svc.gateway.healing.fits import fits
-from svc.gateway.providers import Offer
+from svc.gateway.offers import Offer
 from svc.settings import RoutingSettings
 
 log = logging.getLogger("svc.gateway")
@@ -179,13 +179,13 @@ class Steering:
             log.warning("breaker of %s: open, as another process has found", name)
 
     def _add(self, offer: Offer) -> Health:
-        provider, place = offer.provider.name, (offer.provider.name, offer.model.id, offer.account)
+        provider, place = offer.provider_name, (offer.provider_name, offer.model_id, offer.account)
         health = self._targets.get(place)
         if health is None:
             budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
             embedded = provider == EMBEDDED
             breaker = Breaker(slow_after=math.inf if embedded else self._routing.slow_after)
-            name = f"{provider}/{offer.model.id}" + (f"#{offer.account}" if offer.account else "")
+            name = f"{provider}/{offer.model_id}" + (f"#{offer.account}" if offer.account else "")
             health = self._targets[place] = self._named[name] = Health(name, breaker, budget, embedded=embedded)
         self._known[offer] = health
         return health

@@ -9,12 +9,13 @@ from svc.bundles.metadata import Metadata
 from svc.client.chat import Server
 from svc.client.client import Client
 from svc.client.core import Direct
+from svc.dialects.base import Target
 from svc.errors import GatewayFailed, ProviderFailed, UsageError
-from svc.gateway.providers import Provider, offers_of, providers_of
+from svc.gateway.offers import offers_of
+from svc.gateway.providers import Provider, providers_of
 from svc.pipeline.definition import Stage
 from svc.pipeline.stages._asking import ask
 from svc.pipeline.stages.base import Item, Route, Told
-from svc.wire.chat import Target
 
 
 def fits(about: Metadata) -> bool:
@@ -29,7 +30,7 @@ def make(stage: Stage, environ: Mapping[str, str]) -> Asking:
     if provider is None:
         return Asking(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
     target = next(
-        (offer.target for offer in offers_of(provider) if offer.model.id == model),
+        (offer.target for offer in offers_of(provider) if offer.model_id == model),
         Target(model=model, quirks=provider.quirks),
     )
     direct = Direct(

@@ -5,7 +5,8 @@ import pytest
 
 from svc.gateway.healing.accounts import choose, share_left
 from svc.gateway.healing.steering import Steering
-from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.offers import Offer, offers_of
+from svc.gateway.providers import providers_of
 from svc.settings import AccountSettings, ModelSettings, ProviderSettings, RoutingSettings, Settings
 
 ENTRY = ProviderSettings(

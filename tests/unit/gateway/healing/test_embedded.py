@@ -7,7 +7,8 @@ import pytest
 
 from svc.gateway.failures import Failure, late, unreachable
 from svc.gateway.healing.steering import Steering
-from svc.gateway.providers import Offer, offers_of, providers_of
+from svc.gateway.offers import Offer, offers_of
+from svc.gateway.providers import providers_of
 from svc.settings import ModelSettings, ProviderSettings, RoutingSettings, Settings
 
 

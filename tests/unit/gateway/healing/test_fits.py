@@ -1,7 +1,8 @@
 import json
 
 from svc.gateway.healing.fits import fits
-from svc.gateway.providers import Offer, offers_of, provider_of
+from svc.gateway.offers import Offer, offers_of
+from svc.gateway.providers import provider_of
 from svc.settings import ModelSettings, ProviderSettings
 
 
