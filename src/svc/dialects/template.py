@@ -50,6 +50,8 @@ class Template:
 
     def carry(self, block: bytes) -> bytes | None:
         """The block as it goes to the client, when it is a run of such chunks and nothing else."""
+        if not block.startswith(self.prefix):
+            return None
         marks = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
         if self._tail:
             marks = marks.replace(self._tail, b"\x02")

@@ -222,7 +222,7 @@ class Attempt(Receiver):
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status = status
         self.headers = headers
-        if self._stream and status == 200 and b"event-stream" not in headers.get(b"content-type", b"event-stream"):
+        if self._stream and status == 200 and headers.get(b"content-type", b"event-stream").find(b"event-stream") < 0:
             self._stream = False  # what it is will be seen at its end
         if self._stream and status == 200:
             self._flowing = self._pipe

@@ -25,6 +25,7 @@ from svc.wire.problem import encode_problem
 from svc.wire.sse import event_data, event_name, is_bare
 
 DONE: Final = b"data: [DONE]"
+_OBJECT: Final = 0x7B
 _CHUNK: Final = msgspec.json.Decoder(ChunkShape)
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -56,7 +57,7 @@ class PassedStream(HandedOn):
 
     def _event(self, event: bytes) -> bytes:
         if is_bare(event):
-            if event.startswith(b"{", 6):
+            if len(event) > 6 and event[6] == _OBJECT:
                 return self._chunk(event, event[6:], bare=True)
             if event == DONE:
                 return self._done(event)
