@@ -164,7 +164,7 @@ class Gate:
         budget: int = limits.budget
         tokens = nanos = 0
         if limits.tokens or budget:
-            prompt = prompt_tokens(raw)
+            prompt = prompt_tokens(raw, head.outline)
             longest = head.answers * (head.max_tokens or _longest(chain))
             tokens = prompt + longest if limits.tokens else 0
             nanos = self._dearest(chain, Usage(prompt, longest)) if budget else 0

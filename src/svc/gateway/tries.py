@@ -136,7 +136,7 @@ class Tries(AttemptOwner):
     def start(self) -> None:
         """The first try; raises SvcError when there is none to make."""
         plane = self._plane
-        self._index = plane.steering.first(self._chain, self._raw, self._head.max_tokens, plane.now())
+        self._index = plane.steering.first(self._chain, self._raw, self._head, plane.now())
         self._try()
 
     def pause(self) -> None:
@@ -300,7 +300,7 @@ class Tries(AttemptOwner):
         plane = self._plane
         if self._stopped is not None:
             return -1
-        return plane.steering.next(self._chain, index + 1, self._raw, self._head.max_tokens, plane.now())
+        return plane.steering.next(self._chain, index + 1, self._raw, self._head, plane.now())
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
         self._settle(attempt)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from svc.dialects.base import Head
 from svc.gateway.estimate import DENSEST, prompt_tokens
 from svc.gateway.offers import Offer
 
 
-def fits(offer: Offer, raw: bytes, max_tokens: int | None) -> bool:
+def fits(offer: Offer, raw: bytes, head: Head) -> bool:
     """False when the prompt and what is to be answered are larger than the window, by our estimate."""
     window = offer.context_window
-    wanted = min(max_tokens or 0, offer.target.max_output_tokens)
+    wanted = min(head.max_tokens or 0, offer.target.max_output_tokens)
     if len(raw) <= (window - wanted) * DENSEST:  # nearly always
         return True
-    return prompt_tokens(raw) + wanted <= window
+    return prompt_tokens(raw, head.outline) + wanted <= window

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
+from svc.dialects.base import Head
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.failures import WAITABLE, Failure, Then
 from svc.gateway.healing.accounts import FRESH, choose, share_left
@@ -67,9 +68,9 @@ class Steering:
         """Of the breakers, by `provider/model`."""
         return {health.name: health.breaker.state for health in self._targets.values()}
 
-    def first(self, chain: Sequence[Offer], raw: bytes, max_tokens: int | None, now: float) -> int:
+    def first(self, chain: Sequence[Offer], raw: bytes, head: Head, now: float) -> int:
         """Where in the chain a request begins; raises ProviderFailed when every target is dead."""
-        found = self.next(chain, 0, raw, max_tokens, now)
+        found = self.next(chain, 0, raw, head, now)
         if found >= 0:
             return found
         for index, offer in enumerate(chain):
@@ -78,16 +79,16 @@ class Steering:
                 return index
         raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
 
-    def next(self, chain: Sequence[Offer], start: int, raw: bytes, max_tokens: int | None, now: float) -> int:
+    def next(self, chain: Sequence[Offer], start: int, raw: bytes, head: Head, now: float) -> int:
         """The first target from `start` on that may be tried, or -1."""
         for index in range(start, len(chain)):
             offer = chain[index]
             if offer.accounts:
-                if fits(offer, raw, max_tokens) and any(self._might(one, now) for one in offer.accounts):
+                if fits(offer, raw, head) and any(self._might(one, now) for one in offer.accounts):
                     return index
                 continue
             health = self.of(offer)
-            if health.rest_until <= now and fits(offer, raw, max_tokens) and self._admits(health, now):
+            if health.rest_until <= now and fits(offer, raw, head) and self._admits(health, now):
                 return index
         return -1
 
