@@ -65,7 +65,7 @@ def prompt_tokens(raw: bytes, short: bytes = b"") -> int:
     """Of a request's JSON body, tools and all; at least 1. `short` is its outline, if it is known."""
     tokens = 0.0
     short = short or outline(raw)  # what a megabyte holds is told by its fields, not searched for in all of it
-    if b'"type"' not in short:  # then it has no parts but text
+    if short.find(b'"type"') < 0:  # then it has no parts but text
         pass
     elif _ENCODED.search(short) is not None:
         text = _BASE64.sub(b"", raw)
