@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from svc.keys.known import IssuedKeys
+from svc.stores import lines
 from svc.stores._sql import Sql
 from svc.stores.base import Entry, StoredKey
 from svc.stores.opening import database_url, open_database
@@ -33,7 +34,8 @@ from svc.wire.key import Key
 SPENDERS = 1000
 """Keys that the entries belong to; the first ones have the most."""
 DAYS = 90
-BATCH = 5000
+STRETCH = 490
+"""Entries that are taken at once, as by an intake that has much to do."""
 MODELS = (("gpt-4o-mini", "openai"), ("claude-3-haiku-20240307", "anthropic"), ("llama-3.1-8b-instant", "groq"))
 
 
@@ -42,7 +44,7 @@ def digest(number: int) -> str:
 
 
 def make_keys(database: Sql, count: int) -> None:
-    found = database._run("SELECT COUNT(*) FROM keys").fetchall()[0][0]
+    found = count_of(database, "COUNT(*)", "keys")
     for start in range(found, count, 20_000):
         with database._transaction():
             for number in range(start, min(count, start + 20_000)):
@@ -87,15 +89,24 @@ def entries(first: int, count: int, whole: int, until: float) -> Iterator[Entry]
 
 
 def make_entries(database: Sql, count: int) -> None:
-    found = database._run("SELECT COUNT(*) FROM entries").fetchall()[0][0]
+    found = count_of(database, "COALESCE(SUM(count), 0)", "batches")
+    place = database.taken("bench")
     until = time.time()
     began, at = time.monotonic(), found
     while at < count:
-        database.append(entries(at, min(BATCH, count - at), count, until))
-        at += BATCH
-        if at % 500_000 < BATCH:
+        data = b"".join(
+            msgspec.json.encode(entry) + b"\n" for entry in entries(at, min(STRETCH, count - at), count, until)
+        )
+        assert database.take("bench", place, place + len(data), lines.read(data))
+        place += len(data)
+        at += STRETCH
+        if at % 490_000 < STRETCH:
             rate = (at - found) / (time.monotonic() - began)
             print(f"  {at:>10} entries, {rate:.0f} a second", file=sys.stderr, flush=True)
+
+
+def count_of(database: Sql, what: str, table: str) -> int:
+    return int(database._run(f"SELECT {what} FROM {table}").fetchall()[0][0])
 
 
 def timed(work: Callable[[], Any], times: int = 5) -> float:
@@ -197,7 +208,7 @@ def main() -> None:
     command = [sys.executable, "-m", "svc", "usage", "--by", "key", "--json"]
     took = timed(lambda: subprocess.run(command, env=environ, check=True, capture_output=True))
     print(f"`svc usage --by key`, the whole command    {took:8.1f} ms")
-    oldest = database._run("SELECT MIN(time) FROM entries").fetchall()[0][0] / 1000
+    oldest = count_of(database, "MIN(last)", "batches") / 1000
     took = timed(lambda: database.prune(oldest + 86400, limit=10_000), 3)
     print(f"forgetting 10,000 entries                  {took:8.1f} ms")
     print(json.dumps(sizes(database, url)))
@@ -206,16 +217,15 @@ def main() -> None:
 def sizes(database: Sql, url: str) -> dict[str, Any]:
     """Of the tables, in rows, and of all of it in MiB."""
     found: dict[str, Any] = {
-        table: database._run(f"SELECT COUNT(*) FROM {table}").fetchall()[0][0]
-        for table in ("keys", "entries", "hours", "days")
+        table: count_of(database, "COUNT(*)", table) for table in ("keys", "batches", "hours", "days")
     }
+    found["entries"] = count_of(database, "SUM(count)", "batches")
     if url.startswith("sqlite"):
         found["MiB"] = round(
             sum(path.stat().st_size for path in Path(url.removeprefix("sqlite:///")).parent.glob("svc.db*")) / 2**20
         )
     else:
         found["MiB"] = round(database._run("SELECT pg_database_size(current_database())").fetchall()[0][0] / 2**20)
-    found["bytes an entry"] = len(msgspec.json.encode(msgspec.structs.astuple(next(entries(0, 1, 1, 1e9)))))
     return found
 
 

@@ -1,12 +1,14 @@
-"""Takes journals into the database, in batches, in a thread: this process's own, and those whose writers have died.
+"""Takes journals into the database, stretch by stretch, in a thread: this process's own, and those of the dead.
 
     every PAUSE s:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
 
-The thread shares a core and the interpreter with the loop, so it works in batches of a few milliseconds, and rests
-between them in proportion: answers are late by one batch, never by what has piled up.
+The thread shares a core and the interpreter with the loop, so it works for a millisecond or two at a time, and rests
+in between in proportion: answers are late by one stretch, never by what has piled up.
 
-An entry that is there already is left alone (by its request id), so taking a journal twice does no harm; that is all
-that recovery after a crash needs.
+Each entry gets in once, since the database keeps how many bytes of each journal it has, in one transaction with the
+entries: who takes a journal asks for that before reading it, and adds only if nobody else has in between. That is all
+that recovery needs, after a crash or a commit that was not heard of. A journal that is in is emptied, forgotten by the
+database and deleted, in this order; whoever comes between two of these finds nothing to take.
 """
 
 from __future__ import annotations
@@ -19,32 +21,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from svc.gateway.journal import SUFFIX, Journal
-from svc.stores.base import Database, Entry, StoreDown
+from svc.stores import lines
+from svc.stores.base import Database, StoreDown, StoreUnsure
 
 log = logging.getLogger("svc.ledger")
 
 PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
 SHORT_PAUSE = 0.1
-"""After a look that found more than a batch."""
+"""After a look that found more than a stretch."""
 REST = 3.0
-"""So many times the CPU time of a batch the thread rests after it; less and less as it falls behind."""
+"""So many times the CPU time of a stretch the thread rests after it; less and less as it falls behind."""
 BEHIND = 1.5
 """Seconds behind, at which it does not rest any more."""
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
-BATCH_BYTES = 256 * 1024
+STRETCH_BYTES = 256 * 1024
 """Read at once: some 500 entries, one transaction."""
 DAY = 86400.0
-
-_decode = msgspec.json.Decoder(Entry).decode
-
-Mend = Callable[[Entry], Entry]
-"""A last look at an entry before it is stored (its price may not have been known)."""
 
 
 class Intake:
@@ -57,11 +53,11 @@ class Intake:
         *,
         journal: Journal | None = None,
         retain_days: float = 0.0,
-        mend: Mend | None = None,
+        mend: lines.Mend | None = None,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self.down = False
-        """The database did not take the last batch."""
+        """The database did not take the last stretch."""
         self.taken = 0
         self.broken_lines = 0
         self.lag = 0.0
@@ -73,10 +69,14 @@ class Intake:
         self._mend = mend
         self._ready = ready
         self._path = Path()
-        self._offset = 0
+        """Of this process's journal, as it was last taken from."""
+        self._offset: int | None = None
+        """So much of it is in; None when only the database knows."""
+        self._unsure: list[bytes] = []
+        """Lines that were in memory, and may be in the database. No journal may get them."""
         self._migrated = False
         self._much = False
-        """There was more than a batch to take."""
+        """There was more than a stretch to take."""
         self._prune_at = 0.0
         self._caught_up = time.monotonic()
         self._stop = threading.Event()
@@ -125,7 +125,7 @@ class Intake:
             self._take_kept(self._journal)
             self._take_own(self._journal)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if self._journal is None or path not in (self._journal.path, self._path):  # let go of just now: `_take_own`
+            if self._journal is None or path != self._journal.path:
                 self._take_dead(path)
                 if self._journal is not None:  # new entries do not wait for all that has piled up
                     self._take_own(self._journal)
@@ -138,27 +138,43 @@ class Intake:
         self._prune()
 
     def _take_kept(self, journal: Journal) -> None:
-        lines = journal.kept()
+        if self._unsure:
+            self._append(b"".join(self._unsure))
+            self._unsure = []
+        kept = journal.kept()
+        if not kept:
+            return
         try:
-            self._store(lines)
+            self._append(b"".join(kept))
+        except StoreUnsure:
+            self._unsure = kept
+            raise
         except BaseException:
-            journal.put_back(lines)
+            journal.put_back(kept)
             raise
 
     def _take_own(self, journal: Journal) -> None:
-        """The end of the present file, and before it that of the one that was let go of since."""
+        """What is new in the present file; before it, the end of the one that was let go of since."""
         path = journal.path
         if path != self._path:
-            if self._offset:  # nobody has to find out which of its entries are there already
-                self._take(self._path, self._offset, whole=True)
-                self._path.unlink(missing_ok=True)
-            self._path, self._offset = path, 0
-        self._offset = self._take(path, self._offset, whole=False)
+            before, self._path, self._offset = self._path, path, None
+            if before.name:
+                self._take_dead(before)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # it was let go of just now, and another process was quick
+            return
+        try:
+            offset, self._offset = self._offset, None
+            self._offset = self._take(file, path.name, self._database.taken(path.name) if offset is None else offset)
+        finally:
+            os.close(file)
 
     def _take_dead(self, path: Path) -> None:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # another process was quicker
+            self._database.forget(path.name)
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,59 +182,78 @@ class Intake:
             os.close(file)
             return
         try:
-            self._take(path, 0, whole=True)
-            path.unlink(missing_ok=True)
+            if self._take_whole(file, path.name):
+                os.ftruncate(file, 0)
+                os.fsync(file)  # else a loss of power could bring back what the database has forgotten
+                self._database.forget(path.name)
+                path.unlink(missing_ok=True)
         finally:
             os.close(file)
 
-    def _take(self, path: Path, offset: int, *, whole: bool) -> int:
-        """Takes the file's lines from `offset`; the offset after the last whole one."""
-        try:
-            with path.open("rb") as file:
-                while True:
-                    file.seek(offset)
-                    data = file.read(BATCH_BYTES)
-                    end = data.rfind(b"\n") + 1
-                    rest = data[end:]
-                    if not end:
-                        break
-                    began = time.thread_time()
-                    self._store(data[:end].split(b"\n")[:-1])
-                    offset += end
-                    if len(data) < BATCH_BYTES:  # all that was there; what has come since is the next look's
-                        break
-                    self._rest(time.thread_time() - began)
-        except FileNotFoundError:
-            return offset
-        if whole and rest:
+    def _take_whole(self, file: int, name: str) -> bool:
+        """False if a process that has died was still heard by the database: the next look tells how far it got."""
+        size = os.fstat(file).st_size
+        if not size:  # all of it was taken; to ask for its place now would be to note it again
+            return True
+        end = self._take(file, name, self._database.taken(name) if _by_place(name) else 0)
+        if end is not None and end < size:
             self.broken_lines += 1
-            log.warning("the last line of the journal %s is cut off: its writer died in the middle of it", path.name)
-        return offset
+            log.warning("the last line of the journal %s is cut off: its writer died in the middle of it", name)
+        return end is not None
+
+    def _take(self, file: int, name: str, offset: int) -> int | None:
+        """Takes whole lines from `offset` on. Where they end; None if others have taken them."""
+        while True:
+            data = os.pread(file, STRETCH_BYTES, offset)
+            end = data.rfind(b"\n") + 1
+            if len(data) == STRETCH_BYTES:
+                end = end or STRETCH_BYTES  # no line of ours is as long
+            if not end:
+                return offset
+            began = time.thread_time()
+            if not self._store(name, offset, data[:end]):
+                return None
+            offset += end
+            if len(data) < STRETCH_BYTES:  # all that was there; what has come since is the next look's
+                return offset
+            self._rest(time.thread_time() - began)
 
     def _rest(self, took: float) -> None:
         self._much = True
         behind = time.monotonic() - self._caught_up
         self._stop.wait(took * REST * max(0.0, 1.0 - behind / BEHIND))
 
-    def _store(self, lines: list[bytes]) -> None:
-        entries = [entry for line in lines if (entry := self._read(line)) is not None]
-        if entries:
-            self.taken += self._database.append(entries)
+    def _store(self, name: str, start: int, data: bytes) -> bool:
+        if not _by_place(name):
+            self._append(data)
+            return True
+        found = lines.read(data, self._mend)
+        took = self._database.take(name, start, start + len(data), found)
+        if took:
+            self.taken += found.count
+            self._count_broken(found.broken)
+        return took
 
-    def _read(self, line: bytes) -> Entry | None:
-        try:
-            entry = _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            self.broken_lines += 1
-            log.error("a line of the journal is broken, and left out")
-            return None
-        return self._mend(entry) if self._mend is not None else entry
+    def _append(self, data: bytes) -> None:
+        entries, broken = lines.read_entries(data, self._mend)
+        self.taken += self._database.append(entries)
+        self._count_broken(broken)
+
+    def _count_broken(self, count: int) -> None:
+        self.broken_lines += count
+        if count:
+            log.error("broken lines of the journal, left out: %d", count)
 
     def _prune(self) -> None:
-        """Forgets a batch of entries that are too old: with the first look, and after the last of them each hour."""
+        """Forgets some of the entries that are too old: with the first look, and after the last of them each hour."""
         due = self._retain and time.monotonic() >= self._prune_at
         if due and not self._database.prune(time.time() - self._retain):
             self._prune_at = time.monotonic() + PRUNE_PAUSE
+
+
+def _by_place(name: str) -> bool:
+    """False for a journal of a version that did not keep how much of it was taken: each entry is looked for."""
+    return name.count("-") > 1
 
 
 def take_left_behind(folder: Path, database: Database) -> None:

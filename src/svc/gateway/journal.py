@@ -1,8 +1,10 @@
 """The journal: one line a finished answer, appended before the answer's last byte leaves. A file for each process.
 
-    <folder>/<time>-<pid>.journal     held locked (flock) by the process that writes it
+    <folder>/<time>-<pid>-<random>.journal     held locked (flock) by the process that writes it
       written ── ROTATE_BYTES ──> let go of; a new one is begun
       let go of, or its writer died (the kernel frees the lock) ──> taken into the database by anyone, and deleted
+
+No name comes twice, on no machine: by it a database that several share knows how much of each it has.
 
 What was appended survives the death of the process at any moment, since the kernel has it; a loss of power may cost
 the last seconds. Nothing here reads a journal, or knows a database: that is `intake`.
@@ -14,6 +16,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -54,7 +57,7 @@ class Journal:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = -1
         while file < 0:
-            path = self._folder / f"{time.time_ns():020d}-{os.getpid()}{SUFFIX}"
+            path = self._folder / f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
             file = _claim(path)
         previous, self._file, self._size, self.path = self._file, file, 0, path
         if previous >= 0:

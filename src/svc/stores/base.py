@@ -9,11 +9,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from svc.errors import SvcError
+
+if TYPE_CHECKING:
+    from svc.stores.lines import Stretch
 
 Period = Literal["day", "month", "total"]
 By = Literal["key", "model", "provider", "tag", "day"]
@@ -30,6 +33,10 @@ class StoreDown(SvcError):
     @property
     def headers(self) -> Mapping[str, str]:
         return {"retry-after": "1"}
+
+
+class StoreUnsure(StoreDown):
+    """It went away at the commit: what was asked may have been done, or not."""
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +143,22 @@ class Database(Protocol):
     def revision(self) -> int:
         """That of the newest change of a key; cheap."""
 
+    def taken(self, journal: str) -> int:
+        """So many bytes of a journal are in. It is to be asked before the journal is read: who has read before it may
+        bring what others have taken, and forgotten, in between."""
+
+    def take(self, journal: str, start: int, end: int, found: Stretch) -> bool:
+        """Adds what lies in a journal from byte `start` to `end`, and to the sums; all or none.
+
+        False, and nothing is added, if others have taken from there: `taken` says where to go on.
+        """
+
+    def forget(self, journal: str) -> None:
+        """Of a journal that is empty, or gone."""
+
     def append(self, entries: Iterable[Entry]) -> int:
-        """Adds entries that are not there yet (by request id), and to the sums; all or none. How many were new."""
+        """Adds entries that come from no place in a journal, if they are not there yet (by request id), and to the
+        sums; all or none. How many were new. Each is looked for: this is slow."""
 
     def entries(
         self,

@@ -10,19 +10,15 @@ from typing import Any
 import psycopg
 
 from svc.errors import UsageError
-from svc.stores._sql import Cursor, Sql
-from svc.stores.base import StoreDown
+from svc.stores._sql import Sql
+from svc.stores._statements import Cursor
+from svc.stores.base import StoreDown, StoreUnsure
 
 log = logging.getLogger("svc.stores")
 
 CONNECT_SECONDS = 3
 SETTINGS = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
 MIGRATION_LOCK = 7_301_964
-_NEW = (
-    "INSERT INTO entries (request_id, time, key_id, body)"
-    " SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[])"
-    " ON CONFLICT DO NOTHING RETURNING request_id"
-)
 
 
 class PostgresDatabase(Sql):
@@ -67,9 +63,15 @@ class PostgresDatabase(Sql):
         self._run("BEGIN")
         try:
             yield
-            self._run("COMMIT")
         except BaseException:
             self.close()  # which rolls back
+            raise
+        try:
+            self._run("COMMIT")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StoreDown):
+                raise StoreUnsure(error.message) from error
             raise
 
     @contextlib.contextmanager
@@ -77,10 +79,6 @@ class PostgresDatabase(Sql):
         with self._transaction():
             self._run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
             yield
-
-    def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
-        columns = [list(column) for column in zip(*sorted(rows), strict=True)]  # sorted: no two wait for each other
-        return {row[0] for row in self._execute(_NEW, columns).fetchall()}
 
 
 def open_database(url: str) -> PostgresDatabase:

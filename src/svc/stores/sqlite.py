@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from svc.errors import UsageError
-from svc.stores._sql import Cursor, Sql
+from svc.stores._sql import Sql
+from svc.stores._statements import Cursor
 from svc.stores.base import StoreDown
 
 BUSY_SECONDS = 10.0
 """So long a writer waits for its turn."""
-ROWS = 100
-"""Entries added by one statement."""
-_INSERT = "INSERT INTO entries (request_id, time, key_id, body) VALUES "
-_ROW = "(?, ?, ?, ?)"
-_UNLESS_THERE = " ON CONFLICT DO NOTHING"
-_INSERT_ALL = _INSERT + ", ".join([_ROW] * ROWS) + _UNLESS_THERE
 
 
 class SqliteDatabase(Sql):
@@ -66,25 +60,6 @@ class SqliteDatabase(Sql):
             raise
 
     _migrating = _transaction
-
-    def _insert(self, rows: list[tuple[str, int, str, str]]) -> set[str]:
-        new: set[str] = set()
-        for start in range(0, len(rows), ROWS):
-            part = rows[start : start + ROWS]
-            if len(part) == ROWS and self._insert_all(part):
-                new.update(row[0] for row in part)
-            else:
-                new.update(row[0] for row in part if self._run(_INSERT + _ROW + _UNLESS_THERE, row).rowcount == 1)
-        return new
-
-    def _insert_all(self, rows: list[tuple[str, int, str, str]]) -> bool:
-        """Adds them by one statement, if all are new: nearly always, and several times as fast."""
-        self._run("SAVEPOINT rows")
-        added = self._run(_INSERT_ALL, [*itertools.chain.from_iterable(rows)]).rowcount
-        if added != len(rows):
-            self._run("ROLLBACK TO rows")
-        self._run("RELEASE rows")
-        return added == len(rows)
 
 
 def open_database(url: str) -> SqliteDatabase:

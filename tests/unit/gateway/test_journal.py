@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from svc.gateway.intake import BATCH_BYTES, Intake, take_left_behind
+from svc.gateway.intake import STRETCH_BYTES, Intake, take_left_behind
 from svc.gateway.journal import ROTATE_BYTES, Journal
 from svc.stores.base import Entry
+from svc.stores.lines import Stretch
 from svc.stores.sqlite import SqliteDatabase
 
 
@@ -100,10 +101,12 @@ def test_a_full_disk_takes_nothing_that_was_written_before(
 def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
-    (folder / "1-1.journal").write_bytes(line("a") + b"{nonsense\n\xff\xfe\n\n" + line("b") + line("torn")[:-20])
-    (folder / "2-1.journal").write_bytes(b"")
-    take_left_behind(folder, database)
+    (folder / "1-1-a.journal").write_bytes(line("a") + b"{nonsense\n\xff\xfe\n\n" + line("b") + line("torn")[:-20])
+    (folder / "2-1-a.journal").write_bytes(b"")
+    intake = Intake(folder, database)
+    intake.take_all()
     assert ids(database) == {"a", "b"}
+    assert (intake.taken, intake.broken_lines) == (2, 4)
     assert list(folder.iterdir()) == []
 
 
@@ -134,12 +137,12 @@ class Turning(SqliteDatabase):
 
     journal: Journal | None = None
 
-    def append(self, entries: Sequence[Entry]) -> int:
+    def take(self, journal: str, start: int, end: int, found: Stretch) -> bool:
         if self.journal is not None:
             self.journal.append(line("late"))
             self.journal.open()
             self.journal = None
-        return super().append(entries)
+        return super().take(journal, start, end, found)
 
 
 def test_a_journal_that_is_let_go_of_while_it_is_taken(journal: Journal, tmp_path: Path) -> None:
@@ -150,10 +153,11 @@ def test_a_journal_that_is_let_go_of_while_it_is_taken(journal: Journal, tmp_pat
         first = journal.path
         database.journal = journal
         intake.take_all()
-        assert first.exists()  # it is not taken from its beginning a second time
+        assert not first.exists()
         journal.append(line("b"))
         intake.take_all()
         assert ids(database) == {"a", "late", "b"}
+        assert intake.taken == 3
         assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
@@ -165,16 +169,16 @@ class Busy(SqliteDatabase):
         self.journal = journal
         self.order: list[str] = []
 
-    def append(self, entries: Sequence[Entry]) -> int:
-        self.order += [entry.request_id for entry in entries]
+    def take(self, journal: str, start: int, end: int, found: Stretch) -> bool:
+        self.order += [batch.id for batch in found.batches]
         if self.order == ["dead0"]:
             self.journal.append(line("new"))
-        return super().append(entries)
+        return super().take(journal, start, end, found)
 
 
 def test_new_entries_do_not_wait_for_all_that_has_piled_up(journal: Journal, tmp_path: Path) -> None:
     for number in range(3):
-        (tmp_path / "journal" / f"{number}-1.journal").write_bytes(line(f"dead{number}"))
+        (tmp_path / "journal" / f"{number}-1-a.journal").write_bytes(line(f"dead{number}"))
     with contextlib.closing(Busy(tmp_path / "svc.db", journal)) as database:
         database.migrate()
         Intake(tmp_path / "journal", database, journal=journal).take_all()
@@ -186,8 +190,8 @@ def test_a_long_journal_of_the_dead_is_taken_whole(database: SqliteDatabase, tmp
     folder = tmp_path / "journal"
     folder.mkdir()
     whole = b"".join(line(f"r{number:05d}") for number in range(3000))
-    assert len(whole) > 2 * BATCH_BYTES
-    (folder / "1-1.journal").write_bytes(whole + (line("torn")[:-1] if torn else b""))
+    assert len(whole) > 2 * STRETCH_BYTES
+    (folder / "1-1-a.journal").write_bytes(whole + (line("torn")[:-1] if torn else b""))
     intake = Intake(folder, database)
     intake.take_all()
     assert (intake.taken, intake.broken_lines) == (3000, int(torn))
