@@ -35,7 +35,7 @@ class Bill:
         """Both together; the price is known if both prices are."""
         if self.usage is None or other.usage is None:
             return self if other.usage is None else other
-        usage = Usage(*(a + b for a, b in zip(_numbers(self.usage), _numbers(other.usage), strict=True)))
+        usage = Usage(*[a + b for a, b in zip(_numbers(self.usage), _numbers(other.usage), strict=True)])
         usd = None if self.usd is None or other.usd is None else round(self.usd + other.usd, 9)
         return Bill(usage, usd, self.guessed or other.guessed)
 
