@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 import httptools
 
+from svc.gateway.heads import halves
+from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
 from svc.gateway.relay import Relay
 
@@ -24,6 +26,8 @@ TLS_AHEAD: Final = 16 * 1024
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
 """Bytes of an answer's head."""
+STRANGE: Final = 3
+"""So many heads in a row unlike the one before, and a connection's heads are not compared any more."""
 
 
 class Receiver(ABC):
@@ -126,13 +130,16 @@ class Connection:
         "_delimited",
         "_ended",
         "_feed",
+        "_fresh",
         "_head_size",
         "_headers",
+        "_known",
         "_parser",
         "_pool",
         "_receiver",
         "_reusable",
         "_silent",
+        "_strange",
         "_view",
         "idle_since",
         "on_body",
@@ -160,6 +167,11 @@ class Connection:
         self.relay: Relay | None = None
         """Carries the next read, if it can; forgotten wherever the parser is not between two chunks."""
         self._between = False
+        self._fresh = False
+        """Nothing of the present answer has come."""
+        self._known: KnownAnswer | None = None
+        """Of the last answer that came whole and alone."""
+        self._strange = 0
         self._ended = False
         self._reusable = False
         self._delimited = False
@@ -182,6 +194,7 @@ class Connection:
         self._ended = False
         self._head_size = 0
         self._silent = reused
+        self._fresh = True
         if len(call.request) == 1:
             self.transport.write(call.request[0])
         else:
@@ -221,28 +234,65 @@ class Connection:
             self.transport.abort()
             return
         self._silent = False
+        fresh, self._fresh, receiver = self._fresh, False, self._receiver
         try:
-            self._feed(self._view[:nbytes])
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._body.clear()
-            self._fail(f"sent what is not HTTP: {error}")
-            return
-        receiver, body = self._receiver, self._body
-        try:
-            if body:
-                data = body[0] if len(body) == 1 else b"".join(body)
-                body.clear()
-                if receiver is not None:
-                    receiver.on_body(data)  # one piece for each read, however many chunks it came in
-            if self._ended:
-                self._finish()
-            elif not self._between or self._buffer[nbytes - 1] != LF:
-                self.relay = None
+            if (fresh and self._is_known(nbytes)) or self._parse(nbytes, fresh):
+                self._hand_on(nbytes)
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
             self.close()
             if receiver is not None:
                 receiver.on_fault()
+
+    def _parse(self, nbytes: int, fresh: bool) -> bool:
+        """False for what is not HTTP: it has failed. `fresh`: it is the beginning of an answer."""
+        try:
+            self._feed(self._view[:nbytes])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._body.clear()
+            self._fail(f"sent what is not HTTP: {error}")
+            return False
+        if fresh and self._ended:
+            self._know(nbytes)
+        return True
+
+    def _hand_on(self, nbytes: int) -> None:
+        """What one read has brought of the body, and its end."""
+        receiver, body = self._receiver, self._body
+        if body:
+            data = body[0] if len(body) == 1 else b"".join(body)
+            body.clear()
+            if receiver is not None:
+                receiver.on_body(data)  # one piece for each read, however many chunks it came in
+        if self._ended:
+            self._finish()
+        elif not self._between or self._buffer[nbytes - 1] != LF:
+            self.relay = None
+
+    def _is_known(self, nbytes: int) -> bool:
+        """The head is that of the last answer, and all is there: the parser need not look."""
+        known, receiver = self._known, self._receiver
+        if known is None or receiver is None:
+            return False
+        body = known.body(self._view[:nbytes].tobytes())
+        if not body:
+            return False
+        self._strange = 0
+        self._ended = self._reusable = True
+        receiver.on_head(known.status, known.headers)
+        self._body.append(body)
+        return True
+
+    def _know(self, nbytes: int) -> None:
+        """The head of an answer that came in one read is kept, unless it is another one each time."""
+        self._known = None
+        if not self._reusable or self._strange >= STRANGE:
+            return
+        self._strange += 1
+        size = sum(len(part) for part in self._body)
+        parts = halves(self._view[:nbytes].tobytes(), size) if size else None
+        if parts is not None:
+            self._known = KnownAnswer(parts, self._parser.get_status_code(), self._headers)
 
     def data_received(self, data: bytes) -> None:
         """For loops that take only its children for a BufferedProtocol: at most a buffer at once."""
@@ -287,6 +337,8 @@ class Connection:
     # llhttp
 
     def on_message_begin(self) -> None:
+        if self._ended:
+            raise ValueError("more than one answer")
         self._headers = {}
         self._between = False
 
