@@ -7,11 +7,11 @@ write it (a broken line, a time or an id of another form) makes the stretch go t
 from __future__ import annotations
 
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from random import getrandbits
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -261,8 +261,14 @@ def amounts_of(entries: Sequence[Entry]) -> Amounts:
 
 def place_of(entry: Entry, start: int) -> Place:
     """In the hour that begins then."""
-    tags = _encode(dict(sorted(entry.tags.items()))).decode() if entry.tags else "{}"
+    tags = _shown(tuple(entry.tags.items())) if entry.tags else "{}"
     return Place(start, entry.key_id, entry.model or "", entry.provider or "", tags)
+
+
+@lru_cache(maxsize=256)
+def _shown(tags: tuple[tuple[str, str], ...]) -> str:
+    """A key's requests all have the same."""
+    return _encode(dict(sorted(tags))).decode()
 
 
 def _split(lines: Sequence[str], entries: Sequence[Entry], stamps: Sequence[str]) -> list[Batch]:
@@ -292,7 +298,7 @@ def _together(text: str, entries: Sequence[Entry], stamps: Sequence[str]) -> Bat
         return None
     first, last = millis(min(stamps)), millis(max(stamps))
     return Batch(
-        id=f"{last:012x}{secrets.token_hex(6)}",
+        id=f"{last:012x}{getrandbits(48):012x}",  # no secret
         key_id=entries[0].key_id,
         first=first,
         last=last,
