@@ -87,7 +87,7 @@ def test_of_two_takers_one_gets_it(opener: Opener, database: Database) -> None:
     assert requests(database) == len(database.entries()) == 200
 
 
-def test_two_processes_race_for_what_a_dead_one_left(opener: Opener, database: Database, tmp_path: Path) -> None:
+def test_three_race_for_what_a_dead_process_left(opener: Opener, database: Database, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     for number in range(6):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import changing, disk, hangups, kills, limits, outages, revoking
+from tests.soak import changing, disk, hangups, kills, limits, outages, revoking, takers
 from tests.soak.cluster import running
 
 
@@ -27,6 +27,12 @@ def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
         report = kills.kill(cluster, kills=6, clients=8, every=0.4)
     assert report.complete > 50, str(report)
     assert (report.missing, report.doubled, report.left) == (0, 0, 0), str(report)
+
+
+def test_killed_takers_lose_nothing(tmp_path: Path) -> None:
+    report = takers.run(tmp_path, rounds=1, most=6)
+    assert report.kills > 0, str(report)
+    assert (report.missing, report.doubled, report.wrong_sums, report.left) == (0, 0, 0, 0), str(report)
 
 
 def test_stores_that_go_away(tmp_path: Path) -> None:

