@@ -21,6 +21,8 @@ _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:5[fF]|6|7)")
 _READ: Final = re.compile(rb'"(?:model|messages|system|stream|stream_options|max_tokens|max_completion_tokens|n)"')
 """The fields that routing looks at, as they stand in JSON; what it finds may also be a text of these letters."""
+_MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
+"""The field, and not the end of a long name, which the outline leaves out."""
 _OPTIONS: Final = b'"stream_options"'
 _ASK_USAGE: Final = b',"stream_options":{"include_usage":true}}'
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
@@ -68,7 +70,7 @@ def _touched(raw: bytes, quirks: Quirks) -> bool:
 def _replace_model(raw: bytes, model: str) -> bytes:
     """The name stands there once, as a field (see `_ambiguous`)."""
     name = msgspec.json.encode(model)
-    return re.sub(rb'("model"\s*:\s*)"(?:[^"\\]|\\.)*"', lambda found: found.group(1) + name, raw, count=1)
+    return _MODEL.sub(lambda found: found.group(1) + name, raw, count=1)
 
 
 def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:

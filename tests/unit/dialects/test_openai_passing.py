@@ -51,6 +51,14 @@ def test_the_model_is_replaced_in_place() -> None:
     assert passed(raw, model='a"b').body == raw.replace(b'"gp\\"t"', b'"a\\"b"')
 
 
+def test_a_long_name_that_ends_like_the_model_is_not_taken_for_it() -> None:
+    name = b'"%b\\"model"' % (b"x" * 1200)
+    raw = b'{%b:"x","pad":"%b",%b}' % (name, b"y" * 40_000, body()[1:-1])
+    built = passed(raw, model="other")
+    assert built.body == raw.replace(b'"model": "m"', b'"model": "other"')
+    assert json.loads(built.body)["model"] == "other"
+
+
 @pytest.mark.parametrize(
     "raw",
     [
