@@ -231,3 +231,13 @@ def test_nothing_counts_after_close(gateway: Gateway, provider_a: FakeProvider) 
         assert client.read().status == 200
         assert client.closed()
     assert len(provider_a.requests) == 1
+
+
+def test_nothing_counts_after_close_that_was_answered_at_once(gateway: Gateway) -> None:
+    before = gateway.log.count('"invalid_request"')
+    with gateway.raw() as client:
+        client.send(post("connection: close\r\ncontent-length: 1\r\n", b"x") + HOT)
+        assert client.read().status == 400
+        assert client.closed()
+    time.sleep(0.6)  # until all is logged
+    assert gateway.log.count('"invalid_request"') == before + 1

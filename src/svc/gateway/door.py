@@ -221,6 +221,8 @@ class FrontDoor(Reader):
         if self._busy is not None:  # an answer is under way: no other may be mixed into it
             self._unreadable = (error, status)
             return
+        if self.transport.is_closing():  # the last answer has been given
+            return
         status, request_id = status or error.status, self._plane.new_request_id()
         self._plane.refused(request_id, self._request, error, status)
         self.transport.write(reply.last(error, status, self._plane.date, request_id, self._request))
