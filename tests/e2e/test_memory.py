@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway, provider_environment
+from tests.e2e.harness import CLAUDE, GPT, HI, KEY, LLAMA, Gateway, provider_environment
 from tests.fakes import openai_wire
+from tests.fakes.http_client import RawClient
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, reset, sse
 
@@ -36,6 +38,19 @@ def resident(gateway: Gateway) -> int:
     """Bytes."""
     fields = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * 4096
+
+
+def test_an_unused_connection_keeps_nothing_of_its_last_request(uncollected: Gateway) -> None:
+    def post(raw: RawClient) -> None:
+        assert raw.request("POST", "/v1/nope", bytes(4 * MIB), key=KEY).status == 404
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(uncollected.raw()) for _ in range(15)]
+        post(clients[0])
+        before = resident(uncollected)
+        for client in clients[1:]:
+            post(client)
+        assert resident(uncollected) < before + 28 * MIB  # the bodies alone are 56
 
 
 def test_an_ended_request_leaves_nothing_behind(uncollected: Gateway, provider_c: FakeProvider) -> None:

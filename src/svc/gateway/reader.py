@@ -136,7 +136,6 @@ class Reader(Client):
         if fresh:
             if self._known is not None and self._is_known(self._known, data.tobytes()):
                 return
-            self._latest = None
             self._wait("head", self._plane.bounds.header_timeout)
         request = self._request
         if request is None or not request.headed:
@@ -145,6 +144,7 @@ class Reader(Client):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
+            self._latest = None
             self._upgrade(bytes(data[upgrade.args[0] :]))
             return
         except httptools.HttpParserError as error:
@@ -153,8 +153,9 @@ class Reader(Client):
             return
         if request is not None and request is self._request and request.headed:  # trailers and extensions are no body
             self._head_size = self._head_size + len(data) if request.size == size else 0
-        if fresh and self._latest is not None:
-            self._know(self._latest, data)
+        latest, self._latest = self._latest, None
+        if fresh and latest is not None:
+            self._know(latest, data)
         self._check_unfinished()
 
     def _is_known(self, known: KnownHead, data: bytes) -> bool:
@@ -168,7 +169,7 @@ class Reader(Client):
 
     def _know(self, request: Request, data: memoryview) -> None:
         """The head of a request that came in one read is kept, unless it is another one each time."""
-        self._latest = self._known = None
+        self._known = None
         if request.key is not None and self._strange < STRANGE and self._request is None:
             self._strange += 1
             self._known = known_head(data.tobytes(), request, digest_in(request))
