@@ -7,6 +7,8 @@ behind them on the connection has to fare as if they were not there.
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 
@@ -241,3 +243,17 @@ def test_nothing_counts_after_close_that_was_answered_at_once(gateway: Gateway) 
         assert client.closed()
     time.sleep(0.6)  # until all is logged
     assert gateway.log.count('"invalid_request"') == before + 1
+
+
+def test_a_client_that_sends_all_before_it_reads(gateway: Gateway) -> None:
+    """Reading pauses somewhere in a request, and goes on there."""
+    refused = post(f"x-request-id: {'i' * 128}\r\ncontent-length: 900\r\n", b"x" * 900).replace(KEY.encode(), b"wrong")
+    count = 15_000  # whose answers are more than the system takes
+    with gateway.raw() as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        sender = threading.Thread(target=client.send, args=(refused * count,))
+        sender.start()
+        time.sleep(1)  # until nothing more can be written
+        assert sender.is_alive()
+        assert {client.read().status for _ in range(count)} == {401}
+        sender.join(10)

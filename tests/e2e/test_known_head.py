@@ -118,6 +118,22 @@ def test_every_cut_and_every_length(gateway: Gateway, provider_a: FakeProvider) 
             assert provider_a.requests[-1].json["messages"][0]["content"] == "é" + "x" * size
 
 
+def test_half_a_request_is_no_beginning(gateway: Gateway) -> None:
+    """It came behind a request that was answered at once; what follows is the rest of it, whatever it looks like."""
+    with RawClient(gateway.port) as raw:
+        raw.send(USUAL)
+        assert raw.read().status == 200
+        refused = ODD["a wrong key"]
+        raw.send(refused[:1])
+        time.sleep(0.05)
+        raw.send(refused[1:] + b"POST /v1/chat/completions HTTP/1.1\r\nHost: y\r\nX-Rest: ")
+        assert raw.read().status == 401
+        raw.send(USUAL)
+        got = raw.read()
+        assert (got.status, got.code) == (400, "invalid_request")  # two hosts
+        assert raw.closed()
+
+
 def test_a_revoked_key_is_refused_on_its_own_connection(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = json.loads(run("keys", "create", "--json", "--name", "k", home=gateway.home).stdout)
     request = a_request(l2=f"Authorization: Bearer {made['key']}")

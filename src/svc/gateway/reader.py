@@ -268,10 +268,13 @@ class Reader(Client):
         if self._busy is not None and not self._throttled and is_far_ahead(self._queue, request):
             self._throttled = True
             self.transport.pause_reading()
-        if request is not None and request.headed and self._state != "body" and self._busy is None:
-            self._wait("body", bounds.body_timeout)
-            if request.key is not None and request.refusal is None and request.declared - request.size >= LONG_BODY:
-                self._take_over(request)
+        if request is not None and self._busy is None:
+            if self._state == "idle":  # it has begun behind one that was answered at once
+                self._wait("head", bounds.header_timeout)
+            if self._state == "head" and request.headed:
+                self._wait("body", bounds.body_timeout)
+                if request.key is not None and request.refusal is None and request.declared - request.size >= LONG_BODY:
+                    self._take_over(request)
         if self._head_size > bounds.max_header:
             self._reject(InvalidRequest("The request's head is too large."), 431)
 
