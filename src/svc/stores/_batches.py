@@ -11,7 +11,8 @@ from operator import itemgetter
 
 from svc.stores._statements import Statements, in_parts, marks
 from svc.stores.base import Entry
-from svc.stores.lines import HOUR, Batch, entries_of, line_of, moment_of, number_of, timed_in
+from svc.stores.batches import HOUR, Batch
+from svc.stores.lines import entries_of, line_of, moment_of, number_of, timed_in
 
 SPAN = HOUR * 1000
 """No batch's entries are further apart (ms)."""

@@ -15,7 +15,8 @@ from svc.errors import UsageError
 from svc.stores._keys import Keys
 from svc.stores._sums import Sums
 from svc.stores.base import Entry
-from svc.stores.lines import Stretch, stretch
+from svc.stores.batches import Stretch
+from svc.stores.lines import stretch
 
 
 class Sql(Keys, Sums):

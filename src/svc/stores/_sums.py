@@ -14,7 +14,8 @@ from msgspec.structs import astuple
 from svc.stores._batches import Batches, to_millis
 from svc.stores._statements import in_parts, marks
 from svc.stores.base import By, Entry, Sum
-from svc.stores.lines import HOUR, Amounts, Place, amounts_of, moment_of, place_of
+from svc.stores.batches import HOUR, Amounts, Place
+from svc.stores.lines import amounts_of, moment_of, place_of
 
 DAY = 86400
 _AMOUNTS = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "priced")

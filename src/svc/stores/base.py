@@ -9,14 +9,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from svc.errors import SvcError
-
-if TYPE_CHECKING:
-    from svc.stores.lines import Stretch
+from svc.stores.batches import Stretch
 
 Period = Literal["day", "month", "total"]
 By = Literal["key", "model", "provider", "tag", "day"]

@@ -14,7 +14,7 @@ import pytest
 from svc.gateway.intake import STRETCH_BYTES, Intake, take_left_behind
 from svc.gateway.journal import ROTATE_BYTES, Journal
 from svc.stores.base import Entry
-from svc.stores.lines import Stretch
+from svc.stores.batches import Stretch
 from svc.stores.sqlite import SqliteDatabase
 
 

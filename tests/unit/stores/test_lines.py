@@ -11,6 +11,7 @@ import pytest
 
 from svc.stores import lines
 from svc.stores.base import Entry
+from svc.stores.batches import Stretch
 
 PROCESS = "req_c37a0b2ee7673eb9"
 
@@ -39,11 +40,11 @@ def journal(*entries: Entry) -> bytes:
     return b"".join(msgspec.json.encode(each) + b"\n" for each in entries)
 
 
-def entries_in(found: lines.Stretch) -> list[Entry]:
+def entries_in(found: Stretch) -> list[Entry]:
     return [each for batch in found.batches for each in lines.entries_of(batch.packed, batch.lines)]
 
 
-def shown(found: lines.Stretch) -> tuple[Any, ...]:
+def shown(found: Stretch) -> tuple[Any, ...]:
     """All of it but the batches' own ids."""
     batches = [(b.key_id, b.first, b.last, b.count, b.prefix, b.low, b.high, b.packed, b.lines) for b in found.batches]
     return sorted(map(repr, batches)), dict(found.hours), found.count, found.broken

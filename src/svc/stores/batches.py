@@ -1,0 +1,74 @@
+"""What a stretch of a journal comes to, as a database takes it: batches of entries, and sums. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+HOUR = 3600
+
+
+class Place(NamedTuple):
+    """Where requests are summed up: an hour or a day (Unix seconds), and who spent in it, on what."""
+
+    start: int
+    key_id: str
+    model: str
+    provider: str
+    tags: str
+    """JSON, sorted."""
+
+
+class Amounts(msgspec.Struct):
+    """What some requests come to."""
+
+    key_name: str = ""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: int = 0
+    """Requests whose cost is known."""
+
+    def add(self, key_name: str, requests: int, prompt: int, completion: int, cost: float, priced: int) -> None:
+        self.key_name = key_name or self.key_name
+        self.requests += requests
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.cost_usd += cost
+        self.priced += priced
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries of one key and one hour (UTC) that were taken in together: a row of the database.
+
+    A batch of one has its request's id and is packed. One of several has an id of its own, its lines, and the range of
+    its requests' numbers.
+    """
+
+    id: str
+    key_id: str
+    first: int
+    """Milliseconds since 1970 of its oldest entry."""
+    last: int
+    """Of its newest."""
+    count: int = 1
+    packed: str = ""
+    prefix: str | None = None
+    """Of its request ids: which process made them."""
+    low: int | None = None
+    high: int | None = None
+    lines: str | None = None
+    """Each ends with a newline."""
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stretch of a journal holds."""
+
+    batches: list[Batch]
+    hours: Mapping[Place, Amounts]
+    count: int
+    broken: int = 0
+    """Lines that are left out."""
