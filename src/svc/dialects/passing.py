@@ -18,8 +18,10 @@ from svc.dialects.reading import decode_object
 from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
-_ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:5[fF]|6|7)")
-_READ: Final = re.compile(rb'"(?:model|messages|system|stream|stream_options|max_tokens|max_completion_tokens|n)"')
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
+_READ: Final = re.compile(
+    rb'"(?:[mM][oO][dD][eE][lL]|messages|system|stream|stream_options|max_tokens|max_completion_tokens|n)"'
+)
 """The fields that routing looks at, as they stand in JSON; what it finds may also be a text of these letters."""
 _MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
 """The field, and not the end of a long name, which the outline leaves out."""
@@ -50,11 +52,13 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
 
 
 def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
-    """A field that was read could stand there twice, or under an escaped name."""
+    """A field that was read could stand there twice, or under an escaped name, or the model under another case."""
     if len(set(found)) != len(found):
         keys = _KEY.findall(raw)
         if any(keys.count(name[1:-1]) > 1 for name in set(found)):
             return True
+    if not b"".join(found).islower():
+        return True
     return 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None
 
 
@@ -82,7 +86,7 @@ def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
 
 def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tuple[str, ...]:
     """Makes a body one that the upstream takes; returns the names of what was left out. Raises InvalidRequest."""
-    dropped = drop_rejected(body, quirks.rejects)
+    dropped = _drop_other_models(body) + drop_rejected(body, quirks.rejects)
     if ask_usage:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     elif not quirks.stream_usage:
@@ -94,6 +98,14 @@ def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tu
     if temperature is not None and temperature < quirks.min_temperature:
         body["temperature"] = quirks.min_temperature
     return dropped
+
+
+def _drop_other_models(body: dict[str, Any]) -> tuple[str, ...]:
+    """Upstreams in Go read names in any case, and take the last: `Model` would be a model that nobody has allowed."""
+    names = [name for name in body if name != "model" and name.lower() == "model"]
+    for name in names:
+        del body[name]
+    return tuple(names)
 
 
 def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:

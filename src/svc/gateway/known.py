@@ -36,7 +36,7 @@ class KnownHead(SameHead):
 def known_head(data: bytes, request: Request, digest: bytes) -> KnownHead | None:
     """Of a request to a hot route that came as `data`; None if there is more to it than a head and a body.
 
-    It must be parsed, let in, and its body taken.
+    It must have been parsed and let in.
     """
     plain = request.keep_alive and request.chunkable and not request.expects and request.refusal is None
     parts = halves(data, request.declared)

@@ -75,6 +75,23 @@ def test_what_can_be_read_in_two_ways_is_written_anew(raw: bytes) -> None:
     assert json.loads(sent) == json.loads(raw)
 
 
+@pytest.mark.parametrize("name", [b"Model", b"MODEL", b"\\u004dodel", b"m\\u004fdel"])
+def test_no_other_model_in_capitals(name: bytes) -> None:
+    """An upstream in Go would take the last, whatever its case."""
+    raw = body()[:-1] + b', "%b": "secret"}' % name
+    built = passed(raw)
+    assert json.loads(built.body) == json.loads(body())
+    assert built.dropped == (json.loads(b'"%b"' % name),)
+    request = dialect.read_request(raw)
+    assert b"secret" not in dialect.write_request(request, Target("m")).body
+
+
+def test_the_word_model_in_capitals_is_only_a_word() -> None:
+    raw = body(user="Model", messages=[{"role": "user", "content": "MODEL"}])
+    assert json.loads(passed(raw).body) == json.loads(raw)
+    assert passed(raw).dropped == ()
+
+
 def test_hints_that_the_upstream_rejects_are_left_out_and_named() -> None:
     raw = body(n=1, logprobs=False, seed=7, messages=[{**USER, "name": "bob"}])
     built = passed(raw, rejects=("n", "logprobs", "logit_bias", "seed", "messages[].name"))
