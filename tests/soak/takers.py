@@ -25,14 +25,15 @@ from svc.stores.base import Entry
 from svc.stores.opening import open_database
 
 TAKER = """
-import sys
+import sys, time
 from pathlib import Path
 from svc.gateway.intake import take_left_behind
 from svc.stores.opening import open_database
 database = open_database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-while True:
+end = time.monotonic() + 30  # should nobody be left to kill it
+while time.monotonic() < end:
     take_left_behind(Path(sys.argv[2]), database)
 """
 
