@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from svc.gateway.heads import halves
+from svc.gateway.heads import STRANGE, halves
 from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
 from svc.gateway.relay import Relay
@@ -26,8 +26,6 @@ TLS_AHEAD: Final = 16 * 1024
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
 """Bytes of an answer's head."""
-STRANGE: Final = 3
-"""So many heads in a row unlike the one before, and a connection's heads are not compared any more."""
 
 
 class Receiver(ABC):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+STRANGE: Final = 3
+"""So many heads in a row unlike the one before, and a connection's heads are not compared any more."""
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 
 

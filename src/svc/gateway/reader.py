@@ -23,6 +23,7 @@ from svc.errors import InvalidRequest, SvcError
 from svc.gateway import heap, reply
 from svc.gateway.credentials import digest_in, identify, trust
 from svc.gateway.exchange import Client
+from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
 from svc.gateway.request import Request, is_far_ahead
@@ -31,8 +32,6 @@ MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
 LONG_BODY: Final = 64 * 1024
 """Bytes yet to come of a body that are read without the parser: their number is known, and no copy is needed."""
-STRANGE: Final = 3
-"""So many heads in a row unlike the one before, and a connection's heads are not compared any more."""
 
 
 class Reader(Client):
