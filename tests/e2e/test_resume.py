@@ -87,15 +87,6 @@ def test_a_break_before_any_text_begins_anew(
     assert [turn["role"] for turn in provider_b.wait().json["messages"]] == ["user"]
 
 
-def test_a_target_that_fails_is_passed_over(
-    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
-) -> None:
-    provider_a.plays(begun("eins"))
-    provider_b.plays(answer(500, anthropic_wire.error("api_error")))
-    provider_c.plays(sse(openai_wire.stream(" zwei")))
-    assert text_of(streamed(resuming)) == "eins zwei"
-
-
 def test_it_may_break_twice(
     resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider
 ) -> None:
@@ -154,6 +145,29 @@ def test_when_nothing_is_left_the_end_is_honest(
     chunks, error = broken_stream(got.body)
     assert text_of(chunks) == "eins"
     assert error["code"] == "provider_error"
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500])
+def test_a_target_that_refuses_to_go_on_is_passed_over(
+    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider, status: int
+) -> None:
+    provider_a.plays(begun("eins"))
+    provider_b.plays(answer(status, anthropic_wire.error("invalid_request_error")))
+    provider_c.plays(sse(openai_wire.stream(" zwei")))
+    assert text_of(streamed(resuming)) == "eins zwei"
+
+
+@pytest.mark.parametrize("status", [400, 404, 429])
+def test_the_end_says_what_cut_the_stream_not_who_refused_the_rest(
+    resuming: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, provider_c: FakeProvider, status: int
+) -> None:
+    provider_a.plays(begun("eins", " zwei"))
+    provider_b.plays(answer(status, anthropic_wire.error()))
+    provider_c.plays(answer(429, openai_wire.error()))
+    chunks, error = broken_stream(resuming.chat(stream=True).body)
+    assert text_of(chunks) == "eins zwei"
+    assert error["code"] == "provider_error"
+    assert "limit" not in error["message"]
 
 
 def test_a_tool_call_in_progress_is_never_resumed(

@@ -264,8 +264,12 @@ class Tries(AttemptOwner):
             self._owner.guarded(lambda: self._advance(failure))
 
     def _advance(self, failure: Failure) -> None:
-        """On to the next target, or the end; a target whose dialect cannot say the request is passed over."""
-        while failure.then is not Then.NOWHERE and (index := self._after(self._index)) >= 0:
+        """On to the next target, or the end; a target whose dialect cannot say the request is passed over.
+
+        The request to go on is ours: who refuses it (a model may want no beginning of its turn) is passed over, too.
+        """
+        hopeless = failure.then is Then.NOWHERE and self._broken is None
+        while not hopeless and (index := self._after(self._index)) >= 0:
             self._index = index
             self._round = 0
             self._wait = 0.0
@@ -283,6 +287,8 @@ class Tries(AttemptOwner):
             return
         self.attempt, self.offer = attempt, attempt.offer  # nobody took it up: the last word is its own
         self.parts.pop()
+        if self._stopped is None and broken.error is not None:
+            error = broken.error  # what cut the stream, not who refused the rest: a 429 there is no limit here
         self._owner.streamed(attempt, broken.give_up(error), broken)
 
     def _repeatable(self, failure: Failure) -> bool:
