@@ -268,17 +268,22 @@ class Tries(AttemptOwner):
 
         The request to go on is ours: who refuses it (a model may want no beginning of its turn) is passed over, too.
         """
-        hopeless = failure.then is Then.NOWHERE and self._broken is None
-        while not hopeless and (index := self._after(self._index)) >= 0:
-            self._index = index
-            self._round = 0
-            self._wait = 0.0
-            try:
-                self._try()
-            except SvcError:
-                continue
-            return
+        if failure.then is not Then.NOWHERE or self._broken is not None:
+            while (index := self._after(self._index)) >= 0:
+                if self._may_try(index):
+                    return
         self._give_up(failure.error)
+
+    def _may_try(self, index: int) -> bool:
+        """Tries another target; False for one whose dialect cannot say the request."""
+        self._index = index
+        self._round = 0
+        self._wait = 0.0
+        try:
+            self._try()
+        except SvcError:
+            return False
+        return True
 
     def _give_up(self, error: SvcError) -> None:
         broken, attempt = self._broken, self._broke_off
