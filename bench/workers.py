@@ -1,0 +1,95 @@
+"""What a second worker adds: `python -m bench.workers`. As root, on Linux with two processors.
+
+A machine of two processors has none left for the load, so each worker gets the same small share of a processor of its
+own, by the kernel's quota for a control group; the rest of the second one is the load's. One worker and two do
+the same work in turns, flat out: with twice the processor time two should answer twice as much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bench.compare.__main__ import WORKS, answers, measured, started
+from bench.compare.kernel import family
+from bench.compare.targets import free_port, target
+
+GROUPS = Path("/sys/fs/cgroup")
+PERIOD = 10_000
+"""Microseconds over which a share is kept: short, so that a worker that has used it up does not pause for long."""
+SETTLED = 4.0
+"""Seconds after the start."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.workers", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--share", type=float, default=0.15, help="of a processor, for each worker")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    given = parser.parse_args()
+    if not 0.02 <= given.share <= 0.5 or given.rounds < 1 or given.seconds <= 0:
+        parser.error("--share is from 0.02 to 0.5; --rounds and --seconds have to be more than 0")
+    if os.geteuid() or not GROUPS.is_dir():
+        parser.error("control groups are needed, and root, who may make some")
+    ratios = []
+    for number in range(given.rounds):
+        one, two = (flat_out(workers, given.share, given.seconds) for workers in (1, 2))
+        ratios.append(two / one)
+        print(f"round {number + 1}: one worker {one:,} requests/s, two {two:,}: {two / one:.2f} times", flush=True)
+    print(f"median: {statistics.median(ratios):.2f} times, with {given.share:.0%} of a processor for each worker")
+    return 0
+
+
+def flat_out(workers: int, share: float, seconds: float) -> int:
+    """Requests answered in a second."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workers-")))
+        (folder / "svc.toml").write_text(f"[gateway]\nworkers = {workers}\n")
+        port, provider = free_port(), free_port()
+        one = target("svc", folder, port, provider)
+        one = replace(one, command=[*one.command, "--config", str(folder / "svc.toml")])
+        process = stack.enter_context(started(one, folder))
+        if not answers(port, one.health, process):
+            sys.exit(f"the gateway did not start: {(folder / 'log').read_text(errors='replace')[-300:]}")
+        time.sleep(SETTLED)
+        for number, pid in enumerate(family(process.pid)[-workers:]):  # the first of several only looks after them
+            group = stack.enter_context(limited(f"svc-worker-{number}", share))
+            (group / "cgroup.procs").write_text(str(pid))
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {number})
+        found = measured(one, process.pid, port, provider, WORKS[0], seconds)
+        process.terminate()
+        process.wait(15)
+    if found["faults"]:
+        sys.exit(f"the load failed: {found['fault']}")
+    return int(found["per_second"])
+
+
+@contextmanager
+def limited(name: str, share: float) -> Iterator[Path]:
+    """A control group, of the first version or the second, that gets so much of a processor."""
+    first = GROUPS / "cpu"
+    group = (first if first.is_dir() else GROUPS) / name
+    group.mkdir(exist_ok=True)
+    quota = int(PERIOD * share)
+    try:
+        if first.is_dir():
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {PERIOD}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
