@@ -66,8 +66,8 @@ faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event 
 faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page
 
-ratchet: setup ## bench/ratchet.json: calls for each request and piece, modules, memory; the tests hold the gateway to it
-	$(BIN)/python bench/ratchet.py
+ratchet: setup ## bench/ratchet.json: calls and instructions for each request and piece, modules, memory; the tests hold the gateway to it
+	$(BIN)/python -m bench.ratchet
 
 COMPARE       := .compare
 COMPARE_LOCKS := bench/compare/locks
