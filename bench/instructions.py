@@ -23,7 +23,7 @@ PLATFORM = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
 BATCHES, WARM = 4, 30
 REQUESTS, PIECES = 40, 200
 """In a batch."""
-SECONDS = 180.0
+SECONDS = 90.0
 """For its start, and for any step: twenty to fifty times as long as without valgrind, on a machine that may be busy."""
 
 
