@@ -137,7 +137,11 @@ def gateway(
             yield process, port_of(process, folder / "log", seconds)
         finally:
             process.terminate()
-            process.wait(seconds)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def port_of(process: subprocess.Popen[bytes], log: Path, seconds: float) -> int:
