@@ -36,8 +36,9 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	@command -v curl >/dev/null || { $(APT) curl; } || echo "a test pastes a line of curl's; install it, for example with: apt-get install curl"
 	@touch $@
 
+# Unlike `native`: where there is a compiler the hot path has to compile.
 test: $(VENV)/.dev lint
-	$(BIN)/python native/compile.py # unlike `native`: what there is a compiler for has to compile
+	@$(BIN)/python native/compile.py
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev
