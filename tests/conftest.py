@@ -1,6 +1,7 @@
 """What tests of several rooms share: the embedded model, made once into the ignored cache folder of the repository."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,12 @@ from svc.recipes.recipe import load
 
 CACHE = Path(__file__).parents[1] / ".cache" / "svc"
 MODEL = "smollm2-135m"
+
+
+def pytest_configure() -> None:
+    """A shell's job in the background ignores Ctrl-C, and hands that on: what is started here is to hear it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
