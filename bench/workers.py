@@ -56,18 +56,16 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
         port, provider = free_port(), free_port()
         one = target("svc", folder, port, provider)
         one = replace(one, command=[*one.command, "--config", str(folder / "svc.toml")])
-        process = stack.enter_context(started(one, folder))
+        groups = [stack.enter_context(limited(f"svc-worker-{number}", share)) for number in range(workers)]
+        process = stack.enter_context(started(one, folder))  # ended before its groups are, whatever happens
         if not answers(port, one.health, process):
             sys.exit(f"the gateway did not start: {(folder / 'log').read_text(errors='replace')[-300:]}")
         time.sleep(SETTLED)
         for number, pid in enumerate(family(process.pid)[-workers:]):  # the first of several only looks after them
-            group = stack.enter_context(limited(f"svc-worker-{number}", share))
-            (group / "cgroup.procs").write_text(str(pid))
+            (groups[number] / "cgroup.procs").write_text(str(pid))
             for task in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {number})
         found = measured(one, process.pid, port, provider, WORKS[0], seconds)
-        process.terminate()
-        process.wait(15)
     if found["faults"]:
         sys.exit(f"the load failed: {found['fault']}")
     return int(found["per_second"])

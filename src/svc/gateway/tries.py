@@ -270,12 +270,12 @@ class Tries(AttemptOwner):
         """
         if failure.then is not Then.NOWHERE or self._broken is not None:
             while (index := self._after(self._index)) >= 0:
-                if self._may_try(index):
+                if self._tried(index):
                     return
         self._give_up(failure.error)
 
-    def _may_try(self, index: int) -> bool:
-        """Tries another target; False for one whose dialect cannot say the request."""
+    def _tried(self, index: int) -> bool:
+        """Begins at another target; False for one whose dialect cannot say the request."""
         self._index = index
         self._round = 0
         self._wait = 0.0
