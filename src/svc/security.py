@@ -97,14 +97,22 @@ class Keyring:
         """The key of a secret, wherever it is; raises AuthenticationFailed, or RateLimited when nobody can say."""
         found = self.look(secret)
         if found is None and secret is not None:
-            loaded = asyncio.Event()
-            self.load(secret, loaded.set)
+            answer: asyncio.Future[Key | None] = asyncio.get_running_loop().create_future()
+            self.load(secret, lambda: self._tell(secret, answer))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(loaded.wait(), ASK_SECONDS)
-            found = self.look(secret)
+                found = await asyncio.wait_for(answer, ASK_SECONDS)
         if found is None:
             raise unsure()
         return found
+
+    def _tell(self, secret: str, answer: asyncio.Future[Key | None]) -> None:
+        """Looks at once: a change noticed a moment later makes memory forget the key that was just read."""
+        if answer.done():
+            return
+        try:
+            answer.set_result(self.look(secret))
+        except AuthenticationFailed as refusal:
+            answer.set_exception(refusal)
 
 
 def unsure() -> RateLimited:

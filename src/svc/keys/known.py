@@ -132,18 +132,23 @@ class IssuedKeys:
                 digests = list(self._waiting)[:BATCH]
                 try:
                     found = await self._loop.run_in_executor(self._thread, self._read, digests)
+                    self._answered()
+                    self._keep(digests, found)
                 except StoreDown as error:
                     self._failed(error)
                 except Exception:  # the edge: those who wait are told in any case
                     log.exception("keys could not be looked up")
-                else:
-                    self._answered()
-                    self._keep(digests, found)
-                for digest in digests:
-                    for then in self._waiting.pop(digest):
-                        then()
+                self._tell(digests)
         finally:
             self._asking = False
+
+    def _tell(self, digests: Iterable[bytes]) -> None:
+        for digest in digests:
+            for then in self._waiting.pop(digest):
+                try:
+                    then()
+                except Exception:  # the edge: the others are told in any case
+                    log.exception("fault after a key was looked up")
 
     def _read(self, digests: list[bytes]) -> dict[bytes, Key]:
         """In the thread."""
@@ -208,8 +213,6 @@ class IssuedKeys:
         self._migrate()
         newest = self._database.revision()
         if newest == self._revision:
-            return [], newest
-        if not self._keys and not self._unknown:
             return [], newest
         changed = self._database.keys_since(self._revision, limit=BATCH)
         return (None, newest) if len(changed) == BATCH else (changed, changed[-1].revision if changed else newest)
