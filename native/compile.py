@@ -6,13 +6,16 @@ A compiled module is used as long as it is there: `check` tells whether a source
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
+from mypy.version import __version__
 from mypyc.build import mypycify
 from setuptools import setup
 
@@ -34,10 +37,30 @@ def sources() -> list[Path]:
     return sorted(path for path in found if "(msgspec.Struct" not in path.read_text())
 
 
+def known() -> list[Path]:
+    """What they import of ours, and what that imports: its types and constants are compiled in."""
+    found: set[Path] = set()
+    waiting = sources()
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path)
+    return sorted(found)
+
+
+def _imported(path: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("svc"):
+            place = SOURCE.joinpath(*node.module.split("."))
+            names = [place.with_suffix(".py"), *(place / f"{name.name}.py" for name in node.names)]
+            yield from (name for name in names if name.is_file())
+
+
 def digest() -> str:
     """Of all that decides what is compiled."""
-    sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()}".encode())
-    for path in (Path(__file__), LISTED, *sources()):
+    sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {__version__}".encode())
+    for path in (Path(__file__), LISTED, ROOT / "pyproject.toml", *known()):
         sha.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return sha.hexdigest()
 
