@@ -38,8 +38,8 @@ BEHIND = 1.5
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
-STRETCH_BYTES = 256 * 1024
-"""Read at once: some 500 entries, one transaction."""
+STRETCH_BYTES = 512 * 1024
+"""Read at once: some 1,000 entries, one transaction."""
 DAY = 86400.0
 
 

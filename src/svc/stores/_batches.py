@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from svc.stores._statements import Statements, in_parts, marks
 from svc.stores.base import Entry
-from svc.stores.batches import HOUR, Batch
+from svc.stores.batches import HOUR, Batch, Lines
 from svc.stores.lines import entries_of, line_of, moment_of, number_of, timed_in
 
 SPAN = HOUR * 1000
@@ -21,7 +21,7 @@ FEW, MANY = 2, 128
 """Rows that a walk asks for: first, and at most. A row may be as long as what the intake reads at once."""
 SOUGHT_AS_TEXT = 8
 """So few ids are looked for in a batch's text before it is decoded."""
-_COLUMNS = ("id", "last", "key_id", "body", "span", "count", "prefix", "low", "high", "lines")
+_COLUMNS = ("id", "last", "key_id", "body", "span", "count", "prefix", "low", "high", "lines", "zipped")
 
 
 class Batches(Statements):
@@ -73,7 +73,7 @@ class Batches(Statements):
     def _walk(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[int, str, str | None]]:
         """Batches that may have entries from `start` to before `end`, from the newest on: `last`, packed, lines."""
         sql = (
-            "SELECT last, body, lines, id FROM batches WHERE last <= ? AND (last < ? OR id < ?)"  # noqa: S608
+            "SELECT last, body, lines, zipped, id FROM batches WHERE last <= ? AND (last < ? OR id < ?)"  # noqa: S608
             f" AND last >= ? AND last - span < ?{'' if key_id is None else ' AND key_id = ?'}"
             " ORDER BY last DESC, id DESC LIMIT ?"
         )
@@ -81,10 +81,10 @@ class Batches(Statements):
         last, id, most = end + SPAN, "", FEW
         while True:
             rows = self._run(sql, (last, last, id, *fixed, most)).fetchall()
-            yield from (row[:3] for row in rows)
+            yield from ((last, packed, Lines(*lines).text) for last, packed, *lines, _ in rows)
             if len(rows) < most:
                 return
-            last, id = rows[-1][0], rows[-1][3]
+            last, *_, id = rows[-1]
             most = min(2 * most, MANY)
 
     def _there(self, ids: Collection[str]) -> set[str]:
@@ -94,23 +94,24 @@ class Batches(Statements):
     def _candidates(self, ids: Collection[str]) -> Iterator[Entry]:
         """The entries among which those of these requests are, if there are any."""
         for some in in_parts([*ids]):
-            sql = f"SELECT body, lines FROM batches WHERE id IN ({marks(len(some))})"  # noqa: S608
-            for row in self._run(sql, some).fetchall():
-                yield from entries_of(*row)
+            sql = f"SELECT body, lines, zipped FROM batches WHERE id IN ({marks(len(some))})"  # noqa: S608
+            for packed, *lines in self._run(sql, some).fetchall():
+                yield from entries_of(packed, Lines(*lines).text)
         numbers: dict[str, list[int]] = defaultdict(list)
         for prefix, number in filter(None, map(number_of, ids)):
             numbers[prefix].append(number)
         for prefix, theirs in numbers.items():
-            for (lines,) in self._lines_around(prefix, sorted(theirs)):
+            for lines in self._lines_around(prefix, sorted(theirs)):
                 if len(ids) > SOUGHT_AS_TEXT or any(id in lines for id in ids):
                     yield from entries_of("", lines)
 
-    def _lines_around(self, prefix: str, numbers: Sequence[int]) -> Iterator[tuple[str]]:
+    def _lines_around(self, prefix: str, numbers: Sequence[int]) -> Iterator[str]:
         """Of the batches in whose range one of these numbers is."""
         sql = "SELECT id, low, high FROM batches WHERE prefix = ? AND high >= ? AND low <= ? ORDER BY high"
         for id, low, high in self._run(sql, (prefix, numbers[0], numbers[-1])).fetchall():
             if bisect_left(numbers, low) < bisect_right(numbers, high):
-                yield from self._run("SELECT lines FROM batches WHERE id = ?", (id,)).fetchall()
+                for lines in self._run("SELECT lines, zipped FROM batches WHERE id = ?", (id,)).fetchall():
+                    yield Lines(*lines).text or ""
 
     def prune(self, before: float, *, limit: int = 10_000) -> int:
         cut, left = math.floor(before * 1000), limit
@@ -130,13 +131,15 @@ class Batches(Statements):
 
     def _shorten(self, id: str, cut: int, most: int) -> int:
         """Forgets the oldest entries of a batch whose newest one stays. How many went."""
-        ((packed, lines, last),) = self._run("SELECT body, lines, last FROM batches WHERE id = ?", (id,)).fetchall()
-        found = sorted(timed_in(packed, lines, last), key=itemgetter(0))
+        sql = "SELECT last, body, lines, zipped FROM batches WHERE id = ?"
+        ((last, packed, *lines),) = self._run(sql, (id,)).fetchall()
+        found = sorted(timed_in(packed, Lines(*lines).text, last), key=itemgetter(0))
         moments = [when for when, _ in found]
         gone = min(most, bisect_left(moments, cut))
+        left = Lines.of("".join(line_of(entry) + "\n" for _, entry in found[gone:]))
         self._run(
-            "UPDATE batches SET span = ?, count = ?, lines = ? WHERE id = ?",
-            (last - moments[gone], len(found) - gone, "".join(line_of(entry) + "\n" for _, entry in found[gone:]), id),
+            "UPDATE batches SET span = ?, count = ?, lines = ?, zipped = ? WHERE id = ?",
+            (last - moments[gone], len(found) - gone, *left, id),
         )
         return gone
 
@@ -152,4 +155,13 @@ def to_millis(moment: float) -> int:
 def _row(batch: Batch) -> Iterable[object]:
     span = batch.last - batch.first
     numbered = (batch.prefix, batch.low, batch.high)
-    return (batch.id, batch.last, batch.key_id, batch.packed, span, batch.count, *numbered, batch.lines)
+    return (
+        batch.id,
+        batch.last,
+        batch.key_id,
+        batch.packed,
+        span,
+        batch.count,
+        *numbered,
+        *(batch.lines or (None, None)),
+    )

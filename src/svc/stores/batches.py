@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 HOUR = 3600
+ZIPPED = 8 * 1024
+"""Characters of a batch's lines from which on they are compressed; for fewer zlib's beginning costs too much."""
 
 
 class Place(NamedTuple):
@@ -41,6 +44,22 @@ class Amounts(msgspec.Struct):
         self.priced += priced
 
 
+class Lines(NamedTuple):
+    """A batch's lines as they lie in the database: as they are, or compressed. Each ends with a newline."""
+
+    plain: str | None
+    zipped: bytes | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Lines:
+        """Compressed, if that is worth its time, which the interpreter is not held for."""
+        return cls(None, zlib.compress(text.encode(), 1)) if len(text) >= ZIPPED else cls(text)
+
+    @property
+    def text(self) -> str | None:
+        return self.plain if self.zipped is None else zlib.decompress(self.zipped).decode()
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of one key and one hour (UTC) that were taken in together: a row of the database.
 
@@ -60,8 +79,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Of its request ids: which process made them."""
     low: int | None = None
     high: int | None = None
-    lines: str | None = None
-    """Each ends with a newline."""
+    lines: Lines | None = None
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):

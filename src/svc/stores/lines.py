@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from svc.stores.base import Entry
-from svc.stores.batches import Amounts, Batch, Place, Stretch
+from svc.stores.batches import Amounts, Batch, Lines, Place, Stretch
 
 _STAMP = len("2026-01-01T00:00:00.000Z")
 _TO_HOUR = len("2026-01-01T00")
@@ -242,7 +242,7 @@ def _together(text: str, entries: Sequence[Entry], stamps: Sequence[str]) -> Bat
         prefix=low[0],
         low=low[1],
         high=high[1],
-        lines=text,
+        lines=Lines.of(text),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from svc.stores import lines
 from svc.stores.base import Entry
-from svc.stores.batches import Stretch
+from svc.stores.batches import ZIPPED, Batch, Stretch
 
 PROCESS = "req_c37a0b2ee7673eb9"
 
@@ -40,13 +40,19 @@ def journal(*entries: Entry) -> bytes:
     return b"".join(msgspec.json.encode(each) + b"\n" for each in entries)
 
 
+def text_of(batch: Batch) -> str | None:
+    return None if batch.lines is None else batch.lines.text
+
+
 def entries_in(found: Stretch) -> list[Entry]:
-    return [each for batch in found.batches for each in lines.entries_of(batch.packed, batch.lines)]
+    return [each for batch in found.batches for each in lines.entries_of(batch.packed, text_of(batch))]
 
 
 def shown(found: Stretch) -> tuple[Any, ...]:
     """All of it but the batches' own ids."""
-    batches = [(b.key_id, b.first, b.last, b.count, b.prefix, b.low, b.high, b.packed, b.lines) for b in found.batches]
+    batches = [
+        (b.key_id, b.first, b.last, b.count, b.prefix, b.low, b.high, b.packed, text_of(b)) for b in found.batches
+    ]
     return sorted(map(repr, batches)), dict(found.hours), found.count, found.broken
 
 
@@ -67,7 +73,7 @@ def mixed() -> list[Entry]:
 def test_lines_of_one_key_and_hour_are_kept_as_they_are() -> None:
     data = journal(*[entry(number) for number in (7, 5, 9)])
     (batch,) = lines.read(data).batches
-    assert batch.lines == data.decode()
+    assert text_of(batch) == data.decode()
     assert (batch.key_id, batch.count, batch.prefix, batch.low, batch.high) == ("k", 3, PROCESS, 5, 9)
     assert (batch.first, batch.last) == (1772618400005, 1772618400009)
 
@@ -85,7 +91,7 @@ def test_nothing_is_lost_when_keys_hours_and_processes_are_mixed() -> None:
     )
     assert len({place.tags for place in found.hours}) == 2  # the order of tags makes no difference
     for batch in found.batches:
-        moments = [lines.moment_of(each) for each in lines.entries_of(batch.packed, batch.lines)]
+        moments = [lines.moment_of(each) for each in lines.entries_of(batch.packed, text_of(batch))]
         assert (batch.first, batch.last) == (min(moments), max(moments))
         assert batch.first // 3_600_000 == batch.last // 3_600_000
 
@@ -145,7 +151,7 @@ def test_what_has_no_price_is_looked_at_again() -> None:
         assert {number: costs[number] for number in "0123"} == {"0": 0.5, "1": 2.0, "2": None, "3": 0.0}
         assert sum(amounts.cost_usd for amounts in found.hours.values()) == sum(filter(None, costs.values()))
     (batch, *_) = lines.read(journal(*entries), mend).batches
-    assert [json.loads(line)["cost_usd"] for line in (batch.lines or "").splitlines()] == [0.5, 2.0, None, 0.0]
+    assert [json.loads(line)["cost_usd"] for line in (text_of(batch) or "").splitlines()] == [0.5, 2.0, None, 0.0]
 
 
 def test_ids_that_we_did_not_make_are_alone() -> None:
@@ -153,3 +159,14 @@ def test_ids_that_we_did_not_make_are_alone() -> None:
     found = lines.read(journal(entry(1), *[entry(2, request_id=id) for id in odd], entry(3)))
     assert {batch.id for batch in found.batches if batch.lines is None} == set(odd)
     assert [batch.count for batch in found.batches if batch.lines is not None] == [2]
+
+
+def test_a_large_batch_is_compressed_and_a_small_one_lies_as_it_is() -> None:
+    few, many = ([entry(number) for number in range(count)] for count in (2, ZIPPED // 100))
+    for some, zipped in ((few, False), (many, True)):
+        (batch,) = lines.read(journal(*some)).batches
+        assert batch.lines is not None
+        assert (batch.lines.zipped is not None, batch.lines.plain is None) == (zipped, zipped)
+        assert batch.lines.text == journal(*some).decode()
+        if batch.lines.zipped is not None:
+            assert len(batch.lines.zipped) < len(batch.lines.text) / 10
