@@ -220,11 +220,14 @@ def load(
     for table, values in (defaults or {}).items():
         said = tables.get(table, {})
         tables = {**tables, table: {**values, **said}} if isinstance(said, dict) else tables
+    parsed = _convert(tables, str(path) if path else "settings")
     if port := environ.get("PORT"):
         tables = _put(tables, "gateway", {"port": _integer("PORT", port)})
-    for table, values in (overrides or {}).items():
-        tables = _put(tables, table, {key: value for key, value in values.items() if value is not None})
-    parsed = _convert(tables, str(path) if path else "settings")
+        parsed = _convert(tables, "PORT")
+    if overrides:
+        for table, values in overrides.items():
+            tables = _put(tables, table, {key: value for key, value in values.items() if value is not None})
+        parsed = _convert(tables, "the command line")
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
     fields = {name: getattr(parsed, name) for name in FileSettings.__struct_fields__}
     return Settings(**fields, home=home, api_keys=keys, environ=environ, path=path)

@@ -80,3 +80,19 @@ def test_a_default_of_the_command_gives_way_to_the_file(tmp_path: Path, text: st
     (tmp_path / "svc.toml").write_text(text)
     found = settings.load({}, config=str(tmp_path / "svc.toml"), defaults={"local": {"enabled": True}})
     assert found.local.enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("environ", "overrides", "said"),
+    [
+        ({"PORT": "99999"}, None, "PORT: "),
+        ({"PORT": "1"}, {"gateway": {"port": -5}}, "the command line: "),
+        ({}, {"gateway": {"workers": 1000}}, "the command line: "),
+    ],
+)
+def test_what_is_out_of_range_is_blamed_on_where_it_was_said(
+    tmp_path: Path, environ: dict[str, str], overrides: dict[str, dict[str, int]] | None, said: str
+) -> None:
+    (tmp_path / "svc.toml").write_text("[gateway]\nport = 3000\n")
+    with pytest.raises(UsageError, match=f"^{said}Expected `int`"):
+        settings.load({"SVC_HOME": str(tmp_path), **environ}, config=str(tmp_path / "svc.toml"), overrides=overrides)
