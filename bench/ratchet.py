@@ -7,6 +7,7 @@ batches leaves the gateway's own clock out. `tests/test_ratchet.py` fails when a
 
 from __future__ import annotations
 
+import argparse
 import json
 import mmap
 import re
@@ -177,4 +178,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        prog="python -m bench.ratchet", description="Measures, and writes bench/ratchet.json."
+    ).parse_args()
     main()

@@ -92,8 +92,11 @@ class Replay:
             self._listener.settimeout(self._seconds)
             self._provider, _ = self._listener.accept()
             self._provider.settimeout(self._seconds)
-        while not self._provider.recv(65536).endswith(b"}"):
-            continue
+        data = b"-"
+        while not data.endswith(b"}"):
+            data = self._provider.recv(65536)
+            if not data:
+                raise ConnectionError("the gateway closed its connection to the provider")
 
     def _say(self, data: bytes) -> None:
         assert self._provider is not None

@@ -5,6 +5,7 @@ The figures are for comparing one step with another and one version with the nex
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -235,4 +236,5 @@ def stream(upstream: Upstream, client: FrontDoor) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__).parse_args()
     asyncio.run(main())

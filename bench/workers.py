@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -35,10 +36,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     given = parser.parse_args()
-    if not 0.02 <= given.share <= 0.5 or given.rounds < 1 or given.seconds <= 0:
-        parser.error("--share is from 0.02 to 0.5; --rounds and --seconds have to be more than 0")
+    if not 0.1 <= given.share <= 0.5 or given.rounds < 1 or given.seconds <= 0:
+        parser.error("--share is from 0.1 to 0.5; --rounds and --seconds have to be more than 0")
     if os.geteuid() or not GROUPS.is_dir():
         parser.error("control groups are needed, and root, who may make some")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, as with Ctrl-C
     ratios = []
     for number in range(given.rounds):
         one, two = (flat_out(workers, given.share, given.seconds) for workers in (1, 2))
@@ -56,12 +58,16 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
         port, provider = free_port(), free_port()
         one = target("svc", folder, port, provider)
         one = replace(one, command=[*one.command, "--config", str(folder / "svc.toml")])
-        groups = [stack.enter_context(limited(f"svc-worker-{number}", share)) for number in range(workers)]
+        groups = [
+            stack.enter_context(limited(f"svc-worker-{os.getpid()}-{number}", share)) for number in range(workers)
+        ]
         process = stack.enter_context(started(one, folder))  # ended before its groups are, whatever happens
         if not answers(port, one.health, process):
             sys.exit(f"the gateway did not start: {(folder / 'log').read_text(errors='replace')[-300:]}")
         time.sleep(SETTLED)
-        for number, pid in enumerate(family(process.pid)[-workers:]):  # the first of several only looks after them
+        everybody = family(process.pid)
+        serving = everybody[1 : workers + 1] if workers > 1 else everybody[:1]  # the first of several looks after them
+        for number, pid in enumerate(serving):
             (groups[number] / "cgroup.procs").write_text(str(pid))
             for task in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {number})
@@ -76,7 +82,7 @@ def limited(name: str, share: float) -> Iterator[Path]:
     """A control group, of the first version or the second, that gets so much of a processor."""
     first = GROUPS / "cpu"
     group = (first if first.is_dir() else GROUPS) / name
-    group.mkdir(exist_ok=True)
+    group.mkdir()
     quota = int(PERIOD * share)
     try:
         if first.is_dir():
@@ -86,8 +92,15 @@ def limited(name: str, share: float) -> Iterator[Path]:
             (group / "cpu.max").write_text(f"{quota} {PERIOD}")
         yield group
     finally:
+        for _ in range(50):
+            if not (group / "cgroup.procs").read_text():  # else it is still being ended
+                break
+            time.sleep(0.1)
         group.rmdir()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
