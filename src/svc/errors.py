@@ -146,10 +146,12 @@ class ProviderFailed(SvcError):
     code = "provider_error"
     status = 502
 
-    def __init__(self, message: str, *, told: bool = False) -> None:
+    def __init__(self, message: str, *, told: bool = False, reason: str = "") -> None:
         super().__init__(message)
         self.told = told
         """The provider said so itself, where an answer should have been."""
+        self.reason = reason
+        """For the log alone."""
 
 
 class SpeechFailed(SvcError):

@@ -38,7 +38,7 @@ class Fault:
     """At the target, for an answer that failed before its first byte; the retry included."""
     seconds: float = 1.0
     """Within which the client knows, with or without a fallback."""
-    address: Literal["fake", "always new", "closed", "silent", "no TLS"] = "fake"
+    address: Literal["fake", "always new", "closed", "silent", "wrong scheme"] = "fake"
     """At "always new" no connection outlives a request: one that does, and is then closed, is too old, and no fault."""
 
     def sees(self, stream: bool, chained: bool) -> str:
@@ -184,7 +184,7 @@ _BAD_REQUEST: dict[str, Any] = {"json": "400 invalid_request", "stream": "400 in
 FAULTS = [
     Fault("connect refused", None, address="closed"),
     Fault("connect never answered", None, address="silent", **_LATE),
-    Fault("TLS broken", None, address="no TLS"),
+    Fault("TLS broken", None, address="wrong scheme"),
     Fault("reset before the first byte", always(reset()), address="always new"),
     Fault("closed before the first byte", always(fin()), address="always new"),
     Fault("reset after the head", lambda letter, stream: head(content_type=EVENTS if stream else None) + reset()),

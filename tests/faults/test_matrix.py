@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.harness import Gateway
 from tests.e2e.reading import broken_stream, text_of, whole_chunks
 from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.certificate import certificate, context
 from tests.fakes.http_client import Got
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port, silent_port
@@ -121,11 +122,23 @@ Upstreams = dict[tuple[Letter, str], FakeProvider]
 
 
 @pytest.fixture(scope="module")
-def upstreams() -> Iterator[Upstreams]:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of every provider that speaks TLS."""
+    return certificate(tmp_path_factory.mktemp("certificates"), "localhost")
+
+
+@pytest.fixture(scope="module", params=["http", "https"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def upstreams(scheme: str, file: Path) -> Iterator[Upstreams]:
+    tls = context(file) if scheme == "https" else None
     wires: dict[Letter, OpenAIWire | AnthropicWire] = {"A": OpenAIWire(), "B": AnthropicWire()}
     with contextlib.ExitStack() as stack:
         yield {
-            (letter, address): stack.enter_context(FakeProvider(Faulty(wire, letter), key="sk-faulty"))
+            (letter, address): stack.enter_context(FakeProvider(Faulty(wire, letter), key="sk-faulty", tls=tls))
             for letter, wire in wires.items()
             for address in ("fake", "always new")
         }
@@ -136,11 +149,12 @@ Matrix = tuple[Gateway, dict[Cell, Seen], Kept]
 
 
 @pytest.fixture(scope="module")
-def matrix(upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+def matrix(upstreams: Upstreams, scheme: str, file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     home = tmp_path_factory.mktemp("faults")
     with silent_port() as silent:
-        config = configuration(upstreams, {"closed": closed_port(), "silent": silent})
-        started = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
+        config = configuration(upstreams, {"closed": closed_port(), "silent": silent}, scheme)
+        env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
+        started = Gateway(home, env=env, config=config).start()
         assert {started.chat(f"spare/{letter}", stream=True).status for letter in DIALECTS} == {200}
         before = settled(started, upstreams)
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -150,27 +164,33 @@ def matrix(upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory) -> It
         assert "Traceback" not in started.log
         assert "Task was destroyed" not in started.log
     for fake in upstreams.values():
-        assert {text.partition(":")[0] for text in fake.complaints} <= {"not HTTP"}  # TLS, where there is none
+        assert {text.partition(":")[0] for text in fake.complaints} <= {
+            "not HTTP"
+        }  # the other scheme than is spoken there
 
 
-def configuration(upstreams: Upstreams, ports: dict[str, int]) -> str:
+def configuration(upstreams: Upstreams, ports: dict[str, int], usual: str) -> str:
     """A provider for each fault, so that the retry budget and the breaker of one are not those of another."""
     tables, chains = [GATEWAY], ["[routing.fallbacks]"]
     for letter, fault in itertools.product(DIALECTS, FAULTS):
-        scheme = "https" if fault.address == "no TLS" else "http"
+        scheme = other_scheme(usual) if fault.address == "wrong scheme" else usual
         fake = upstreams.get((letter, fault.address), upstreams[letter, "fake"])
         port = ports.get(fault.address, fake.port)
         alone, chained = (
             [model_of(letter, fault, stream, chained) for stream in (False, True)] for chained in (False, True)
         )
         tables.append(
-            provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://127.0.0.1:{port}", alone + chained)
+            provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://localhost:{port}", alone + chained)
         )
         chains += [f"{json.dumps(model)} = [{json.dumps(f'spare/{other(letter)}')}]" for model in chained]
     for letter in DIALECTS:
         address = upstreams[letter, "fake"].address
         tables.append(provider(f"spare-{letter.lower()}", letter, address, [f"spare/{letter}"]))
     return "\n".join([tables[0], *chains, *tables[1:]])
+
+
+def other_scheme(scheme: str) -> str:
+    return "http" if scheme == "https" else "https"
 
 
 def provider(name: str, letter: Letter, address: str, models: list[str]) -> str:

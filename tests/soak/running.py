@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.e2e.harness import Gateway
 from tests.fakes.anthropic_wire import AnthropicWire
+from tests.fakes.certificate import certificate, context
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
@@ -17,18 +18,21 @@ from tests.soak.soak import Soak
 
 
 @contextlib.contextmanager
-def soaking(home: Path) -> Iterator[Soak]:
-    """Ready to `run`; the gateway has to stop well in the end."""
+def soaking(home: Path, scheme: str = "https") -> Iterator[Soak]:
+    """Ready to `run`; the gateway has to stop well in the end. `scheme` is the one of the providers."""
+    file = certificate(home, "localhost")
+    tls = context(file) if scheme == "https" else None
     with (
-        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty") as a,
-        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty") as b,
+        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty", tls=tls) as a,
+        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty", tls=tls) as b,
     ):
         fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
         upstreams = {(letter, "fake"): fake for letter, fake in fakes.items()}
-        config = configuration(upstreams, {"closed": closed_port(), "silent": closed_port()})
+        config = configuration(upstreams, {"closed": closed_port(), "silent": closed_port()}, scheme)
         config = config.replace("timeout = 1", "timeout = 5").replace("total_timeout = 3", "total_timeout = 8")
         config = config.replace("retries = 1", "retries = 1\nretry_share = 1\nbreaker = false")
-        gateway = Gateway(home, env={"FAULTY_KEY": "sk-faulty"}, config=config).start()
+        env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
+        gateway = Gateway(home, env=env, config=config).start()
         try:
             yield Soak(gateway, fakes)
         finally:

@@ -22,7 +22,7 @@ from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.bounds import Bounds
 from svc.gateway.connection import Call, Receiver
 from svc.gateway.estimate import completion_tokens
-from svc.gateway.failures import Failure, Then, judge, late, not_understood, unreachable
+from svc.gateway.failures import Failure, Then, judge, late, lost, not_understood
 from svc.gateway.healing.pace import Pace
 from svc.gateway.offers import Offer
 from svc.gateway.relay import Relay, Sink
@@ -283,18 +283,18 @@ class Attempt(Receiver):
         else:
             self._answer(self._whole())
 
-    def on_lost(self, reason: str, *, late: bool) -> None:
+    def on_lost(self, reason: str, *, timed_out: bool, made: bool) -> None:
         self._finish()
         if self._owner is None:
             return
-        if late:
-            self._fail(_LATE_CONNECT)
+        if timed_out:
+            self._fail(late("to accept a connection", reason))
         elif self._status and self._status != 200:
             self._fail(judge(self._status, self.headers, None))
         elif self._pipe is not None and self._pipe.started:
-            self._cut(self._pipe, ProviderFailed("The provider broke off in the middle of its answer."))
+            self._cut(self._pipe, ProviderFailed("The provider broke off in the middle of its answer.", reason=reason))
         else:
-            self._fail(unreachable())
+            self._fail(lost(reason, made=made))
 
     def on_fault(self) -> None:
         self._finish()
@@ -395,6 +395,3 @@ class Attempt(Receiver):
         self.over = True
         self.deadline = math.inf
         self._call = None  # which holds this
-
-
-_LATE_CONNECT: Final = late("to accept a connection")

@@ -18,11 +18,10 @@ from svc.gateway.heads import STRANGE, halves
 from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
 from svc.gateway.relay import Relay
+from svc.gateway.tls import Transport
 
 log = logging.getLogger("svc.gateway")
 
-TLS_AHEAD: Final = 16 * 1024
-"""Bytes that are read ahead of who does not read; as it comes, a quarter of a megabyte."""
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
 """Bytes of an answer's head."""
@@ -50,8 +49,8 @@ class Receiver(ABC):
         """The answer is whole, as far as HTTP can tell."""
 
     @abstractmethod
-    def on_lost(self, reason: str, *, late: bool) -> None:
-        """The connection could not be made (`late`: in time), or broke; `reason` is fit for a log."""
+    def on_lost(self, reason: str, *, timed_out: bool, made: bool) -> None:
+        """The connection could not be made (`timed_out`: in time), or was `made` and broke; `reason` is for the log."""
 
     @abstractmethod
     def on_fault(self) -> None:
@@ -95,11 +94,11 @@ class Call:
         if self.connection is not None:
             self.connection.close()
 
-    def lost(self, reason: str, *, late: bool = False) -> None:
+    def lost(self, reason: str, *, timed_out: bool = False, made: bool = False) -> None:
         self.connecting = None
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.on_lost(reason, late=late)
+            receiver.on_lost(reason, timed_out=timed_out, made=made)
 
     def pause(self) -> None:
         """Reads no more from the upstream until `resume`."""
@@ -117,7 +116,10 @@ class Call:
 
 
 class Connection:
-    """One socket to an origin: a BufferedProtocol of asyncio's, by its methods. llhttp calls the `on_…` ones."""
+    """One connection to an origin: a BufferedProtocol of asyncio's, by its methods; over TLS those of an `Upper`.
+
+    llhttp calls the `on_…` ones.
+    """
 
     __deletable__ = ("_feed", "_parser")
     __slots__ = (
@@ -146,7 +148,7 @@ class Connection:
         "transport",
     )
 
-    transport: asyncio.Transport
+    transport: Transport
 
     def __init__(self, pool: Pool, origin: Origin) -> None:
         self._pool = pool
@@ -212,10 +214,8 @@ class Connection:
 
     # asyncio
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-        if self.origin.tls:
-            transport.set_read_buffer_limits(high=TLS_AHEAD)  # type: ignore[attr-defined]
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._pool.opened(self)
@@ -330,7 +330,7 @@ class Connection:
         call = self._release()
         self.transport.abort()
         if call is not None:
-            call.lost(reason)
+            call.lost(reason, made=True)
 
     # llhttp
 
@@ -377,5 +377,8 @@ class Connection:
             call.receiver.on_end()
 
     def _is_at_rest(self) -> bool:
-        """All is sent, and it reads: it may have been paused for a client by the very piece that was the last."""
+        """All is sent, and it reads: it may have been paused for a client by the very piece that was the last.
+
+        Over TLS, nothing has come beyond the answer either, which the next request's answer would begin with.
+        """
         return self.transport.is_reading() and not self.transport.get_write_buffer_size()

@@ -57,14 +57,15 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
     return Failure(ProviderFailed(f"The provider answered with the unexpected status {status}."), Then.NEXT)
 
 
-def unreachable() -> Failure:
-    """No connection, or it broke before the first byte."""
-    return Failure(ProviderFailed("The provider could not be reached."), Then.AGAIN, silent=True)
+def lost(reason: str, *, made: bool) -> Failure:
+    """No connection, or one that was `made` and broke, or brought what is not HTTP. `reason` is for the log."""
+    words = "The provider gave no whole answer." if made else "The provider could not be reached."
+    return Failure(ProviderFailed(words, reason=reason), Then.AGAIN, silent=True)
 
 
-def late(what: str) -> Failure:
+def late(what: str, reason: str = "") -> Failure:
     """A time-out: tried elsewhere, never twice at the same place."""
-    return Failure(ProviderFailed(f"The provider took too long {what}."), Then.NEXT, silent=True)
+    return Failure(ProviderFailed(f"The provider took too long {what}.", reason=reason), Then.NEXT, silent=True)
 
 
 def not_understood(error: SvcError) -> Failure:

@@ -8,13 +8,19 @@ Nothing here knows a dialect, or retries.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import ssl
 from typing import Final
 
+from svc.errors import UsageError
 from svc.gateway.connection import Call, Connection, Receiver
 from svc.gateway.names import Names
 from svc.gateway.offers import Offer
 from svc.gateway.providers import Origin
+from svc.gateway.tls import TlsTransport
+
+log = logging.getLogger("svc.gateway")
 
 READ_SIZE: Final = 32 * 1024
 """Bytes of one read. A client that has stopped reading costs seven of them: see tests/e2e/test_backpressure.py."""
@@ -71,31 +77,43 @@ class Upstream:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._open_one(origin)
         except TimeoutError:
-            call.lost("timed out while connecting", late=True)
+            what = "no TLS connection" if origin.tls else "no connection"
+            call.lost(f"{what} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
-            call.lost(f"could not connect: {type(error).__name__}: {error}")
+            call.lost(f"no connection to {origin.host}:{origin.port}: {type(error).__name__}: {error}")
         else:
             call.connecting = None
             connection.start(call, reused=False)
 
     async def _open_one(self, origin: Origin) -> Connection:
-        """To the first of the host's addresses that takes it; raises what the last one failed with."""
-        tls = self._tls_context() if origin.tls else None
-        failed: OSError | None = None
-        for address in await self._names.addresses(origin.host):
+        """To the first of the host's addresses that takes it; raises what the last one fails with."""
+        addresses = await self._names.addresses(origin.host)
+        for address in addresses[:-1]:
             try:
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self, origin),  # type: ignore[type-var]
-                    address,
-                    origin.port,
-                    ssl=tls,
-                    server_hostname=origin.host if tls is not None else None,
-                )
+                return await self._open_at(origin, address)
             except OSError as error:
-                failed = error
-            else:
-                return connection
-        raise failed or OSError("the name has no address")
+                log.info("%s at %s: %s", origin.host, address, error)
+        if not addresses:
+            raise OSError("the name has no address")
+        return await self._open_at(origin, addresses[-1])
+
+    async def _open_at(self, origin: Origin, address: str) -> Connection:
+        connection = Connection(self, origin)
+        if not origin.tls:
+            try:
+                await self._loop.create_connection(lambda: connection, address, origin.port)  # type: ignore[type-var]
+            except asyncio.CancelledError:
+                self.closed(connection)  # uvloop does not say so to a protocol that it has just told of its connection
+                raise
+            return connection
+        sealed = TlsTransport(self._tls_context(), origin.host, connection, self.buffer)
+        await self._loop.create_connection(lambda: sealed, address, origin.port)  # type: ignore[type-var]
+        try:
+            await sealed.secured
+        except asyncio.CancelledError:
+            sealed.abort()
+            raise
+        return connection
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -139,7 +157,17 @@ class Upstream:
 
 
 def default_tls() -> ssl.SSLContext:
-    """Verifies certificates and names; `SSL_CERT_FILE` names other authorities. Takes some ms: make it at start."""
+    """Verifies certificates and names; `SSL_CERT_FILE` names other authorities. Takes some ms: make it at start.
+
+    Raises UsageError for a file that holds none, which OpenSSL would say nothing of.
+    """
     context = ssl.create_default_context()
+    file = os.environ.get("SSL_CERT_FILE")
+    if file:
+        try:
+            context.load_verify_locations(cafile=file)
+        except OSError as error:
+            raise UsageError(f"SSL_CERT_FILE={file} holds no certificates in PEM form: {error}.") from error
     context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION
     return context

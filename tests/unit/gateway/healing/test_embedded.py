@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from svc.gateway.failures import Failure, late, unreachable
+from svc.gateway.failures import Failure, late, lost
 from svc.gateway.healing.steering import Steering
 from svc.gateway.offers import Offer, offers_of
 from svc.gateway.providers import providers_of
@@ -22,7 +22,7 @@ def offer(name: str) -> Offer:
     ("name", "failure", "state"),
     [
         ("local", late("to begin its answer"), "closed"),
-        ("local", unreachable(), "open"),
+        ("local", lost("gone", made=False), "open"),
         ("other", late("to begin its answer"), "open"),
     ],
 )

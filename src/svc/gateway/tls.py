@@ -1,0 +1,263 @@
+"""TLS to a provider: OpenSSL (the standard library's `ssl`) between the loop's transport and a connection. No HTTP.
+
+    transport ── sealed bytes ──> TlsTransport ── plain bytes, in the connection's own buffer ──> connection
+    transport <── sealed bytes ── TlsTransport <── write ── connection
+
+The loop's own TLS asks OpenSSL once more after everything that it gets, to hear by an exception that there is nothing
+more, and keeps a buffer of a quarter of a megabyte for each connection. This looks whether anything is left, and keeps
+what one read and one part of a request need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol
+
+LONGEST: Final = 16 * 1024
+"""Plain bytes in one piece of TLS, at most."""
+PART: Final = 64 * 1024
+"""Bytes that are sealed at once: OpenSSL keeps the room for them as long as the connection lasts."""
+
+
+class Transport(Protocol):
+    """What a connection needs of what is below it; `asyncio.Transport` has all of it."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+    def writelines(self, parts: tuple[bytes, ...], /) -> None: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_reading(self) -> bool: ...
+
+    def is_closing(self) -> bool: ...
+
+    def abort(self) -> None: ...
+
+
+class Upper(Protocol):
+    """Who speaks through it; told of nothing before the handshake has succeeded."""
+
+    def connection_made(self, transport: Transport, /) -> None: ...
+
+    def buffer_updated(self, nbytes: int, /) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+
+class TlsTransport:
+    """The client's side of one TLS connection: a BufferedProtocol of asyncio's below, a transport above, by methods.
+
+    `secured` has a result once the handshake has succeeded, and an OSError if it failed. Whoever waits for it aborts
+    when it takes too long. The provider's end of data without TLS's own end is an error: something may be missing.
+    """
+
+    __deletable__ = ("_upper",)
+    __slots__ = (
+        "_broken",
+        "_buffer",
+        "_cut",
+        "_incoming",
+        "_loop",
+        "_object",
+        "_outgoing",
+        "_paused",
+        "_ready",
+        "_seal",
+        "_transport",
+        "_unseal",
+        "_upper",
+        "_view",
+        "secured",
+    )
+
+    _transport: asyncio.Transport
+    _seal: Callable[[bytes | memoryview], int]
+    _unseal: Callable[[int, bytearray | memoryview], int]
+
+    def __init__(self, context: ssl.SSLContext, name: str, upper: Upper, buffer: bytearray) -> None:
+        """The provider's certificate must be for `name`; `upper` finds plain bytes in `buffer`, which has room for
+        LONGEST or more.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._upper = upper
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        self._seal = self._object.write
+        self._unseal = self._object.read  # type: ignore[assignment]  # an int, when there is a buffer
+        self._ready = False
+        self._paused = False
+        self._cut = False
+        """OpenSSL has the beginning of something, whose rest has not come."""
+        self._broken: Exception | None = None
+        self.secured: asyncio.Future[None] = self._loop.create_future()
+
+    # asyncio's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._handshake()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """The same one: what comes is taken out of it before anything else is laid in."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._view[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Itself called by loops that take only its children for a BufferedProtocol."""
+        self._incoming.write(data)
+        if self._ready:
+            self._hand_on()
+        else:
+            self._handshake()
+
+    def eof_received(self) -> None:
+        """Closes; `connection_lost` follows."""
+        if self._broken is None:
+            self._broken = ConnectionResetError("TLS was cut off")
+
+    def pause_writing(self) -> None:
+        """See `Connection.pause_writing`."""
+
+    def resume_writing(self) -> None:
+        """See above."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        upper = self._upper
+        del self._upper  # each held the other: no garbage collector is needed
+        error = exc or self._broken
+        if self._ready:
+            upper.connection_lost(error)
+        elif not self.secured.done():
+            failed = error if isinstance(error, OSError) else ConnectionResetError("closed in the TLS handshake")
+            self.secured.set_exception(failed)
+            self.secured.exception()  # whoever waited may have been cancelled: no complaint that nobody looked
+
+    # within
+
+    def _handshake(self) -> None:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+        except ssl.SSLError as error:
+            self._send()  # the alert
+            self._broken = error.with_traceback(None)  # whose frames hold this
+            self._transport.close()
+        else:
+            self._send()
+            if self.secured.done():  # nobody waits any more
+                self._transport.abort()
+                return
+            self._ready = True
+            self.secured.set_result(None)
+            self._upper.connection_made(self)
+            if self._incoming.pending:
+                self._hand_on()
+
+    def _hand_on(self) -> None:
+        """What has come, as much at once as the buffer takes, as long as it is wanted."""
+        while not self._paused and not self._transport.is_closing():
+            count = self._fill()
+            if self._outgoing.pending:  # an answer to something of TLS's own
+                self._send()
+            if not count:
+                return
+            self._upper.buffer_updated(count)
+            if not self._incoming.pending:
+                return
+
+    def _fill(self) -> int:
+        """Plain bytes that are in the buffer now; 0 when there are none yet, or no more."""
+        filled = 0
+        room = len(self._buffer)
+        self._cut = False
+        try:
+            while room >= LONGEST:  # into less a part could go, whose rest nobody would see
+                count = self._unseal(room, self._view[filled:] if filled else self._buffer)
+                if not count:  # the end, said in TLS
+                    self._transport.abort()
+                    return filled
+                filled += count
+                room -= count
+                if not self._incoming.pending:
+                    return filled
+        except ssl.SSLWantReadError:
+            self._cut = True
+        except ssl.SSLError as error:
+            self._broken = error.with_traceback(None)
+            self._transport.abort()
+        return filled
+
+    def _send(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    # a transport
+
+    def write(self, data: bytes) -> None:
+        """Seals and sends. What OpenSSL refuses ends the connection."""
+        if len(data) > PART:
+            self.writelines((data,))
+            return
+        try:
+            self._seal(data)  # all of it: memory is never full
+        except ssl.SSLError as error:
+            self._broken = error.with_traceback(None)
+            self._transport.abort()
+        else:
+            self._transport.write(self._outgoing.read())
+
+    def writelines(self, parts: tuple[bytes, ...]) -> None:
+        sealed: list[bytes] = []
+        try:
+            for part in parts:
+                view = memoryview(part)
+                for start in range(0, len(part), PART):
+                    self._seal(view[start : start + PART])
+                    sealed.append(self._outgoing.read())
+        except ssl.SSLError as error:
+            self._broken = error.with_traceback(None)
+            self._transport.abort()
+        else:
+            self._transport.writelines(sealed)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Never hands on anything from within this call."""
+        if self._paused:
+            self._paused = False
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._hand_on()
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        """False, too, while something has come that was not handed on: a new request's answer it cannot be."""
+        return not (self._paused or self._cut or self._incoming.pending or self._transport.is_closing())
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._transport.abort()

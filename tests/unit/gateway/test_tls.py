@@ -1,0 +1,186 @@
+"""TLS to a provider, without sockets where what comes together matters, and on asyncio's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+
+from svc.gateway.tls import LONGEST, PART, TlsTransport, Transport
+from svc.gateway.upstream import default_tls
+from tests.fakes import openai_wire
+from tests.fakes.certificate import certificate, context
+from tests.fakes.http_client import request_bytes
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, fin
+
+HI = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
+LONG = "word " * 50_000
+
+
+class Reads:
+    """Keeps what comes. `slowly`: it pauses after each piece, until the loop's next turn."""
+
+    def __init__(self, buffer: bytearray, *, slowly: bool = False) -> None:
+        self._buffer = buffer
+        self._slowly = slowly
+        self.pieces: list[bytes] = []
+        self.at_rest: list[bool] = []
+        self.lost = asyncio.Event()
+        self.reason: Exception | None = None
+
+    @property
+    def got(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.pieces.append(bytes(self._buffer[:nbytes]))
+        self.at_rest.append(self.transport.is_reading())
+        if self._slowly:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self.transport.resume_reading)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reason = exc
+        self.lost.set()
+
+
+class Wire(asyncio.Transport):
+    """Below the transport: keeps what it is to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data))
+
+    def take(self) -> bytes:
+        sent, self.sent = b"".join(self.sent), []
+        return sent
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Provider:
+    """The other end, whose bytes a test hands over as it likes."""
+
+    def __init__(self, file: Path) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context(file).wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def shakes(self, data: bytes) -> bytes:
+        self._incoming.write(data)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._object.do_handshake()
+        return self._outgoing.read()
+
+    def says(self, *parts: bytes) -> bytes:
+        for part in parts:
+            self._object.write(part)
+        return self._outgoing.read()
+
+    def ends(self) -> bytes:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._object.unwrap()
+        return self._outgoing.read()
+
+    def hears(self, data: bytes) -> bytes:
+        self._incoming.write(data)
+        heard = b""
+        while self._incoming.pending:
+            heard += self._object.read(65536)
+        return heard
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = certificate(tmp_path, "localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    return file
+
+
+def ready(file: Path) -> tuple[TlsTransport, Reads, Wire, Provider]:
+    """After the handshake."""
+    buffer = bytearray(2 * LONGEST)
+    reader, wire, provider = Reads(buffer), Wire(), Provider(file)
+    sealed = TlsTransport(default_tls(), "localhost", reader, buffer)
+    sealed.connection_made(wire)
+    while data := wire.take():
+        sealed.data_received(provider.shakes(data))
+    assert sealed.secured.done()
+    return sealed, reader, wire, provider
+
+
+async def test_what_comes_together_is_handed_on_together(trusted: Path) -> None:
+    sealed, reader, _, provider = ready(trusted)
+    sealed.data_received(provider.says(b"HTTP/1.1 200 OK\r\n", b"content-length: 0\r\n", b"\r\n"))
+    assert (reader.pieces, reader.at_rest) == ([b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"], [True])
+
+
+async def test_it_is_not_at_rest_while_something_more_has_come(trusted: Path) -> None:
+    """Else the next request on the connection would be answered by what nobody asked for."""
+    sealed, reader, _, provider = ready(trusted)
+    sealed.data_received(provider.says(b"a" * LONGEST, b"b" * LONGEST, b"c"))
+    assert [piece[:1] + piece[-1:] for piece in reader.pieces] == [b"ab", b"cc"]
+    assert reader.at_rest == [False, True]
+    both = provider.says(b"d") + provider.says(b"e")
+    sealed.data_received(both[:-1])
+    assert (reader.pieces[2:], reader.at_rest[2:]) == ([b"d"], [False])
+    sealed.data_received(both[-1:])
+    assert (reader.pieces[3:], reader.at_rest[3:]) == ([b"e"], [True])
+
+
+async def test_an_end_behind_the_last_bytes(trusted: Path) -> None:
+    sealed, reader, wire, provider = ready(trusted)
+    sealed.data_received(provider.says(b"all") + provider.ends())
+    assert (reader.pieces, reader.at_rest, wire.aborted) == ([b"all"], [False], True)
+    sealed.connection_lost(None)
+    assert reader.lost.is_set()
+    assert reader.reason is None
+
+
+async def test_an_end_that_tls_does_not_know_of(trusted: Path) -> None:
+    sealed, reader, _, provider = ready(trusted)
+    sealed.data_received(provider.says(b"all"))
+    sealed.eof_received()
+    sealed.connection_lost(None)
+    assert isinstance(reader.reason, ConnectionResetError)
+
+
+@pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 5 * PART - 1])
+async def test_all_is_sent_whatever_its_size(trusted: Path, size: int) -> None:
+    _, reader, wire, provider = ready(trusted)
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    reader.transport.writelines((b"head", data))
+    assert provider.hears(wire.take()) == b"head" + data
+    if data:
+        reader.transport.write(data)
+        assert provider.hears(wire.take()) == data
+
+
+async def test_an_answer_that_is_read_with_pauses(trusted: Path) -> None:
+    buffer = bytearray(20_000)
+    reader = Reads(buffer, slowly=True)
+    sealed = TlsTransport(default_tls(), "localhost", reader, buffer)
+    with FakeProvider(OpenAIWire(), tls=context(trusted)) as fake:
+        fake.plays(answer(200, openai_wire.chat(LONG)) + fin())
+        await asyncio.get_running_loop().create_connection(lambda: sealed, "127.0.0.1", fake.port)
+        await asyncio.wait_for(sealed.secured, 5)
+        asked = request_bytes("POST", "/v1/chat/completions", HI, key=fake.key)
+        reader.transport.writelines((asked[:20], asked[20:]))
+        await asyncio.wait_for(reader.lost.wait(), 10)
+    assert LONG.encode() in reader.got
+    assert reader.reason is None
