@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from svc.cli import _running
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
 from svc.gateway.providers import Provider, key_variables, missing_keys, providers_of
+from svc.gateway.upstream import default_tls
 from svc.recipes import make, recipe
 from svc.settings import Settings
 from svc.stores.redis import address_of
@@ -121,17 +123,21 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
         says = "an account has no key, so it is left out" if name in providers else "has no key, so it is not offered"
         yield Finding(f"provider {name}", "off", says, f"set {variable}")
     yield from _shadowed(providers)
+    try:
+        tls = default_tls()
+    except UsageError as error:
+        yield Finding("certificates", "bad", error.message, "mend SSL_CERT_FILE, or unset it")
+        return
     for name, provider in providers.items():
         address = provider.address
         port = address.port or (443 if address.scheme == "https" else 80)
-        reached = _reach(address.hostname or "", port)
+        reached = _reach(address.hostname or "", port, tls if address.scheme == "https" else None)
         models = f"{len(provider.models)} models"
         if reached is None:
             yield Finding(f"provider {name}", "ok", f"{models}, reachable")
         else:
-            yield Finding(
-                f"provider {name}", "bad", f"{models}, not reachable: {reached}", "check its base_url, and the network"
-            )
+            mend = "check its base_url, its certificate and the network"
+            yield Finding(f"provider {name}", "bad", f"{models}, not reachable: {reached}", mend)
 
 
 def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
@@ -145,12 +151,18 @@ def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
                 yield Finding(f"provider {name}", "off", says, "give it an id of its own, and its name as upstream_id")
 
 
-def _reach(host: str, port: int) -> str | None:
+def _reach(host: str, port: int, tls: ssl.SSLContext | None = None) -> str | None:
     """Why no connection can be made, or None when one can."""
     try:
-        socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
-    except OSError as error:
-        return error.strerror or type(error).__name__
+        with socket.create_connection((host, port), timeout=PROBE_SECONDS) as plain:
+            if tls is not None:
+                tls.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is refused: {error.verify_message}"
+    except ssl.SSLError as error:
+        return f"it speaks no TLS that we know: {error.reason or error}"
+    except (OSError, ValueError) as error:  # ValueError: no name that TLS knows
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
     return None
 
 

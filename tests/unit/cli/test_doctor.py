@@ -3,9 +3,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.fakes.certificate import certificate, context
+from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
+from tests.fakes.provider import FakeProvider
 
 from svc.cli import _running, main
+from svc.errors import UsageError
+from svc.gateway.upstream import default_tls
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +113,29 @@ def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         found = findings(capsys)["redis"]
         assert found["state"] == "bad"
         assert "s3cret" not in str(found)
+
+
+def test_a_provider_behind_tls_must_be_trusted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    file = certificate(tmp_path, "localhost")
+    with FakeProvider(OpenAIWire(), tls=context(file)) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
+        for trusted, address, said in (
+            (str(file), fake.address, "reachable"),
+            (str(file), fake.address.replace("localhost", "127.0.0.1"), "certificate is refused: IP address mismatch"),
+            ("", fake.address, "certificate is refused: self-signed"),
+            (str(file), f"https://localhost:{silent.getsockname()[1]}", "not reachable: "),
+        ):
+            monkeypatch.setenv("SSL_CERT_FILE", trusted)
+            monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{address}/v1")
+            main(["doctor", "--json"])
+            finding = findings(capsys)["provider openai"]
+            assert finding["state"] == ("ok" if said == "reachable" else "bad")
+            assert said in finding["says"]
+        for nothing in (tmp_path / "none.pem", tmp_path):
+            monkeypatch.setenv("SSL_CERT_FILE", str(nothing))
+            assert main(["doctor", "--json"]) == 1
+            assert str(nothing) in findings(capsys)["certificates"]["says"]
+            with pytest.raises(UsageError, match="SSL_CERT_FILE"):
+                default_tls()
