@@ -3,68 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+import pytest
 
-from tests.e2e.harness import GPT, Gateway
-from tests.e2e.reading import text_of, whole_chunks
+from tests.e2e.harness import GPT, HI, Gateway
+from tests.e2e.reading import broken_stream, text_of, whole_chunks
 from tests.e2e.test_backpressure import KIB
 from tests.e2e.test_memory import resident
 from tests.e2e.test_resume import STREAM
 from tests.fakes import openai_wire
+from tests.fakes.certificate import certificate, context
 from tests.fakes.http_client import request_bytes
+from tests.fakes.line import Line
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import sse
+from tests.fakes.script import Gate, Script, answer, fin, hold, sse
 
 STREAMS = 8
-
-
-def certificate(folder: Path, name: str) -> Path:
-    """A self-signed one and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path = folder / f"{name}.pem"
-    path.write_bytes(
-        made.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, *form)
-    )
-    return path
+CHAT = {"model": GPT, "messages": HI}
+CONFIG = "[gateway]\nconnect_timeout = 1\n[routing]\nretries = 0\n"
 
 
 @contextlib.contextmanager
-def provider(name: str, folder: Path) -> Iterator[tuple[FakeProvider, Gateway]]:
-    """A provider whose certificate is for `name`, and a gateway that trusts it."""
+def provider(
+    name: str, folder: Path, *, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, piece: int = 65536
+) -> Iterator[tuple[FakeProvider, Gateway, Line]]:
+    """A provider whose certificate is for `name`, a gateway that trusts it, and the line between them."""
     file = certificate(folder, name)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    with FakeProvider(OpenAIWire(), key="sk-tls", tls=context) as fake:
-        env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1", "SSL_CERT_FILE": str(file)}
-        gateway = Gateway(folder, env=env, config="[routing]\nretries = 0\n").start()
-        yield fake, gateway
+    tls = context(file)
+    tls.maximum_version = newest
+    with FakeProvider(OpenAIWire(), key="sk-tls", tls=tls) as fake, Line(fake.port, piece=piece) as line:
+        address = f"https://localhost:{line.port}/v1"
+        env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": address, "SSL_CERT_FILE": str(file)}
+        gateway = Gateway(folder, env=env, config=CONFIG).start()
+        yield fake, gateway, line
         assert gateway.stop() == 0
         assert "Traceback" not in gateway.log
 
 
-def test_answers_streams_and_connections_that_are_used_again(tmp_path: Path) -> None:
-    with provider("localhost", tmp_path) as (fake, gateway):
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_answers_streams_and_connections_that_are_used_again(tmp_path: Path, newest: ssl.TLSVersion) -> None:
+    with provider("localhost", tmp_path, newest=newest) as (fake, gateway, _):
         for stream in (False, True) * 3:
             got = gateway.chat(stream=stream)
             assert got.status == 200
@@ -74,20 +59,91 @@ def test_answers_streams_and_connections_that_are_used_again(tmp_path: Path) -> 
 
 
 def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
-    with provider("other.example", tmp_path) as (fake, gateway):
+    with provider("other.example", tmp_path) as (fake, gateway, _):
         got = gateway.chat()
         assert (got.status, got.code) == (502, "provider_error")
         assert not fake.requests
+        assert "localhost:" in gateway.logged("certificate verify failed")
+
+
+def test_byte_by_byte(tmp_path: Path) -> None:
+    with provider("localhost", tmp_path, piece=1) as (_, gateway, _):
+        assert gateway.chat().status == 200
+        assert text_of(whole_chunks(gateway.chat(stream=True).body)) == openai_wire.TEXT
+
+
+def test_a_long_prompt_arrives_whole_and_so_does_a_long_answer(tmp_path: Path) -> None:
+    with provider("localhost", tmp_path) as (fake, gateway, _):
+        long = "".join(map(str, range(500_000)))
+        fake.plays(answer(200, openai_wire.chat(long)))
+        got = gateway.chat(messages=[{"role": "user", "content": long}])
+        assert got.json["choices"][0]["message"]["content"] == long
+        assert fake.requests[0].json["messages"][0]["content"] == long
+
+
+def test_a_connection_that_was_closed_while_unused(tmp_path: Path) -> None:
+    with provider("localhost", tmp_path) as (fake, gateway, line):
+        fake.plays(answer(200, openai_wire.chat()) + fin())
+        assert [gateway.chat().status for _ in range(2)] == [200, 200]
+        assert {seen.connection for seen in fake.requests} == {1, 2}
+        line.cut_off()
+        line.let_go()
+        assert gateway.chat().status == 200
+
+
+def test_an_answer_that_ends_with_its_connection_must_end_in_tls(tmp_path: Path) -> None:
+    """Else whoever sits between could cut it short, and nobody would know."""
+    with provider("localhost", tmp_path) as (fake, gateway, line):
+        whole = answer(200, openai_wire.chat("all of it"), framing="close")
+        fake.plays(whole)
+        assert gateway.chat().json["choices"][0]["message"]["content"] == "all of it"
+        gate = Gate()
+        fake.plays(Script(whole.steps[:-1]) + hold(gate))
+        with gateway.raw() as client:
+            client.send(request_bytes("POST", "/v1/chat/completions", CHAT, key=gateway.key))
+            gate.reached()
+            time.sleep(0.2)  # what it has said is through
+            line.cut_off()
+            got = client.read()
+        assert (got.status, got.code) == (502, "provider_error")
+
+
+def test_a_stream_that_is_spoilt_on_its_way_is_broken_off(tmp_path: Path) -> None:
+    with provider("localhost", tmp_path) as (fake, gateway, line):
+        gate = Gate()
+        fake.plays(sse([openai_wire.role(), openai_wire.chunk({"content": "so far"})], end=hold(gate)))
+        with gateway.raw() as client:
+            client.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
+            gate.reached()
+            time.sleep(0.2)
+            line.say(b"\x17\x03\x03\x00\x40" + bytes(64))
+            got = client.read()
+        assert broken_stream(got.body)[1]["code"] == "provider_error"
+        fake.wait(1).wait_left()
+
+
+@pytest.mark.parametrize("when", ["silent", "closed"])
+def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> None:
+    with provider("localhost", tmp_path) as (fake, gateway, line):
+        line.hold()
+        if when == "closed":
+            threading.Timer(0.3, line.cut_off).start()
+        began = time.monotonic()
+        got = gateway.chat()
+        assert (got.status, got.code) == (502, "provider_error")
+        assert ("took too long" if when == "silent" else "could not be reached") in got.json["error"]["message"]
+        assert time.monotonic() - began < 5
+        gateway.logged("no TLS connection" if when == "silent" else "ConnectionResetError")
+        fake.until(lambda: not fake.connections)
+        line.let_go()
+        assert line.opened == 1
 
 
 def test_who_does_not_read_costs_little_here_too(tmp_path: Path) -> None:
-    """Of a provider that sends as fast as any does; see docs/resilience.md for one that floods."""
-    with provider("localhost", tmp_path) as (fake, gateway):
+    with provider("localhost", tmp_path) as (fake, gateway, _):
         gateway.chat(GPT, stream=True)
         fake.forget()
-        fake.always_plays(
-            sse([openai_wire.role(), *[openai_wire.chunk({"content": " word"}) * 20] * 2000], every=0.005)
-        )
+        fake.always_plays(sse([openai_wire.role(), *[openai_wire.chunk({"content": " word"}) * 20] * 2000]))
         asked = request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key)
         before = resident(gateway)
         with contextlib.ExitStack() as stack:

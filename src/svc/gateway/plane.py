@@ -23,6 +23,7 @@ from svc.gateway.metrics import Metrics
 from svc.gateway.record import Line, Record, path_shown
 from svc.gateway.request import Request
 from svc.gateway.router import Router
+from svc.gateway.troubles import Troubles
 from svc.gateway.upstream import Upstream
 from svc.security import Keyring
 from svc.settings import Settings
@@ -72,6 +73,7 @@ class Plane:
         self.cache: Cache | None = None
         """Answers that may be given again; None, as it comes: nothing is kept."""
         self.metrics = Metrics()
+        self.troubles = Troubles()
         self.degraded: Callable[[], list[str]] = list
         self.beside: Callable[[], dict[str, float]] = dict
         """Numbers of other rooms, for `/metrics`."""

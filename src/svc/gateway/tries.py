@@ -235,6 +235,10 @@ class Tries(AttemptOwner):
         if winner.offer.account:
             plane.steering.told(winner.offer, winner.headers, now)
 
+    def _tell(self, attempt: Attempt, error: SvcError) -> None:
+        plane = self._plane
+        plane.troubles.tell(attempt.offer.provider_name, error, self._owner.request_id, plane.now())
+
     def _part(self, attempt: Attempt, told: Usage | None) -> Part:
         usage, guessed = owed(told, self._raw, attempt.tokens)
         return Part(attempt.offer, usage, guessed)
@@ -245,7 +249,7 @@ class Tries(AttemptOwner):
         self.count += 1
 
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
-        log.info("request %s: %s: %s", self._owner.request_id, attempt.offer.provider_name, failure.error.message)
+        self._tell(attempt, failure.error)
         if attempt.offer.account:
             self._plane.steering.told(attempt.offer, attempt.headers, self._plane.now())
         self._go_on(attempt, failure)
@@ -324,6 +328,8 @@ class Tries(AttemptOwner):
             self._taken_up(attempt)
         if pipe.error is not None:
             failure = self._stopped or Failure(pipe.error, Then.NEXT)
+            if self._stopped is None:
+                self._tell(attempt, pipe.error)
             self._plane.steering.failed(attempt.offer, failure, self._plane.now(), counted=True)
             if isinstance(pipe, Resumable):
                 self._broke(attempt, data, pipe, failure)

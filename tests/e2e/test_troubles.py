@@ -1,0 +1,88 @@
+"""Who runs a gateway finds in its log which provider fails, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Gateway
+from tests.fakes import openai_wire
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.ports import closed_port
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Script, answer, body, fin, head, raw, reset, sse
+
+CONFIG = "[routing]\nretries = 0\nbreaker = false\n"
+BEGUN = [openai_wire.role(), openai_wire.chunk({"content": "so far"})]
+
+TROUBLES: dict[str, tuple[Script, bool, str]] = {
+    "status": (answer(500, b"{}"), False, "failed with status 500"),
+    "cut body": (head(200, framing="length", length=100) + body(b'{"id"') + fin(), False, "gave no whole answer. ("),
+    "no HTTP": (raw(b"SSH-2.0-OpenSSH_9\r\n"), False, "(sent what is not HTTP"),
+    "cut stream": (sse(BEGUN, end=reset()), True, "broke off in the middle of its answer. (connection closed"),
+    "error in a stream": (
+        sse([*BEGUN, openai_wire.event({"error": {"message": "overloaded", "type": "server_error"}})]),
+        True,
+        "overloaded",
+    ),
+    "no stream": (answer(200, openai_wire.chat()), True, "did not answer with a stream"),
+    "credentials": (answer(401, b"{}"), False, "refused the gateway's own credentials"),  # after it none is asked
+}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeProvider]:
+    with FakeProvider(OpenAIWire(), key="sk-secret-of-the-provider") as fake:
+        yield fake
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, fake: FakeProvider) -> Iterator[Gateway]:
+    env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
+    gateway = Gateway(tmp_path, env=env, config=CONFIG).start()
+    yield gateway
+    assert gateway.stop() == 0
+    assert fake.key not in gateway.log
+
+
+def warnings(gateway: Gateway) -> list[str]:
+    return [line for line in gateway.log.splitlines() if " WARNING " in line]
+
+
+def test_each_trouble_is_said_with_its_provider_and_its_cause(gateway: Gateway, fake: FakeProvider) -> None:
+    for number, (script, stream, said) in enumerate(TROUBLES.values(), 1):
+        fake.always_plays(script)
+        got = gateway.chat(stream=stream)
+        gateway.logged(f"[request {got.headers['x-request-id']}]")
+        assert len(warnings(gateway)) == number
+        assert " openai: " in warnings(gateway)[-1]
+        assert said in warnings(gateway)[-1]
+
+
+def test_the_same_again_is_counted_and_not_repeated(gateway: Gateway, fake: FakeProvider) -> None:
+    fake.always_plays(answer(500, b"{}"))
+    for _ in range(5):
+        assert gateway.chat().status == 502
+    gateway.logged("failed with status 500")
+    assert gateway.stop() == 0
+    assert len(warnings(gateway)) == 1
+
+
+def test_what_the_client_has_asked_wrongly_is_no_trouble(gateway: Gateway, fake: FakeProvider) -> None:
+    for status in (400, 404):
+        fake.plays(answer(status, openai_wire.error("no such thing")))
+        assert gateway.chat().status == status
+    assert gateway.stop() == 0
+    assert not warnings(gateway)
+
+
+def test_who_is_not_there(tmp_path: Path) -> None:
+    port = closed_port()
+    env = {"PROVIDER_A_API_KEY": "sk-a", "PROVIDER_A_BASE_URL": f"http://127.0.0.1:{port}/v1"}
+    gateway = Gateway(tmp_path, env=env, config=CONFIG).start()
+    assert gateway.chat().status == 502
+    assert gateway.stop() == 0
+    (line,) = warnings(gateway)
+    assert f"openai: The provider could not be reached. (no connection to 127.0.0.1:{port}: Conn" in line
