@@ -1,6 +1,7 @@
 """Parts of files over real sockets: to readers of every pace, more of them than threads, and to ones that leave."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import random
@@ -85,6 +86,7 @@ def test_more_readers_than_threads_of_every_pace(item):
             each.reader.close()
         lanes.close()
 
+    gc.collect()  # what earlier tests have left behind would go meanwhile
     before, threads = descriptors(), threading.active_count()
     asyncio.run(main())
     assert (descriptors(), threading.active_count()) == (before, threads)
@@ -110,6 +112,7 @@ def test_readers_that_stop_cost_no_thread(item):
         for each in [*stopped, quick]:
             each.reader.close()
 
+    gc.collect()
     before = descriptors()
     asyncio.run(main())
     assert descriptors() == before
