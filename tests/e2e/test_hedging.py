@@ -182,8 +182,10 @@ def test_a_probe_that_is_outrun_closes_no_breaker(
     many(hedged, 20)
     hedged.logged("closed -> open")
     provider_a.always_plays(stall())
-    time.sleep(2.1)
-    for _ in range(2):  # the second one finds the place of the probe free
-        got = hedged.chat()
-        assert (got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == ("anthropic", "2")
+    deadline = time.monotonic() + 10
+    while (got := hedged.chat()).headers["x-svc-attempts"] == "1":  # not probed yet
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    for each in (got, hedged.chat()):  # the second one finds the place of the probe free
+        assert (each.headers["x-svc-provider"], each.headers["x-svc-attempts"]) == ("anthropic", "2")
     assert "half-open -> closed" not in hedged.log
