@@ -370,6 +370,7 @@ def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # anyone can send them, and the access log says who has come
         server_header=False,
         timeout_graceful_shutdown=math.ceil(plane.settings.gateway.drain_timeout),
         timeout_keep_alive=int(plane.settings.gateway.keep_alive),

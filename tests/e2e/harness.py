@@ -116,8 +116,8 @@ class Gateway:
 
     # ways in
 
-    def raw(self, *, timeout: float = 10.0) -> RawClient:
-        return RawClient(self.port, timeout=timeout)
+    def raw(self, *, timeout: float = 10.0, source: str = "127.0.0.1") -> RawClient:
+        return RawClient(self.port, timeout=timeout, source=source)
 
     def request(self, method: str, path: str, body: Any = None, *, key: str | None = KEY, **more: Any) -> Got:
         """One request on a connection of its own."""

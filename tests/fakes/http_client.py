@@ -45,10 +45,10 @@ class Got:
 
 
 class RawClient:
-    """One connection to 127.0.0.1:port. Every wait ends after `timeout` seconds with TimeoutError."""
+    """One connection to 127.0.0.1:port, from `source`. Every wait ends after `timeout` seconds with TimeoutError."""
 
-    def __init__(self, port: int, *, timeout: float = 10.0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    def __init__(self, port: int, *, timeout: float = 10.0, source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout, source_address=(source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._parser: Any = None
         self._done: list[Got] = []

@@ -23,6 +23,7 @@ from svc.gateway.cold import Cold
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reader import Reader
+from svc.gateway.record import log_end, peer_of
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request
 
@@ -56,6 +57,7 @@ class FrontDoor(Reader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.log_end = log_end(peer_of(transport))
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
         self._plane.doors.add(self)
         self._options["server_state"].connections.add(self)
@@ -173,7 +175,7 @@ class FrontDoor(Reader):
         request_id = self._plane.new_request_id()
         if request.refusal is not None or request.key is None:
             error = request.refusal or AuthenticationFailed("There is no API key.")
-            self._plane.refused(request_id, request, error, error.status)
+            self._plane.refused(request_id, request, error, error.status, self.log_end)
             headers = reply.ids(request_id, request) + reply.lines(error.headers)
             self.answer(error.status, headers, dialect.write_error(error, request_id))
             return
@@ -224,7 +226,7 @@ class FrontDoor(Reader):
         if self.transport.is_closing():  # the last answer has been given
             return
         status, request_id = status or error.status, self._plane.new_request_id()
-        self._plane.refused(request_id, self._request, error, status)
+        self._plane.refused(request_id, self._request, error, status, self.log_end)
         self.transport.write(reply.last(error, status, self._plane.date, request_id, self._request))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)

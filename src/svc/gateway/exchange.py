@@ -30,6 +30,7 @@ from svc.gateway.cache.replay import Replay, answerer
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.hedging import HedgedTries
+from svc.gateway.ledger import millis
 from svc.gateway.limits import Lease
 from svc.gateway.offers import Offer
 from svc.gateway.record import Record, Status
@@ -51,7 +52,10 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 class Client(Sink):
     """The connection to the client, as an exchange sees it."""
 
-    __slots__ = ()
+    __slots__ = ("log_end",)
+
+    log_end: bytes
+    """How lines of the access log end that are about it."""
 
     @abstractmethod
     def answer(self, status: int, headers: str, body: bytes) -> None:
@@ -366,13 +370,14 @@ class Exchange(TriesOwner):
                 completion_tokens=usage.completion_tokens or (None if guessed else 0) if usage else None,
                 reasoning_tokens=usage.reasoning_tokens if usage else None,
                 cost_usd=cost,
-                latency_ms=_millis(now - self._began),
-                ttfb_ms=_millis(self._first_byte - self._began) if self._first_byte else None,
+                latency_ms=millis(now - self._began),
+                ttfb_ms=millis(self._first_byte - self._began) if self._first_byte else None,
                 estimated=guessed,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
                 code=error.code if error is not None else None,
-            )
+            ),
+            self._client.log_end,
         )
 
     def _bill(self, status: Status, told: Usage | None) -> Bill:
@@ -393,8 +398,3 @@ class Exchange(TriesOwner):
             for part in (*tries.parts, *tries.losses):
                 bill = bill.plus(Bill(part.usage, ledger.cost(part.offer, part.usage), part.guessed))
         return bill
-
-
-def _millis(seconds: float) -> float:
-    """Milliseconds, to three places."""
-    return int(seconds * 1e6 + 0.5) / 1e3

@@ -112,18 +112,21 @@ class Plane:
             self._block = f"{self._prefix}{number >> 8:06x}"
         return self._block + _LOW[low]
 
-    def record(self, record: Record, *, timed: bool = True) -> None:
-        """Takes note of an ended answer, before its last byte leaves; `timed`: its times tell how fast we are."""
-        line = self._encode(record) + b"\n"
+    def record(self, record: Record, client: bytes, *, timed: bool = True) -> None:
+        """Takes note of an ended answer, before its last byte leaves; `timed`: its times tell how fast we are.
+
+        `client`: the `log_end` of whom it was for.
+        """
+        line = self._encode(record)
         if record.attempts or record.from_cache:
-            self.ledger.journal.append(line)
+            self.ledger.journal.append(line + b"\n")
         self.metrics.note(record, timed)
         if self._logs:
-            self._lines.append(line)
+            self._lines.append(line[:-1] + client)
             if len(self._lines) >= LINES:
                 self._flush()
 
-    def refused(self, request_id: str, request: Request | None, error: SvcError, status: int) -> None:
+    def refused(self, request_id: str, request: Request | None, error: SvcError, status: int, client: bytes) -> None:
         """Takes note of an answer of the door's own."""
         self.noted(
             Line(
@@ -135,14 +138,15 @@ class Plane:
                 status="error",
                 http_status=status,
                 code=error.code,
-            )
+            ),
+            client,
         )
 
-    def noted(self, line: Line) -> None:
+    def noted(self, line: Line, client: bytes) -> None:
         """Takes note of an answer that no exchange gave."""
         self.metrics.count_error(line.code)
         if self._logs:
-            self._lines.append(self._encode(line) + b"\n")
+            self._lines.append(self._encode(line)[:-1] + client)
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(TICK, self._tick)  # first: the clock goes on whatever happens below

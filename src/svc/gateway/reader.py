@@ -26,6 +26,7 @@ from svc.gateway.exchange import Client
 from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
+from svc.gateway.record import log_end
 from svc.gateway.request import Request, is_far_ahead
 
 MAX_STRANGERS_BODY: Final = 64 * 1024
@@ -61,6 +62,7 @@ class Reader(Client):
     transport: asyncio.Transport
 
     def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect]) -> None:
+        self.log_end = log_end(None)
         self._plane = plane
         self._hot = hot
         self._parser = httptools.HttpRequestParser(self)

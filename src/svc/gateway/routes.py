@@ -23,7 +23,7 @@ from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
 from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
-from svc.gateway.record import Line, path_shown
+from svc.gateway.record import Line, log_end, path_shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
@@ -94,7 +94,8 @@ class Noted:
         echoed = text(dict(scope["headers"]).get(b"x-request-id", b""))
         if echoed:
             ours.append((b"x-client-request-id", echoed.encode("ascii")))
-        scope["request_ids"] = (ours[0][1].decode(), echoed)
+        client: str | None = (scope.get("client") or (None,))[0]
+        scope["request_ids"] = (ours[0][1].decode(), echoed, client)
         status = 0
         began = time.monotonic()
 
@@ -115,9 +116,10 @@ class Noted:
             words = f"Something went wrong here. Report it with the request id {request_id}."
             await error_response(InternalError(words))(scope, receive, send_with_id)
         finally:
-            self._note(scope, ours[0][1].decode(), echoed, status, time.monotonic() - began)
+            self._note(scope, status, time.monotonic() - began)
 
-    def _note(self, scope: Scope, request_id: str, echoed: str | None, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        request_id, echoed, client = scope["request_ids"]
         if request_id in self._plane.visited:  # it has left more than a line
             self._plane.visited.discard(request_id)
             return
@@ -135,7 +137,7 @@ class Noted:
             latency_ms=round(seconds * 1000, 3),
             code=scope.get(CODE),
         )
-        self._plane.noted(line)
+        self._plane.noted(line, log_end(client))
 
 
 async def _none(key: Key) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from svc.errors import InternalError, InvalidRequest, SvcError
+from svc.gateway.record import log_end, peer_of
 from svc.wire.problem import encode_problem
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ class Socket(WebSocketsSansIOProtocol):
 
     def __init__(self, plane: Plane, **options: Any) -> None:
         super().__init__(**options)
-        self.conn = _Handshake(plane, max_size=self.config.ws_max_size)
+        self.conn = self._handshake = _Handshake(plane, max_size=self.config.ws_max_size)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._handshake.log_end = log_end(peer_of(transport))
 
     async def send(self, message: Any) -> None:
         """Knows, beyond uvicorn, that an application that has refused the upgrade is done."""
@@ -37,6 +43,7 @@ class _Handshake(ServerProtocol):
     def __init__(self, plane: Plane, *, max_size: int) -> None:
         super().__init__(max_size=max_size, logger=logging.getLogger("uvicorn.error"))
         self._plane = plane
+        self.log_end = log_end(None)
 
     def reject(self, status: StatusLike, text: str) -> Response:
         words = text.partition("\n")[0]
@@ -45,5 +52,5 @@ class _Handshake(ServerProtocol):
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
         response.headers["x-request-id"] = request_id = self._plane.new_request_id()
-        self._plane.refused(request_id, None, error, int(status))
+        self._plane.refused(request_id, None, error, int(status), self.log_end)
         return response

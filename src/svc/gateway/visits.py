@@ -11,22 +11,23 @@ import time
 from collections.abc import Mapping
 
 from svc.errors import SvcError
+from svc.gateway.ledger import millis
 from svc.gateway.limits import Lease
 from svc.gateway.plane import Plane
-from svc.gateway.record import Record, Status
+from svc.gateway.record import Record, Status, log_end
 from svc.wire.key import Key
 
 PROVIDER = "local"
+Ids = tuple[str, str | None, str | None]
+"""Of a request: ours, the client's own, and the client's address."""
 
 
 class Visit:
     """One request. Whoever answers it calls `end` before the last byte leaves; a second time is nothing."""
 
-    def __init__(
-        self, plane: Plane, key: Key, endpoint: str, ids: tuple[str, str | None], lease: Lease | None, *, lasts: bool
-    ) -> None:
+    def __init__(self, plane: Plane, key: Key, endpoint: str, ids: Ids, lease: Lease | None, *, lasts: bool) -> None:
         self._plane, self._key, self._endpoint, self._lasts = plane, key, endpoint, lasts
-        self._request_id, self._client_request_id = ids
+        self._request_id, self._client_request_id, self._client = ids
         self._lease = lease
         self._began = time.monotonic()
         self._over = False
@@ -70,10 +71,11 @@ class Visit:
                 attempts=1 if model else 0,
                 status=status,
                 http_status=http_status,
-                latency_ms=round(1000 * (now - self._began), 3),
-                ttfb_ms=round(1000 * (first - self._began), 3) if first is not None else None,
+                latency_ms=millis(now - self._began),
+                ttfb_ms=millis(first - self._began) if first is not None else None,
                 code=code,
             ),
+            log_end(self._client),
             timed=not self._lasts,
         )
 
@@ -84,8 +86,8 @@ class Visits:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
-    async def enter(self, key: Key, endpoint: str, ids: tuple[str, str | None], *, lasts: bool = False) -> Visit:
-        """`ids`: ours and the client's. Raises RateLimited for a limit of the key, which is in the books then.
+    async def enter(self, key: Key, endpoint: str, ids: Ids, *, lasts: bool = False) -> Visit:
+        """Raises RateLimited for a limit of the key, which is in the books then.
 
         `lasts`: how long it takes is for the client to say, so the times of requests know nothing of it.
         """

@@ -10,8 +10,8 @@ from svc.wire.key import Key
 STREAM_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_PATH = "/v1/audio/transcriptions"
 
-Ids = tuple[str, str | None]
-"""Of a request: ours, and the client's own."""
+Ids = tuple[str, str | None, str | None]
+"""Of a request: ours, the client's own, and the client's address."""
 Status = Literal["ok", "error", "cut", "client_closed"]
 
 

@@ -1,0 +1,72 @@
+"""Whose answers they were: each line of the access log names the client's address, and the ledger does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from websockets.sync.client import connect
+
+from svc.gateway.record import log_end
+from tests.e2e.accounts.test_usage import entry_of
+from tests.e2e.accounts.test_watching import UPGRADE
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.fakes.http_client import request_bytes
+
+STREAM = "/v1/audio/transcriptions/stream"
+FORWARDED = {"x-forwarded-for": "203.0.113.9", "forwarded": "for=203.0.113.9"}
+
+
+def line_of(gateway: Gateway, request_id: str) -> dict[str, Any]:
+    """The access log's line of a request, once it is there."""
+    (line,) = [line for line in gateway.logged(f'"{request_id}"').splitlines() if f'"{request_id}"' in line]
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_a_chat(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    chat = {"model": GPT, "messages": HI}
+    with gateway.raw(source="127.0.0.2") as raw:
+        for body, headers in ((chat, None), (chat, FORWARDED), (chat | {"stream": True}, None), ({}, None)):
+            got = raw.request("POST", "/v1/chat/completions", body, key=KEY, headers=headers)
+            assert line_of(gateway, got.headers["x-request-id"])["client"] == "127.0.0.2"
+    got = gateway.chat()
+    line = line_of(gateway, got.headers["x-request-id"])
+    assert line.pop("client") == "127.0.0.1"
+    assert line == entry_of(gateway, got.headers["x-request-id"])
+
+
+def test_what_is_no_chat(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    asked = [
+        request_bytes("GET", "/v1/models", key=KEY, headers=FORWARDED),
+        request_bytes("GET", "/nothing", key=None),
+        request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key="wrong"),
+        request_bytes("GET", STREAM, headers=UPGRADE),
+        request_bytes("GET", STREAM, key=KEY, headers=UPGRADE | {"sec-websocket-version": "12"}),
+        b"GET / HTTP/9.9\r\n\r\n",
+    ]
+    for request in asked:
+        with gateway.raw(source="127.0.0.2") as raw:
+            raw.send(request)
+            assert line_of(gateway, raw.read().headers["x-request-id"])["client"] == "127.0.0.2", request
+
+
+def test_a_websocket(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    headers = {"authorization": f"Bearer {KEY}", **FORWARDED}
+    url = gateway.url.replace("http", "ws") + STREAM
+    with connect(url, additional_headers=headers, source_address=("127.0.0.2", 0)) as socket:
+        assert socket.response is not None
+        request_id = socket.response.headers["x-request-id"]
+        socket.send(json.dumps({"type": "close"}))
+        assert json.loads(socket.recv(10))["type"] == "closed"
+    assert line_of(gateway, request_id)["client"] == "127.0.0.2"
+
+
+def test_an_address_looks_the_same_whatever_socket_it_came_through() -> None:
+    assert log_end("::ffff:192.0.2.1") == log_end("192.0.2.1") == b',"client":"192.0.2.1"}\n'
+    assert log_end("2001:db8::1") == b',"client":"2001:db8::1"}\n'
+    assert log_end(None) == log_end("") == b',"client":null}\n'
