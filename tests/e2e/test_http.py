@@ -110,9 +110,28 @@ def test_cors_when_it_is_set(start_gateway: StartGateway) -> None:
     assert other.headers.get("access-control-allow-origin") is None
 
 
-@pytest.mark.parametrize("path", ["/v1//chat/completions", "/v1/chat%2Fcompletions", "/v1/./models", "//v1/models"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1//chat/completions", "/v1/./models", "//v1/models", "/v1/chat/completions%20", "/v1/chat/completions%00"),
+        *("/v1/chat/%2563ompletions", "/v1/chat/%6completions", "/v1/chat/completions%3Fx=1", "/v1%2Fchat"),
+    ],
+)
 def test_other_ways_to_write_the_path_lead_nowhere(gateway: Gateway, path: str) -> None:
-    assert gateway.request("POST", path, CHAT).status in (404, 405)
+    got = gateway.request("POST", path, CHAT)
+    assert (got.status, got.code) == (404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/%63ompletions", "/v1/chat%2Fcompletions", "/%76%31/chat/completions?a=%62"])
+def test_a_path_with_escapes_is_the_same_path(gateway: Gateway, path: str) -> None:
+    with gateway.raw() as raw:
+        for _ in range(2):  # the second time, its head is known
+            assert raw.request("POST", path, CHAT, key=gateway.key).json["object"] == "chat.completion"
+        assert raw.request("POST", path, CHAT, key="wrong").status == 401
+    got = gateway.request("GET", path)
+    assert (got.status, got.headers["allow"]) == (405, "POST")
+    assert gateway.request("POST", "/v1%2F%6dessages", {**CHAT, "max_tokens": 5}).json["type"] == "message"
+    assert gateway.request("GET", "/v1%2F%6dodels").status == 200
 
 
 def test_query_on_a_hot_route(gateway: Gateway) -> None:

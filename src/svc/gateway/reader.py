@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import httptools
 
@@ -225,6 +226,8 @@ class Reader(Client):
         self._head_size = 0
         if request.method == b"POST":
             request.dialect = self._hot.get(request.path)
+            if request.dialect is None and b"%" in request.path:
+                self._decode(request)
         if request.declared > bounds.max_body:
             raise bounds.too_large()
         if request.dialect is not None:
@@ -233,6 +236,13 @@ class Reader(Client):
             if request.refusal is not None:
                 raise request.refusal
             self.transport.write(reply.CONTINUE)
+
+    def _decode(self, request: Request) -> None:
+        """A hot route may be written with escapes, as the others may: they are resolved once."""
+        path = unquote_to_bytes(request.path)
+        request.dialect = self._hot.get(path)
+        if request.dialect is not None:
+            request.path = path
 
     def on_body(self, data: bytes) -> None:
         request = self._request
