@@ -18,6 +18,11 @@ T = TypeVar("T")
 
 _AT: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING: Final = re.compile(r"missing required field `(.*?)`")
+_TRUNCATED: Final = "Input data was truncated"
+_HALF_ENDS: Final = re.compile(r"(?:surrogate pair|end of hex escape) \(byte (\d+)\)$")
+_HALF: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u|\\?\Z)")
+"""An escape, not an escaped backslash, that neither goes on nor ends with the body."""
+_ESCAPE: Final = len(r"\ud800")
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -28,7 +33,7 @@ def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
             raw.decode()  # msgspec looks at the bytes of those strings only that it hands out
         return decoder.decode(raw)
     except _FAULTS as fault:
-        raise invalid(fault, empty=not raw.strip()) from None
+        raise invalid(fault, raw=raw) from None
 
 
 def decode_outline(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
@@ -55,17 +60,33 @@ def convert_request(value: Any, kind: type[T], path: str) -> T:
         raise invalid(fault, under=path) from None
 
 
-def invalid(fault: Exception, *, under: str = "", empty: bool = False) -> InvalidRequest:
-    """The InvalidRequest that says what msgspec found."""
-    if empty:
+def invalid(fault: Exception, *, under: str = "", raw: bytes | None = None) -> InvalidRequest:
+    """The InvalidRequest that says what msgspec found, in a body `raw` or in a part of one."""
+    if raw is not None and not raw.strip():
         return InvalidRequest("The body is empty; it has to be a JSON object.")
     if isinstance(fault, UnicodeDecodeError):
         return InvalidRequest("The body is not valid UTF-8.")
     if isinstance(fault, RecursionError):
         return InvalidRequest("The body is nested too deeply.")
     if not isinstance(fault, msgspec.ValidationError):
-        return InvalidRequest(f"The body is not valid JSON: {str(fault).removeprefix('JSON is malformed: ')}.")
+        reason = _half_a_pair(str(fault), raw or b"") or str(fault).removeprefix("JSON is malformed: ")
+        return InvalidRequest(f"The body is not valid JSON: {reason}.")
     return _wrong_value(str(fault), under)
+
+
+def _half_a_pair(text: str, raw: bytes) -> str:
+    """What is wrong if it is half of a surrogate pair, which msgspec has several words for; empty if it is not.
+
+    With fewer bytes to come than the other half would have, it takes the body for one that was cut off.
+    """
+    if half := _HALF_ENDS.search(text):
+        start = int(half.group(1)) - _ESCAPE
+    elif text == _TRUNCATED and (cut := _HALF.search(raw, max(0, len(raw) - 2 * _ESCAPE))):
+        start = cut.start(1)
+    else:
+        return ""
+    escape = raw[start : start + _ESCAPE].decode("ascii", "replace")
+    return f"{escape} (byte {start}) is half of a surrogate pair, and the other half is not beside it"
 
 
 def _wrong_value(text: str, under: str) -> InvalidRequest:

@@ -98,3 +98,29 @@ def test_a_missing_field_is_named(missing: str) -> None:
 def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         dialect.head(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "half"),
+    [
+        (rb'{"messages":[{"role":"user","content":"\ud800"}],"model":"m"}', rb"\ud800"),
+        (rb'{"model":"m","messages":[{"role":"user","content":"\uD9aB"}]}', rb"\uD9aB"),  # as many bytes as the rest
+        (rb'{"model":"m","messages":[{"role":"user","content":"\ud800\n"}]}', rb"\ud800"),
+        (rb'{"model":"m","messages":[{"role":"user","content":"\\\ud800"}]}', rb"\ud800"),
+        (rb'{"model":"m","messages":[{"role":"user","content":"\udc00"}]}', rb"\udc00"),
+        (rb'{"model":"m","messages":[{"role":"user","content":"\ud83d\ud83c"}]}', rb"\ud83c"),
+        (body()[:-1] + rb',"unread":"\ud800 and more of it"}', rb"\ud800"),
+        (body()[:-1] + rb',"unread":"\ud800"}', rb"\ud800"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_called_that(raw: bytes, half: bytes) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        dialect.head(raw)
+    place = raw.rindex(half)
+    assert f"{half.decode()} (byte {place}) is half of a surrogate pair" in refused.value.message
+
+
+@pytest.mark.parametrize("end", [rb"", rb"\ud83d", rb"\ud83d\u", rb"\ud83d\ude", rb"\\ud83d\"", rb"\ud83d\ude00"])
+def test_a_body_that_was_cut_off_is_called_that(end: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="truncated"):
+        dialect.head(rb'{"model":"m","messages":[{"role":"user","content":"' + end)
