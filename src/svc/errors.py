@@ -2,7 +2,8 @@
 
 SvcError
 ├── InvalidRequest          invalid_request        400
-│   └── TooLarge            invalid_request        413
+│   ├── TooLarge            invalid_request        413
+│   └── HeadTooLarge        invalid_request        431
 ├── AuthenticationFailed    authentication_error   401
 ├── PermissionDenied        permission_denied      403
 ├── ModelNotFound           model_not_found        404
@@ -69,6 +70,12 @@ class TooLarge(InvalidRequest):
     """The body is larger than `gateway.max_body`."""
 
     status = 413
+
+
+class HeadTooLarge(InvalidRequest):
+    """The head of a request is larger than `gateway.max_header`, or has too many headers."""
+
+    status = 431
 
 
 class AuthenticationFailed(SvcError):

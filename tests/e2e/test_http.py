@@ -537,15 +537,17 @@ def test_no_host(gateway: Gateway) -> None:
         b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"a" * 200_000 + b": b\r\n\r\n",
         post("x-big: " + "a" * 200_000 + f"\r\ncontent-length: {len(BODY)}\r\n", BODY),
         b"GET /health HTTP/1.1\r\nhost: x\r\nx-never-ending: " + b"a" * 200_000,
+        b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"a" * 65_520 + b"\r\n\r\n",  # with its line, too much
+        post("x-big: " + "a" * 65_520 + f"\r\ncontent-length: {len(BODY)}\r\n", BODY),
+        b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-many: a\r\n" * 100 + b"\r\n",
     ],
-    ids=["path", "value", "many", "name", "hot", "no end"],
+    ids=["path", "value", "many", "name", "hot", "no end", "a little", "a little, hot", "101 headers"],
 )
 def test_head_too_large(gateway: Gateway, head: bytes) -> None:
     with gateway.raw() as client:
         client.send(head)
         got = client.read()
-        assert got.status in (400, 414, 431)
-        assert got.code == "invalid_request"
+        assert (got.status, got.code) == (431, "invalid_request")
         assert client.closed()
 
 

@@ -264,4 +264,5 @@ _BY_STATUS: dict[int, type[SvcError]] = {
     405: errors.MethodNotAllowed,
     413: errors.TooLarge,
     429: RateLimited,
+    431: errors.HeadTooLarge,
 }

@@ -28,7 +28,7 @@ from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
 from svc.gateway.record import log_end
-from svc.gateway.request import Request, is_far_ahead
+from svc.gateway.request import Request, head_too_large, is_far_ahead
 
 MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
@@ -287,7 +287,7 @@ class Reader(Client):
                 if request.key is not None and request.refusal is None and request.declared - request.size >= LONG_BODY:
                     self._take_over(request)
         if self._head_size > bounds.max_header:
-            self._reject(InvalidRequest("The request's head is too large."), 431)
+            self._reject(head_too_large(bounds.max_header))
 
     def _go_on(self, request: Request) -> None:
         """Of `request` a part came while the answer before it was running."""

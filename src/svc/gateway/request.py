@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from svc.dialects.base import Dialect
-from svc.errors import InvalidRequest, SvcError
+from svc.errors import HeadTooLarge, InvalidRequest, SvcError
 from svc.wire.key import Key
 
 MAX_HEADERS: Final = 100
@@ -77,7 +77,7 @@ class Request:
         """The page that a browser sends it for."""
 
     def head(self, method: bytes, version: str, limit: int) -> None:
-        """Reads what matters of the head; raises InvalidRequest for another HTTP, over `limit` bytes or MAX_HEADERS."""
+        """Reads what matters of the head; raises InvalidRequest for another HTTP, HeadTooLarge over `limit` bytes."""
         self.headed = True
         self.method = method
         self.path = self._target().partition(b"?")[0]
@@ -85,7 +85,7 @@ class Request:
             raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0.")
         self.chunkable = version == "1.1"
         if len(self.headers) > MAX_HEADERS:
-            raise InvalidRequest(f"The request has more than {MAX_HEADERS} headers.")
+            raise HeadTooLarge(f"The request has more than {MAX_HEADERS} headers.")
         size, hosts = len(self.url), 0
         for name, value in self.headers:
             size += len(name) + len(value) + 4
@@ -96,7 +96,7 @@ class Request:
         if hosts > 1 or (not hosts and self.chunkable):
             raise InvalidRequest("The request needs one Host header.")
         if size > limit:
-            raise InvalidRequest("The request's head is too large.")
+            raise head_too_large(limit)
 
     def _note(self, name: bytes, value: bytes) -> None:
         """One of the headers that say how the request is to be taken."""
@@ -154,6 +154,11 @@ def is_far_ahead(waiting: Collection[Request], unfinished: Request | None) -> bo
         return False
     size = sum(request.size for request in (*waiting, unfinished) if request is not None)
     return size > MAX_AHEAD or len(waiting) > MAX_PIPELINED
+
+
+def head_too_large(limit: int) -> HeadTooLarge:
+    """What a head of more than `limit` bytes is refused with."""
+    return HeadTooLarge(f"The request's head is larger than {limit / 1024:g} KiB.")
 
 
 def text(value: bytes) -> str | None:

@@ -114,6 +114,7 @@ def test_an_error_within_a_stream(call: Call, server: FakeProvider) -> None:
     [
         (400, "invalid_request", errors.InvalidRequest),
         (413, "request_too_large", errors.TooLarge),
+        (431, "too_large", errors.HeadTooLarge),
         (401, "authentication_error", errors.AuthenticationFailed),
         (401, "invalid_api_key", errors.AuthenticationFailed),
         (403, "permission_denied", errors.PermissionDenied),
