@@ -247,7 +247,10 @@ class Connection:
         try:
             self._feed(self._view[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            good, receiver = b"".join(self._body), self._receiver
             self._body.clear()
+            if good and receiver is not None:  # it came before, and might as well have come in a read of its own
+                receiver.on_body(good)
             self._fail(f"sent what is not HTTP: {error}")
             return False
         if fresh and self._ended:
