@@ -12,7 +12,7 @@ from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, body, end, fin, head, raw, reset, sse
+from tests.fakes.script import Script, answer, body, end, fin, head, raw, reset, sse, stall
 
 CLASSES = {
     400: (openai.BadRequestError, "invalid_request", "invalid_request_error"),
@@ -165,6 +165,7 @@ NOT_AN_ANSWER = {
     "an error with 200": answer(200, openai_wire.error("Sorry", "api_error")),
     "redirect": answer(302, b"", headers={"location": "http://127.0.0.1:1/"}),
     "204": raw(b"HTTP/1.1 204 No Content\r\n\r\n"),
+    "status below 100": raw(b"HTTP/1.1 099 Odd\r\ncontent-length: 2\r\n\r\n{}") + stall(),
 }
 
 

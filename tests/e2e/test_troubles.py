@@ -12,7 +12,7 @@ from tests.fakes import openai_wire
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, body, fin, head, raw, reset, sse
+from tests.fakes.script import Script, answer, body, fin, head, raw, reset, sse, stall
 
 CONFIG = "[routing]\nretries = 0\nbreaker = false\n"
 BEGUN = [openai_wire.role(), openai_wire.chunk({"content": "so far"})]
@@ -21,6 +21,7 @@ TROUBLES: dict[str, tuple[Script, bool, str]] = {
     "status": (answer(500, b"{}"), False, "failed with status 500"),
     "cut body": (head(200, framing="length", length=100) + body(b'{"id"') + fin(), False, "gave no whole answer. ("),
     "no HTTP": (raw(b"SSH-2.0-OpenSSH_9\r\n"), False, "(sent what is not HTTP"),
+    "no status": (raw(b"HTTP/1.1 099 Odd\r\n\r\n") + stall(), False, "(sent what is not HTTP: status 99)"),
     "cut stream": (sse(BEGUN, end=reset()), True, "broke off in the middle of its answer. (connection closed"),
     "error in a stream": (
         sse([*BEGUN, openai_wire.event({"error": {"message": "overloaded", "type": "server_error"}})]),

@@ -251,7 +251,7 @@ class Connection:
             self._body.clear()
             if good and receiver is not None:  # it came before, and might as well have come in a read of its own
                 receiver.on_body(good)
-            self._fail(f"sent what is not HTTP: {error}")
+            self._fail(f"sent what is not HTTP: {error.__context__ or error}")
             return False
         if fresh and self._ended:
             self._know(nbytes)
@@ -351,7 +351,9 @@ class Connection:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:
+        if status < 200:  # an interim answer, for which nobody waits
+            if status < 100:
+                raise ValueError(f"status {status}")
             return
         headers = self._headers
         self._delimited = b"content-length" not in headers and b"transfer-encoding" not in headers
