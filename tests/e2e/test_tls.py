@@ -91,6 +91,16 @@ def test_a_connection_that_was_closed_while_unused(tmp_path: Path) -> None:
         assert gateway.chat().status == 200
 
 
+def test_a_connection_on_which_something_has_begun_is_not_used_again(tmp_path: Path) -> None:
+    """Nobody asked for it, and its rest would be taken for the beginning of the next request's answer."""
+    with provider("localhost", tmp_path) as (fake, gateway, line):
+        assert gateway.chat().status == 200
+        line.say(b"\x17\x03\x03\x00\x40" + bytes(3))
+        time.sleep(0.2)  # what it has said is through
+        assert gateway.chat().status == 200
+        assert [seen.connection for seen in fake.requests] == [1, 2]
+
+
 def test_an_answer_that_ends_with_its_connection_must_end_in_tls(tmp_path: Path) -> None:
     """Else whoever sits between could cut it short, and nobody would know."""
     with provider("localhost", tmp_path) as (fake, gateway, line):

@@ -180,7 +180,8 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        return not self.transport.is_closing()
+        """It is open, and nothing has come since it was parked, which the next answer would seem to begin with."""
+        return self.transport.is_reading()
 
     def start(self, call: Call, *, reused: bool) -> None:
         """Sends a call's request on this connection, which must be idle."""

@@ -62,6 +62,7 @@ class Upstream:
             if connection.usable:
                 connection.start(call, reused=True)
                 return call
+            connection.close()
         self.connect(offer.origin, call)
         return call
 
