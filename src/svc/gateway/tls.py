@@ -19,6 +19,8 @@ LONGEST: Final = 16 * 1024
 """Plain bytes in one piece of TLS, at most."""
 PART: Final = 64 * 1024
 """Bytes that are sealed at once: OpenSSL keeps the room for them as long as the connection lasts."""
+MOST_OWN: Final = 64 * 1024
+"""Bytes of TLS's own that a provider is answered on one connection: some 2,000 times new keys."""
 
 
 class Transport(Protocol):
@@ -67,6 +69,7 @@ class TlsTransport:
         "_loop",
         "_object",
         "_outgoing",
+        "_own",
         "_paused",
         "_ready",
         "_seal",
@@ -98,6 +101,8 @@ class TlsTransport:
         self._paused = False
         self._cut = False
         """OpenSSL has the beginning of something, whose rest has not come."""
+        self._own = 0
+        """Bytes of TLS's own that have been answered since the handshake."""
         self._broken: Exception | None = None
         self.secured: asyncio.Future[None] = self._loop.create_future()
 
@@ -170,8 +175,8 @@ class TlsTransport:
         """What has come, as much at once as the buffer takes, as long as it is wanted."""
         while not self._paused and not self._transport.is_closing():
             count = self._fill()
-            if self._outgoing.pending:  # an answer to something of TLS's own
-                self._send()
+            if self._outgoing.pending:
+                self._answer()
             if not count:
                 return
             self._upper.buffer_updated(count)
@@ -199,6 +204,15 @@ class TlsTransport:
             self._broken = error.with_traceback(None)
             self._transport.abort()
         return filled
+
+    def _answer(self) -> None:
+        """To something of TLS's own. Who asks without end, and reads no answer, would fill our memory."""
+        self._own += self._outgoing.pending
+        if self._own <= MOST_OWN:
+            self._send()
+        else:
+            self._broken = self._broken or ConnectionAbortedError("TLS asks for new keys without end")
+            self._transport.abort()
 
     def _send(self) -> None:
         if self._outgoing.pending:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from svc.gateway.tls import LONGEST, PART, TlsTransport, Transport
+from svc.gateway.tls import LONGEST, MOST_OWN, PART, TlsTransport, Transport
 from svc.gateway.upstream import default_tls
 from tests.fakes import openai_wire
 from tests.fakes.certificate import certificate, context
 from tests.fakes.http_client import request_bytes
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
+from tests.fakes.records import Records
 from tests.fakes.script import answer, fin
 
 HI = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
@@ -79,7 +80,11 @@ class Provider:
 
     def __init__(self, file: Path) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context(file).wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.keylog = file.with_suffix(".keys")
+        made = context(file)
+        made.keylog_filename = str(self.keylog)
+        made.num_tickets = 0
+        self._object = made.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def shakes(self, data: bytes) -> bytes:
         self._incoming.write(data)
@@ -158,6 +163,37 @@ async def test_an_end_that_tls_does_not_know_of(trusted: Path) -> None:
     sealed.eof_received()
     sealed.connection_lost(None)
     assert isinstance(reader.reason, ConnectionResetError)
+
+
+async def test_new_keys_tickets_and_nothing_at_all_between_the_bytes(trusted: Path) -> None:
+    sealed, reader, wire, provider = ready(trusted)
+    records = Records(provider.keylog)
+    nothing = [records.seal(b"") for _ in range(20)]
+    said = [
+        records.ticket(2000),
+        records.seal(b"one"),
+        *[records.key_update() for _ in range(20)],
+        records.seal(b"two"),
+    ]
+    for data in (*nothing, *said, b"".join([records.key_update(), records.ticket(9), records.seal(b"three")])):
+        sealed.data_received(data)
+    assert (reader.pieces, reader.at_rest) == ([b"one", b"two", b"three"], [True] * 3)
+    reader.transport.write(b"more")
+    assert provider.hears(wire.take()) == b"more"
+
+
+async def test_new_keys_without_end_are_refused(trusted: Path) -> None:
+    """The answer to each would wait in memory for a provider that reads none."""
+    sealed, reader, wire, provider = ready(trusted)
+    records = Records(provider.keylog)
+    for _ in range(2 * MOST_OWN // 1000):
+        sealed.data_received(b"".join([records.key_update() for _ in range(40)]))
+        if wire.aborted:
+            break
+    assert wire.aborted
+    assert len(wire.take()) <= MOST_OWN
+    sealed.connection_lost(None)
+    assert isinstance(reader.reason, ConnectionAbortedError)
 
 
 @pytest.mark.parametrize("size", [0, 1, PART, PART + 1, 5 * PART - 1])
