@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.e2e.harness import GPT, HI, Gateway
 from tests.e2e.reading import broken_stream, text_of, whole_chunks
 from tests.e2e.test_backpressure import KIB
-from tests.e2e.test_memory import resident
+from tests.e2e.test_memory import MIB, UNCOLLECTED, resident
 from tests.e2e.test_resume import STREAM
 from tests.fakes import openai_wire
 from tests.fakes.certificate import certificate, context
@@ -27,12 +28,17 @@ from tests.fakes.script import Gate, Script, answer, fin, hold, sse
 
 STREAMS = 8
 CHAT = {"model": GPT, "messages": HI}
-CONFIG = "[gateway]\nconnect_timeout = 1\n[routing]\nretries = 0\n"
+CONFIG = "[gateway]\nconnect_timeout = 1\n[routing]\nretries = 0\nbreaker = false\n"
 
 
 @contextlib.contextmanager
 def provider(
-    name: str, folder: Path, *, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, piece: int = 65536
+    name: str,
+    folder: Path,
+    *,
+    newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    piece: int = 65536,
+    command: Sequence[str] = (),
 ) -> Iterator[tuple[FakeProvider, Gateway, Line]]:
     """A provider whose certificate is for `name`, a gateway that trusts it, and the line between them."""
     file = certificate(folder, name)
@@ -41,7 +47,9 @@ def provider(
     with FakeProvider(OpenAIWire(), key="sk-tls", tls=tls) as fake, Line(fake.port, piece=piece) as line:
         address = f"https://localhost:{line.port}/v1"
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": address, "SSL_CERT_FILE": str(file)}
-        gateway = Gateway(folder, env=env, config=CONFIG).start()
+        gateway = Gateway(folder, env=env, config=CONFIG)
+        gateway.command = [*command] or gateway.command
+        gateway.start()
         yield fake, gateway, line
         assert gateway.stop() == 0
         assert "Traceback" not in gateway.log
@@ -147,6 +155,30 @@ def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> 
         fake.until(lambda: not fake.connections)
         line.let_go()
         assert line.opened == 1
+
+
+@pytest.mark.parametrize("how", ["refused", "left"])
+def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
+    """Even if no garbage collector ever comes: OpenSSL needs 70 KB for each."""
+    with provider("other.example", tmp_path, command=[sys.executable, "-c", UNCOLLECTED]) as (_, gateway, line):
+
+        def fail(times: int) -> None:
+            for _ in range(times):
+                if how == "refused":
+                    assert gateway.chat().status == 502
+                    continue
+                opened = line.opened
+                with gateway.raw() as client:
+                    client.send(request_bytes("POST", "/v1/chat/completions", CHAT, key=gateway.key))
+                    while line.opened == opened:
+                        time.sleep(0.001)
+
+        if how == "left":
+            line.hold()
+        fail(20)
+        before = resident(gateway)
+        fail(100)
+        assert resident(gateway) - before < 2 * MIB
 
 
 def test_who_does_not_read_costs_little_here_too(tmp_path: Path) -> None:

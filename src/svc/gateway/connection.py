@@ -89,8 +89,9 @@ class Call:
     def cancel(self) -> None:
         """Lets go of the upstream at once: its connection is closed. No callback follows."""
         self.receiver = None
-        if self.connecting is not None:
-            self.connecting.cancel()
+        connecting, self.connecting = self.connecting, None  # its frames hold this
+        if connecting is not None:
+            connecting.cancel()
         if self.connection is not None:
             self.connection.close()
 

@@ -81,6 +81,7 @@ class Upstream:
             what = "no TLS connection" if origin.tls else "no connection"
             call.lost(f"{what} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
+            error.with_traceback(None)  # whose frames hold the connection, which holds the error
             call.lost(f"no connection to {origin.host}:{origin.port}: {type(error).__name__}: {error}")
         else:
             call.connecting = None
@@ -93,7 +94,7 @@ class Upstream:
             try:
                 return await self._open_at(origin, address)
             except OSError as error:
-                log.info("%s at %s: %s", origin.host, address, error)
+                log.info("%s at %s: %s", origin.host, address, error.with_traceback(None))  # see `_connect`
         if not addresses:
             raise OSError("the name has no address")
         return await self._open_at(origin, addresses[-1])
