@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
 from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Script, answer, body, end, fin, head, raw, reset, sse, stall
@@ -231,6 +233,23 @@ def test_rejected_credentials_do_not_leak(start_gateway: StartGateway, provider_
     assert secret not in started.log
     assert provider_a.complaints == ["wrong key"]
     provider_a.complaints.clear()
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_upstream_that_repeats_our_key_in_a_stream(tmp_path: Path, dialect: str, cut: bool) -> None:
+    """A key of no form that is known, in an event, or in one that the stream breaks off in."""
+    with FakeProvider(OpenAIWire(), key="QmFzZTY0LWxpa2U") as fake:
+        env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
+        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n").start()
+        error = openai_wire.event({"error": {"message": f"no credit for {fake.key}", "type": "rate_limit_error"}})
+        begun = [openai_wire.role(), openai_wire.chunk({"content": "so far"})]
+        fake.plays(sse([*begun, error.rstrip(b"\n") if cut else error]))
+        got = gateway.chat(stream=True) if dialect == "openai" else gateway.message(GPT, stream=True)
+        assert "no credit for […]" in got.body.decode()
+        assert gateway.stop() == 0
+        assert fake.key.encode() not in got.body
+        assert fake.key not in gateway.log
 
 
 def test_an_upstream_that_repeats_our_key_in_a_400(gateway: Gateway, provider_a: FakeProvider) -> None:

@@ -12,6 +12,8 @@ from svc.wire.chat import StreamFailed
 
 MAX_MESSAGE: Final = 1000
 """Characters of an upstream's message that are kept."""
+MIN_KEY: Final = 6
+"""Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 
 _SECRET: Final = re.compile(
     r"""(?ix) (?: [a-z][a-z0-9+.-]*://\S+                       # addresses
@@ -38,6 +40,11 @@ _REFUSED: Final = (
 def presentable(message: str) -> str:
     """The message without keys and addresses, of a bearable length."""
     return _SECRET.sub("[…]", message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE].strip()
+
+
+def without(message: str, key: str) -> str:
+    """Whatever the upstream's words were, its key is not among them."""
+    return message.replace(key, "[…]") if len(key) >= MIN_KEY else message
 
 
 def find_message(raw: bytes) -> str | None:

@@ -6,7 +6,7 @@ Pipe ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both s
 
 from __future__ import annotations
 
-from svc.dialects.failures import cut_short, failure_of, find_message
+from svc.dialects.failures import cut_short, failure_of, find_message, without
 from svc.dialects.template import Template, is_plain
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import FinishReason, Usage
@@ -16,7 +16,7 @@ from svc.wire.sse import Splitter, split
 class Pipe:
     """What to do with events is left to those who inherit. No bytes may be fed after `ended`."""
 
-    __slots__ = ("_splitter", "ended", "error", "finish", "frame", "model", "started", "usage")
+    __slots__ = ("_splitter", "ended", "error", "finish", "frame", "key", "model", "started", "usage")
 
     def __init__(self) -> None:
         self.started = False
@@ -29,6 +29,8 @@ class Pipe:
         """Why it failed after it had started."""
         self.model: str | None = None
         """The model that answered, in the upstream's words."""
+        self.key = ""
+        """The provider's own, which no error may hold."""
         self.frame: Template | None = None
         """What the next event may be held to instead of being fed: the stream goes on, is between two events, and
         events of this template go on as they came."""
@@ -68,6 +70,7 @@ class Pipe:
             return b""
         self.ended = True
         self.error = error.bare()
+        error.message = without(error.message, self.key)
         return self._error(error)
 
     def _close(self, rest: bytes) -> bytes:

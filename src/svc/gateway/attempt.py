@@ -15,6 +15,7 @@ from io import BytesIO
 from typing import Final
 
 from svc.dialects.base import Dialect, Passed
+from svc.dialects.failures import without
 from svc.dialects.flow import Pipe
 from svc.dialects.pipe import open_pipe
 from svc.dialects.template import Template
@@ -33,8 +34,6 @@ MAX_ANSWER: Final = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""
 MAX_ERROR: Final = 64 * 1024
 """Bytes of an error answer that are looked at."""
-MIN_KEY: Final = 6
-"""Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 DRAIN_SECONDS: Final = 1.0
 """After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
 
@@ -116,6 +115,8 @@ class Attempt(Receiver):
         self._pipe: Pipe | None = pipe or (
             open_pipe(offer.dialect, client, include_usage=include_usage) if stream else None
         )
+        if self._pipe is not None:
+            self._pipe.key = offer.provider.key
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
         self.sink: Sink | None = None
@@ -385,9 +386,7 @@ class Attempt(Receiver):
             self._owner.attempt_streamed(self, out, pipe)
 
     def _fail(self, failure: Failure) -> None:
-        key = self.offer.provider.key
-        if len(key) >= MIN_KEY:  # whatever the upstream's words were, its key is not among them
-            failure.error.message = failure.error.message.replace(key, "[…]")
+        failure.error.message = without(failure.error.message, self.offer.provider.key)
         if self._owner is not None:
             self._owner.attempt_failed(self, failure)
 
