@@ -62,6 +62,16 @@ def test_each_trouble_is_said_with_its_provider_and_its_cause(gateway: Gateway, 
         assert said in warnings(gateway)[-1]
 
 
+def test_what_a_provider_says_stays_on_its_line(gateway: Gateway, fake: FakeProvider) -> None:
+    said = "no\n2026-01-01 00:00:00,000 WARNING svc.gateway: openai: \x1b[2Jall is well\r\u202e\u2028"
+    fake.plays(answer(200, openai_wire.error(said, kind="server_error")))
+    assert gateway.chat().status == 502
+    assert gateway.stop() == 0
+    (line,) = warnings(gateway)
+    assert "The provider failed: no 2026" in line
+    assert line.rpartition(" [request ")[0].isprintable()
+
+
 def test_the_same_again_is_counted_and_not_repeated(gateway: Gateway, fake: FakeProvider) -> None:
     fake.always_plays(answer(500, b"{}"))
     for _ in range(5):

@@ -28,10 +28,10 @@ class Troubles:
     def tell(self, provider: str, error: SvcError, request_id: str, now: float) -> None:
         """`now` is loop time. What the client itself has asked wrongly is no trouble."""
         if isinstance(error, InvalidRequest | ModelNotFound):
-            log.info("request %s: %s: %s", request_id, provider, error.message[:LONGEST])
+            log.info("request %s: %s: %s", request_id, provider, _line(error.message))
             return
         reason = error.reason if isinstance(error, ProviderFailed) else ""
-        text = f"{error.message} ({reason})" if reason else error.message
+        text = _line(f"{error.message} ({reason})" if reason else error.message)
         kind = (provider, text[:ALIKE])
         last, more = self._told.get(kind, (-SECONDS, 0))
         if now - last < SECONDS:
@@ -41,4 +41,9 @@ class Troubles:
             self._told.clear()
         self._told[kind] = (now, 0)
         since = f"; {more} more like it since the last time" if more else ""
-        log.warning("%s: %s [request %s%s]", provider, text[:LONGEST], request_id, since)
+        log.warning("%s: %s [request %s%s]", provider, text, request_id, since)
+
+
+def _line(text: str) -> str:
+    """One, of what a provider says: it could look like lines of ours, or have a terminal do things."""
+    return "".join([each if each.isprintable() else " " for each in text[:LONGEST]])
