@@ -6,10 +6,11 @@ A model at a provider is an Offer: `offers`.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -19,6 +20,10 @@ from svc.dialects.base import Dialect
 from svc.errors import UsageError
 from svc.settings import ModelSettings, ProviderSettings, Settings
 from svc.wire.chat import Quirks
+
+AMBIGUOUS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
+"""Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
+HOST: Final = re.compile("[A-Za-z0-9._-]+")
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -192,10 +197,30 @@ def provider_of(entry: ProviderSettings, base_url: str | None, key: str) -> Prov
 
 def _address(name: str, base_url: str) -> SplitResult:
     try:
-        address = urlsplit(base_url.rstrip("/"))
+        address = _in_ascii(urlsplit(base_url.rstrip("/")))
         valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
+    except UnicodeError:
+        raise UsageError(
+            f"The host name in the address of provider {name} can be encoded in no way, or in more than one: "
+            "write it in its ASCII form (xn--…)."
+        ) from None
     except ValueError:
         valid = False
-    if not valid or not base_url.isascii() or not base_url.isprintable() or " " in base_url:
+    if not valid or not address.geturl().isascii() or not base_url.isprintable() or " " in base_url:
         raise UsageError(f"The address of provider {name} is not an http or https address.")
     return address
+
+
+def _in_ascii(address: SplitResult) -> SplitResult:
+    """With an international host name encoded (IDNA 2003); raises UnicodeError for one that cannot be.
+
+    Nor for letters that IDNA 2008 takes for others: the name may be another one's, who would be sent the key.
+    """
+    if address.netloc.isascii():
+        return address
+    user, at, place = address.netloc.rpartition("@")
+    host, colon, port = place.partition(":")
+    encoded = host.encode("idna").decode()
+    if AMBIGUOUS.search(host) or not HOST.fullmatch(encoded):
+        raise UnicodeError(host)
+    return address._replace(netloc=f"{user}{at}{encoded}{colon}{port}")

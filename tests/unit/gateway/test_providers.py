@@ -86,6 +86,33 @@ def test_what_cannot_be_used_is_refused_at_start(tmp_path: Path, text: str) -> N
         load(tmp_path, {}, text)
 
 
+@pytest.mark.parametrize(
+    ("written", "host", "head"),
+    [
+        ("https://bücher.example/v1", "xn--bcher-kva.example", b"xn--bcher-kva.example"),
+        ("https://BÜCHER.example:8443/v1", "xn--bcher-kva.example", b"xn--bcher-kva.example:8443"),
+        ("https://例え.テスト/v1", "xn--r8jz45g.xn--zckzah", b"xn--r8jz45g.xn--zckzah"),
+    ],
+)
+def test_an_international_host_name_is_encoded(tmp_path: Path, written: str, host: str, head: bytes) -> None:
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": written})
+    offer = offers_of(provider)[0]
+    assert offer.origin.host == host
+    assert b"\r\nhost: " + head + b"\r\n" in offer.head
+
+
+@pytest.mark.parametrize("host", ["straße.example", "ü..example", "ü" * 70 + ".example", "\udcfc.example"])
+def test_a_host_name_that_cannot_be_encoded_is_called_that(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError, match="host name in the address of provider openai"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": f"https://{host}/v1"})
+
+
+@pytest.mark.parametrize("url", ["https://x.example/ü", "https://ü:é@x.example", "https://ａ／b.example"])
+def test_nothing_else_of_an_address_is_encoded(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="not an http or https address"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
+
+
 def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
