@@ -151,7 +151,12 @@ def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> 
         assert (got.status, got.code) == (502, "provider_error")
         assert ("took too long" if when == "silent" else "could not be reached") in got.json["error"]["message"]
         assert time.monotonic() - began < 5
-        gateway.logged("no TLS connection" if when == "silent" else "ConnectionResetError")
+        to = f"localhost:{line.port}"
+        silent = (
+            f"openai: The provider took too long to accept a connection. (no TLS connection to {to} within 1 s) [req"
+        )
+        closed = f"openai: The provider could not be reached. (no connection to {to}: ConnectionResetError: "
+        gateway.logged(silent if when == "silent" else closed)
         fake.until(lambda: not fake.connections)
         line.let_go()
         assert line.opened == 1
