@@ -28,6 +28,15 @@ def ask(client: RawClient, gateway: Gateway, model: str, *, stream: bool) -> Non
     client.send(request_bytes("POST", "/v1/chat/completions", json.dumps(asked).encode(), key=gateway.key))
 
 
+def leave(client: RawClient, how: str) -> None:
+    if how == "reset":
+        client.reset()
+    elif how == "half-close":  # it would still read
+        client.socket.shutdown(socket.SHUT_WR)
+    else:
+        client.socket.close()
+
+
 BEFORE: dict[str, Script] = {
     "silent": stall(),
     "head only": head(content_type="text/event-stream") + stall(),
@@ -37,7 +46,7 @@ BEFORE: dict[str, Script] = {
 
 @pytest.mark.parametrize("where", BEFORE)
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
 def test_leaving_before_the_first_byte(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, how: str, stream: bool, where: str
@@ -48,15 +57,12 @@ def test_leaving_before_the_first_byte(
         seen = fakes[letter].wait()
         time.sleep(0.02)  # so that the head of the answer has come to the gateway, where there is one
         left = time.monotonic()
-        if how == "reset":
-            client.reset()
-        else:
-            client.socket.close()
+        leave(client, how)
         assert seen.wait_left() - left < AT_MOST
     assert len(fakes[letter].requests) == 1, "a client that left is no failure to try again"
 
 
-@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
 def test_leaving_in_mid_stream(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, how: str
@@ -67,10 +73,7 @@ def test_leaving_in_mid_stream(
         ask(client, gateway, model, stream=True)
         client.read_until(b"eins")
         left = time.monotonic()
-        if how == "reset":
-            client.reset()
-        else:
-            client.socket.close()
+        leave(client, how)
         assert fakes[letter].wait().wait_left() - left < AT_MOST
 
 
