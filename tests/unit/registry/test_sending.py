@@ -68,6 +68,12 @@ def descriptors():
     return len(os.listdir("/dev/fd"))
 
 
+def let_go():
+    """Of what earlier tests have left behind, and what would close meanwhile: their last event loop, and garbage."""
+    asyncio.run(asyncio.sleep(0))
+    gc.collect()
+
+
 def test_more_readers_than_threads_of_every_pace(item):
     async def main():
         lanes = Lanes()
@@ -86,10 +92,11 @@ def test_more_readers_than_threads_of_every_pace(item):
             each.reader.close()
         lanes.close()
 
-    gc.collect()  # what earlier tests have left behind would go meanwhile
+    let_go()
     before, threads = descriptors(), threading.active_count()
     asyncio.run(main())
-    assert (descriptors(), threading.active_count()) == (before, threads)
+    assert descriptors() <= before
+    assert threading.active_count() <= threads
 
 
 def test_readers_that_stop_cost_no_thread(item):
@@ -112,10 +119,10 @@ def test_readers_that_stop_cost_no_thread(item):
         for each in [*stopped, quick]:
             each.reader.close()
 
-    gc.collect()
+    let_go()
     before = descriptors()
     asyncio.run(main())
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_one_that_takes_nothing_for_long_is_given_up(item, monkeypatch):
