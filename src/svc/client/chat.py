@@ -29,8 +29,8 @@ from svc.wire.chat import (
     ThinkingDelta,
     UsageSeen,
 )
-from svc.wire.chat import Usage as Tokens
 from svc.wire.sse import Splitter, split
+from svc.wire.usage import Usage as Tokens
 
 Messages = str | Sequence[Mapping[str, Any]]
 DEFAULT_MODEL = "gpt-4o-mini"

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from svc.dialects.flow import Pipe
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks, Usage
+from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks
+from svc.wire.usage import Usage
 
 
 class Target:

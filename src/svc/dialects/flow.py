@@ -9,8 +9,9 @@ from __future__ import annotations
 from svc.dialects.failures import cut_short, failure_of, find_message, without
 from svc.dialects.template import Template, is_plain
 from svc.errors import ProviderFailed, SvcError
-from svc.wire.chat import FinishReason, Usage
+from svc.wire.chat import FinishReason
 from svc.wire.sse import Splitter, split
+from svc.wire.usage import Usage
 
 
 class Pipe:

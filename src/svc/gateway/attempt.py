@@ -28,7 +28,7 @@ from svc.gateway.healing.pace import Pace
 from svc.gateway.offers import Offer
 from svc.gateway.relay import Relay, Sink
 from svc.gateway.upstream import Upstream
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 MAX_ANSWER: Final = 64 * 1024 * 1024
 """Bytes of an answer that is not a stream."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from svc.gateway.offers import Offer
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 
 class Part:
@@ -35,15 +33,10 @@ class Bill:
         """Both together; the price is known if both prices are."""
         if self.usage is None or other.usage is None:
             return self if other.usage is None else other
-        usage = Usage(*[a + b for a, b in zip(_numbers(self.usage), _numbers(other.usage), strict=True)])
         usd = None if self.usd is None or other.usd is None else round(self.usd + other.usd, 9)
-        return Bill(usage, usd, self.guessed or other.guessed)
+        return Bill(self.usage.plus(other.usage), usd, self.guessed or other.guessed)
 
 
 NOTHING: Final = Bill(None, None)
 FREE: Final = Bill(Usage(), 0.0)
 """An answer from the cache."""
-
-
-def _numbers(usage: Usage) -> tuple[int, ...]:
-    return msgspec.structs.astuple(usage)

@@ -12,10 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import msgspec
-
 from svc.dialects.outline import outline
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 ASCII_PER_TOKEN: Final = 4.0
 DIGITS_PER_TOKEN: Final = 2.0
@@ -144,5 +142,7 @@ def owed(told: Usage | None, raw: bytes, guess: int) -> tuple[Usage, bool]:
     if told is not None:  # Anthropic tells the prompt's tokens at the start, and of the completion only the first
         if told.completion_tokens >= guess:
             return told, False
-        return msgspec.structs.replace(told, completion_tokens=guess), True
+        return Usage(
+            told.prompt_tokens, guess, told.cached_tokens, told.cache_write_tokens, told.reasoning_tokens
+        ), True
     return Usage(prompt_tokens=prompt_tokens(raw), completion_tokens=guess), True

@@ -37,8 +37,8 @@ from svc.gateway.record import Record, Status
 from svc.gateway.relay import Sink
 from svc.gateway.router import shown
 from svc.gateway.tries import Tries, TriesOwner
-from svc.wire.chat import Usage
 from svc.wire.key import Key
+from svc.wire.usage import Usage
 
 if TYPE_CHECKING:
     from svc.gateway.plane import Plane

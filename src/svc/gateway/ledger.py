@@ -21,7 +21,7 @@ from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
 from svc.settings import LedgerSettings
 from svc.stores.base import Database, Entry
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 MIB: Final = 1024 * 1024
 RECOVER_SECONDS: Final = 1.0

@@ -27,8 +27,8 @@ from svc.stores.base import Database, StoreDown, midnight
 from svc.stores.counting import BUCKETS, Denied, Limits, Use
 from svc.stores.redis_counters import FROM_NOTHING, Held, RedisCounters, Unsaid
 from svc.stores.shared import SharedCounters, Taken
-from svc.wire.chat import Usage
 from svc.wire.key import Key
+from svc.wire.usage import Usage
 
 log = logging.getLogger("svc.limits")
 

@@ -15,7 +15,7 @@ import msgspec
 
 from svc.gateway.offers import Offer
 from svc.gateway.price import Price
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 NANO: Final = 1e9
 NANOS: Final = NANO / 1e6

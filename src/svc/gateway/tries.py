@@ -25,7 +25,8 @@ from svc.gateway.bill import Part
 from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
 from svc.gateway.offers import Offer
-from svc.wire.chat import ChatRequest, Usage
+from svc.wire.chat import ChatRequest
+from svc.wire.usage import Usage
 
 if TYPE_CHECKING:
     from svc.gateway.plane import Plane

@@ -170,7 +170,7 @@ class IssuedKeys:
             found[bytes.fromhex(row.digest)] = key
             if row.old_digest and (row.old_until or 0.0) > now:
                 until = min(key.expires, row.old_until or 0.0)
-                found[bytes.fromhex(row.old_digest)] = msgspec.structs.replace(key, expires=until)
+                found[bytes.fromhex(row.old_digest)] = opened(msgspec.structs.replace(row, expires=until))
         return found
 
     def _keep(self, digests: Iterable[bytes], found: dict[bytes, Key]) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from svc.wire.usage import Usage
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -132,16 +134,6 @@ class ChatRequest(msgspec.Struct):
     """Fields of the source dialect that the hub has no place for, by their name there."""
     source: str = ""
     """The name of that dialect."""
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens. `prompt_tokens` counts cached ones too; `completion_tokens` counts reasoning too."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
 
 
 class Answer(msgspec.Struct):

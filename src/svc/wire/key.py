@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
-
-import msgspec
+from typing import Final, Literal, get_args
 
 from svc.errors import PermissionDenied
 
 Scope = Literal["chat", "speech", "registry:read", "registry:write", "admin", "metrics"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
-CONFIGURED_SCOPES = frozenset({"chat", "speech", "registry:read", "metrics"})
+CONFIGURED_SCOPES: Final = frozenset({"chat", "speech", "registry:read", "metrics"})
 """What a key of `SVC_API_KEYS` may do, at the gateway and at the registry."""
-PUBLISHER_SCOPES = frozenset({"registry:read", "registry:write"})
+PUBLISHER_SCOPES: Final = frozenset({"registry:read", "registry:write"})
 """What a key of `SVC_REGISTRY_KEYS` may do, at the registry."""
 
 
-class Key(msgspec.Struct, frozen=True, eq=False):
-    """A client's key, without its secret."""
+class Key:
+    """A client's key, without its secret; two are never the same. Nothing in it changes."""
 
-    id: str
-    name: str
-    scopes: frozenset[str] = CONFIGURED_SCOPES
-    models: frozenset[str] | None = None
-    """The models it may use; None is all."""
-    rpm: int = 0
-    tpm: int = 0
-    concurrency: int = 0
-    """0 is no limit, of all three."""
-    budget_usd: float | None = None
-    budget_period: str = "total"
-    tags: dict[str, str] = {}
-    expires: float = math.inf
-    """Unix seconds."""
+    __slots__ = (
+        "budget_period",
+        "budget_usd",
+        "concurrency",
+        "expires",
+        "id",
+        "models",
+        "name",
+        "rpm",
+        "scopes",
+        "tags",
+        "tpm",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        scopes: frozenset[str] = CONFIGURED_SCOPES,
+        *,
+        models: frozenset[str] | None = None,
+        rpm: int = 0,
+        tpm: int = 0,
+        concurrency: int = 0,
+        budget_usd: float | None = None,
+        budget_period: str = "total",
+        tags: dict[str, str] | None = None,
+        expires: float = math.inf,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.scopes = scopes
+        self.models = models
+        """The models it may use; None is all."""
+        self.rpm = rpm
+        self.tpm = tpm
+        self.concurrency = concurrency
+        """0 is no limit, of all three."""
+        self.budget_usd = budget_usd
+        self.budget_period = budget_period
+        self.tags = tags or {}
+        self.expires = expires
+        """Unix seconds."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's allow-list has the model."""

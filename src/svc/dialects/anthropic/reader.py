@@ -23,10 +23,10 @@ from svc.wire.chat import (
     ThinkingDelta,
     ToolArguments,
     ToolStart,
-    Usage,
     UsageSeen,
 )
 from svc.wire.sse import event_data, event_name
+from svc.wire.usage import Usage
 
 
 class _Tool:

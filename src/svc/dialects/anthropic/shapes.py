@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from svc.wire.chat import FinishReason, Usage
+from svc.wire.chat import FinishReason
+from svc.wire.usage import Usage
 
 Number = Annotated[int, Meta(ge=0)]
 

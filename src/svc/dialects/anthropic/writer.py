@@ -21,9 +21,9 @@ from svc.wire.chat import (
     ThinkingDelta,
     ToolArguments,
     ToolStart,
-    Usage,
     UsageSeen,
 )
+from svc.wire.usage import Usage
 
 _TEXT: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":'

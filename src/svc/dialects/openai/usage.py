@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from svc.dialects.openai.shapes import UsageShape
-from svc.wire.chat import Usage
+from svc.wire.usage import Usage
 
 
 def usage_of(shape: UsageShape) -> Usage:

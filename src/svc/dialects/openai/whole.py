@@ -11,7 +11,8 @@ from svc.dialects.openai.shapes import UsageShape
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.errors import ProviderFailed
-from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall, Usage
+from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall
+from svc.wire.usage import Usage
 
 
 def read_answer(raw: bytes) -> Answer:

@@ -22,10 +22,10 @@ from svc.wire.chat import (
     ThinkingDelta,
     ToolArguments,
     ToolStart,
-    Usage,
     UsageSeen,
 )
 from svc.wire.problem import encode_problem
+from svc.wire.usage import Usage
 
 _encode: Final = msgspec.json.Encoder().encode
 
