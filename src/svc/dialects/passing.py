@@ -19,10 +19,9 @@ from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
-_READ: Final = re.compile(
-    rb'"(?:[mM][oO][dD][eE][lL]|messages|system|stream|stream_options|max_tokens|max_completion_tokens|n)"'
-)
-"""The fields that routing looks at, as they stand in JSON; what it finds may also be a text of these letters."""
+_READ: Final = re.compile(rb'"[mMns](?:[oO][dD][eE][lL]|essages|tream(?:_options)?|ax_(?:completion_)?tokens|ystem|)"')
+"""The fields that routing looks at, as they stand in JSON, by their first letter, which is quickest; what it finds may
+also be a text of these letters, or a word like them."""
 _MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
 """The field, and not the end of a long name, which the outline leaves out."""
 _OPTIONS: Final = b'"stream_options"'

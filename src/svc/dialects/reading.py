@@ -16,6 +16,9 @@ from svc.errors import InvalidRequest, ProviderFailed
 
 T = TypeVar("T")
 
+FIELDS: Final = msgspec.structs.astuple
+"""What was decoded, all at once and in order: each look at one field is a look-up by its name."""
+
 _AT: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING: Final = re.compile(r"missing required field `(.*?)`")
 _TRUNCATED: Final = "Input data was truncated"

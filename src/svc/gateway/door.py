@@ -19,11 +19,11 @@ import httptools
 from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
 from svc.gateway import reply
+from svc.gateway.access_log import log_end, peer_of
 from svc.gateway.cold import Cold
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
 from svc.gateway.reader import Reader
-from svc.gateway.record import log_end, peer_of
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request
 

@@ -30,7 +30,6 @@ from svc.gateway.cache.replay import Replay, answerer
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.hedging import HedgedTries
-from svc.gateway.ledger import millis
 from svc.gateway.limits import Lease
 from svc.gateway.offers import Offer
 from svc.gateway.record import Record, Status
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("svc.gateway")
 
 _ENDPOINTS: Final = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_now: Final = time.monotonic
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -106,7 +106,7 @@ class Exchange(TriesOwner):
         self.request_id = request_id
         self.client_request_id = client_request_id
         self.over = False
-        self._began = time.monotonic()  # the loop's own clock counts milliseconds
+        self._began = _now()  # the loop's own clock counts milliseconds
         self._first_byte = 0.0
         self.deadline = plane.now() + plane.bounds.total_timeout
         self._tries: Tries | Replay | None = None
@@ -250,7 +250,7 @@ class Exchange(TriesOwner):
             self._record("ok", 200, None)
             self._client.write(data, True)
         else:
-            self._first_byte = time.monotonic()
+            self._first_byte = _now()
             self._record("ok", 200, None)
             self._client.answer(200, self._headers(), data)
         self._end()
@@ -259,11 +259,11 @@ class Exchange(TriesOwner):
         """The head of a stream, once."""
         if not self._streaming:
             self._streaming = True
-            self._first_byte = time.monotonic()
+            self._first_byte = _now()
             self._client.begin(self._headers())
 
     def answered(self, passed: Passed) -> None:
-        self._first_byte = time.monotonic()
+        self._first_byte = _now()
         self._record("ok", 200, passed.usage)
         if self._recorder is not None:
             self._recorder.note(passed.body)
@@ -343,39 +343,31 @@ class Exchange(TriesOwner):
     def _record(self, status: Status, http_status: int, told: Usage | None, error: SvcError | None = None) -> None:
         """Into the books, before the last byte leaves."""
         plane, tries = self._plane, self._tries
-        now = time.monotonic()
+        now = _now()
         offer = self._offer
         bill = self._bill(status, told)
-        usage, cost, guessed = bill.usage, bill.usd, bill.guessed
         if self._lease is not None:
-            self._lease.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, cost or 0.0)
+            usage = bill.usage
+            self._lease.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.usd or 0.0)
         plane.record(
             Record(
+                self._key,
+                _ENDPOINTS.get(self._dialect.name, self._dialect.name),
+                self._head.model if self._head else None,
+                status,
+                http_status,
                 time=plane.ledger.stamp(),
                 request_id=self.request_id,
                 client_request_id=self.client_request_id,
-                key_id=self._key.id,
-                key_name=self._key.name,
-                tags=self._key.tags,
-                endpoint=_ENDPOINTS.get(self._dialect.name, self._dialect.name),
-                model_asked=self._head.model if self._head else None,
                 model=offer.model_id if offer else None,
                 provider=offer.provider_name if offer else None,
                 attempts=tries.count if tries is not None else 0,
-                status=status,
-                http_status=http_status,
-                prompt_tokens=usage.prompt_tokens if usage else None,
-                cached_tokens=usage.cached_tokens if usage else None,
-                cache_write_tokens=usage.cache_write_tokens if usage else None,
-                completion_tokens=usage.completion_tokens or (None if guessed else 0) if usage else None,
-                reasoning_tokens=usage.reasoning_tokens if usage else None,
-                cost_usd=cost,
-                latency_ms=millis(now - self._began),
-                ttfb_ms=millis(self._first_byte - self._began) if self._first_byte else None,
-                estimated=guessed,
+                seconds=now - self._began,
+                first=self._first_byte - self._began if self._first_byte else None,
+                code=error.code if error is not None else None,
+                bill=bill,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
-                code=error.code if error is not None else None,
             ),
             self._client.log_end,
         )

@@ -110,8 +110,3 @@ class Ledger:
             cache_write_tokens=entry.cache_write_tokens or 0,
         )
         return msgspec.structs.replace(entry, cost_usd=cost_of(price, usage))
-
-
-def millis(seconds: float) -> float:
-    """How long it took, as entries have it: milliseconds, to three places."""
-    return int(seconds * 1e6 + 0.5) / 1e3

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from svc.gateway.healing.breaker import State, worst
+from svc.gateway.record import Record
 from svc.gateway.series import BUCKETS, Page, Series
-from svc.stores.base import Entry
 
 MAX_SERIES: Final = 2000
 STALE_SECONDS: Final = 5.0
@@ -138,28 +138,27 @@ class Metrics:
         if code is not None:
             self.errors[code] = self.errors.get(code, 0) + 1
 
-    def note(self, entry: Entry, timed: bool = True) -> None:
+    def note(self, record: Record, timed: bool = True) -> None:
         """Counts an ended answer; without its times unless they tell how fast we are."""
-        counts = self._of(entry.provider or "", entry.model or "", entry.status, entry.http_status)
+        counts = self._of(record.provider or "", record.model or "", record.status, record.http_status)
         counts.requests += 1
         if timed:
-            seconds: float = entry.latency_ms / 1000
-            counts.seconds += seconds
-            counts.latency[_bucket(seconds)] += 1
-        if timed and entry.ttfb_ms is not None:
-            first: float = entry.ttfb_ms / 1000
-            counts.first_seconds += first
-            counts.first[_bucket(first)] += 1
-        if entry.code is not None:
-            self.count_error(entry.code)
-        attempts = entry.attempts
+            counts.seconds += record.seconds
+            counts.latency[_bucket(record.seconds)] += 1
+        if timed and record.first is not None:
+            counts.first_seconds += record.first
+            counts.first[_bucket(record.first)] += 1
+        if record.code is not None:
+            self.count_error(record.code)
+        attempts, usage = record.attempts, record.bill.usage
         if attempts:
-            counts.prompt_tokens += entry.prompt_tokens or 0
-            counts.completion_tokens += entry.completion_tokens or 0
-            counts.cost_usd += entry.cost_usd or 0.0
+            if usage is not None:
+                counts.prompt_tokens += usage.prompt_tokens
+                counts.completion_tokens += usage.completion_tokens
+            counts.cost_usd += record.bill.usd or 0.0
             counts.attempts += attempts
             counts.retries += attempts - 1
-            counts.fallbacks += entry.model != entry.model_asked
+            counts.fallbacks += record.model != record.asked
 
     def _of(self, provider: str, model: str, status: str, http_status: int) -> Counts:
         last = self._last

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from svc.errors import ProviderFailed, SvcError
+from svc.gateway.access_log import Line, path_shown
 from svc.gateway.attempt import Attempt
 from svc.gateway.bounds import Bounds
 from svc.gateway.cache.cache import Cache
@@ -20,7 +21,7 @@ from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Metrics
-from svc.gateway.record import Line, Record, path_shown
+from svc.gateway.record import Record
 from svc.gateway.request import Request
 from svc.gateway.router import Router
 from svc.gateway.troubles import Troubles
@@ -117,12 +118,12 @@ class Plane:
 
         `client`: the `log_end` of whom it was for.
         """
-        line = self._encode(record)
-        if record.attempts or record.from_cache:
-            self.ledger.journal.append(line + b"\n")
+        line = record.line()
+        if record.kept:
+            self.ledger.journal.append(line + b"}\n")
         self.metrics.note(record, timed)
         if self._logs:
-            self._lines.append(line[:-1] + client)
+            self._lines.append(line + client)
             if len(self._lines) >= LINES:
                 self._flush()
 

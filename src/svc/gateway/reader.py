@@ -22,12 +22,12 @@ import httptools
 from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway import heap, reply
+from svc.gateway.access_log import log_end
 from svc.gateway.credentials import digest_in, identify, trust
 from svc.gateway.exchange import Client
 from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
-from svc.gateway.record import log_end
 from svc.gateway.request import Request, head_too_large, is_far_ahead
 
 MAX_STRANGERS_BODY: Final = 64 * 1024

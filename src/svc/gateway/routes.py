@@ -21,9 +21,9 @@ from starlette.websockets import WebSocket
 
 from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
+from svc.gateway.access_log import Line, log_end, path_shown
 from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
-from svc.gateway.record import Line, log_end, path_shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown

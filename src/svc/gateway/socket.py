@@ -12,7 +12,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from svc.errors import InternalError, InvalidRequest, SvcError
-from svc.gateway.record import log_end, peer_of
+from svc.gateway.access_log import log_end, peer_of
 from svc.wire.problem import encode_problem
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 
 from svc.errors import SvcError
-from svc.gateway.ledger import millis
+from svc.gateway.access_log import log_end
 from svc.gateway.limits import Lease
 from svc.gateway.plane import Plane
-from svc.gateway.record import Record, Status, log_end
+from svc.gateway.record import Record, Status
 from svc.wire.key import Key
 
 PROVIDER = "local"
@@ -58,21 +58,19 @@ class Visit:
         self._plane.visited.add(self._request_id)
         self._plane.record(
             Record(
+                self._key,
+                self._endpoint,
+                asked,
+                status,
+                http_status,
                 time=self._plane.ledger.stamp(),
                 request_id=self._request_id,
                 client_request_id=self._client_request_id,
-                key_id=self._key.id,
-                key_name=self._key.name,
-                tags=self._key.tags,
-                endpoint=self._endpoint,
-                model_asked=asked,
                 model=model,
                 provider=PROVIDER if model else None,
                 attempts=1 if model else 0,
-                status=status,
-                http_status=http_status,
-                latency_ms=millis(now - self._began),
-                ttfb_ms=millis(first - self._began) if first is not None else None,
+                seconds=now - self._began,
+                first=None if first is None else first - self._began,
                 code=code,
             ),
             log_end(self._client),

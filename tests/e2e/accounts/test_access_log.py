@@ -7,7 +7,7 @@ from typing import Any
 
 from websockets.sync.client import connect
 
-from svc.gateway.record import log_end
+from svc.gateway.access_log import log_end
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.accounts.test_watching import UPGRADE
 from tests.e2e.conftest import StartGateway

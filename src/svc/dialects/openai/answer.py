@@ -10,7 +10,7 @@ from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
 from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
 from svc.dialects.openai.usage import usage_of
-from svc.dialects.reading import upstream_object
+from svc.dialects.reading import FIELDS, upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
 
@@ -37,8 +37,8 @@ def pass_answer(raw: bytes) -> Passed:
 
 
 def _passed(raw: bytes, answer: AnswerShape) -> Passed:
-    usage = usage_of(answer.usage) if answer.usage is not None else None
-    return Passed(raw, usage, answer.choices[0].finish_reason, answer.model)
+    _, _, _, model, choices, usage, _ = FIELDS(answer)
+    return Passed(raw, None if usage is None else usage_of(usage), choices[0].finish_reason, model)
 
 
 def mend_answer(body: dict[str, Any]) -> dict[str, Any]:

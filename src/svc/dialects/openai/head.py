@@ -11,7 +11,7 @@ import msgspec
 
 from svc.dialects.base import Head
 from svc.dialects.openai.asked import Body
-from svc.dialects.reading import decode_outline
+from svc.dialects.reading import FIELDS, decode_outline
 from svc.errors import InvalidRequest
 
 _BODY: Final = msgspec.json.Decoder(Body)
@@ -20,16 +20,16 @@ _BODY: Final = msgspec.json.Decoder(Body)
 def read_head(raw: bytes) -> Head:
     """Raises InvalidRequest that names the field."""
     body, outline = decode_outline(_BODY, raw)
-    for index, message in enumerate(body.messages):
+    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, answers = FIELDS(body)
+    for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
             raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
-    options = body.stream_options
     return Head(
-        model=body.model,
-        stream=bool(body.stream),
-        include_usage=bool(body.stream and options and options.include_usage),
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        answers=body.n or 1,
+        model=model,
+        stream=bool(stream),
+        include_usage=bool(stream and options and options.include_usage),
+        max_tokens=max_completion_tokens or max_tokens,
+        answers=answers or 1,
         outline=outline,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from svc.dialects.openai.shapes import UsageShape
+from svc.dialects.reading import FIELDS
 from svc.wire.usage import Usage
 
 
 def usage_of(shape: UsageShape) -> Usage:
     """Its counts; what it leaves out is 0."""
-    prompt, completion = shape.prompt_tokens_details, shape.completion_tokens_details
-    cached = 0 if prompt is None else prompt.cached_tokens or 0
-    reasoning = 0 if completion is None else completion.reasoning_tokens or 0
-    return Usage(shape.prompt_tokens, shape.completion_tokens, cached, 0, reasoning)
+    prompt, completion, _, of_prompt, of_completion = FIELDS(shape)
+    cached = 0 if of_prompt is None else of_prompt.cached_tokens or 0
+    reasoning = 0 if of_completion is None else of_completion.reasoning_tokens or 0
+    return Usage(prompt, completion, cached, 0, reasoning)

@@ -1,0 +1,121 @@
+"""The line of a record reads as the entry that it stands for."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.gateway.bill import FREE, NOTHING, Bill
+from svc.gateway.record import Record, Status
+from svc.stores.base import Entry
+from svc.wire.key import Key
+from svc.wire.usage import Usage
+
+KEY = Key("key_1", 'a "name"\n\\ with \u2028 and é', tags={"team": 'se"arch', "": "\x00"})
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+COUNT = st.integers(0, 2**31)
+USAGE = st.builds(Usage, COUNT, COUNT, COUNT, COUNT, COUNT)
+NANOS = st.integers(0, 10**15).map(lambda nanos: nanos / 10**9)
+SECONDS = st.floats(0, 1e5)
+
+
+def entry_of(record: Record) -> Entry:
+    return msgspec.json.decode(record.line() + b"}", type=Entry)
+
+
+@given(
+    asked=TEXT,
+    model=st.none() | TEXT,
+    client_id=st.none() | TEXT,
+    status=st.sampled_from(get_args(Status)),
+    seconds=SECONDS,
+    first=st.none() | SECONDS,
+    bill=st.just(NOTHING) | st.builds(Bill, USAGE, st.none() | NANOS, st.booleans()),
+    code=st.none() | st.just("provider_error"),
+    attempts=st.integers(0, 9),
+)
+def test_a_line_reads_as_its_entry(
+    asked: str,
+    model: str | None,
+    client_id: str | None,
+    status: Status,
+    seconds: float,
+    first: float | None,
+    bill: Bill,
+    code: str | None,
+    attempts: int,
+) -> None:
+    record = Record(
+        KEY,
+        "/v1/messages",
+        asked,
+        status,
+        502,
+        time="2026-01-02T03:04:05.678Z",
+        request_id="req_1",
+        client_request_id=client_id,
+        model=model,
+        provider=model and "openai",
+        attempts=attempts,
+        seconds=seconds,
+        first=first,
+        code=code,
+        bill=bill,
+        resumed=attempts,
+    )
+    usage = bill.usage
+    assert entry_of(record) == Entry(
+        time="2026-01-02T03:04:05.678Z",
+        request_id="req_1",
+        client_request_id=client_id,
+        key_id=KEY.id,
+        key_name=KEY.name,
+        tags=KEY.tags,
+        endpoint="/v1/messages",
+        model_asked=asked,
+        model=model,
+        provider=model and "openai",
+        attempts=attempts,
+        status=status,
+        http_status=502,
+        prompt_tokens=usage and usage.prompt_tokens,
+        cached_tokens=usage and usage.cached_tokens,
+        completion_tokens=usage and (usage.completion_tokens or (None if bill.guessed else 0)),
+        reasoning_tokens=usage and usage.reasoning_tokens,
+        cost_usd=bill.usd,
+        latency_ms=pytest.approx(seconds * 1000, abs=0.00051, rel=1e-12),
+        ttfb_ms=first and pytest.approx(first * 1000, abs=0.00051, rel=1e-12),
+        cache_write_tokens=usage and usage.cache_write_tokens,
+        estimated=bill.guessed,
+        resumed=attempts,
+        code=code,
+    )
+
+
+def test_the_order_is_that_of_an_entry() -> None:
+    """So that reading it takes no search for a field."""
+    record = Record(
+        KEY,
+        "/v1/chat/completions",
+        None,
+        "ok",
+        200,
+        time="t",
+        request_id="r",
+        client_request_id=None,
+        model=None,
+        provider=None,
+        attempts=0,
+        seconds=0.0,
+        first=None,
+        code=None,
+        bill=FREE,
+        from_cache=True,
+    )
+    assert tuple(msgspec.json.decode(record.line() + b"}")) == Entry.__struct_fields__
+    assert entry_of(record).cost_usd == 0
+    assert entry_of(record).from_cache
