@@ -12,17 +12,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def certificate(folder: Path, name: str) -> Path:
-    """A self-signed one and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None) -> Path:
+    """A self-signed one and its key, in one file. `feigned`: it says that this authority has signed it."""
+    key = signer = ec.generate_private_key(ec.SECP256R1())
+    if feigned is not None:
+        signer = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     made = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(feigned or subject, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
+        .sign(signer, hashes.SHA256())
     )
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     path = folder / f"{name}.pem"

@@ -161,15 +161,14 @@ class Upstream:
 def default_tls() -> ssl.SSLContext:
     """Verifies certificates and names; `SSL_CERT_FILE` names other authorities. Takes some ms: make it at start.
 
-    Raises UsageError for a file that holds none, which OpenSSL would say nothing of.
+    OpenSSL by itself would trust the system's folder beside that file, and say nothing of one that holds no
+    certificates. Raises UsageError for such a file.
     """
-    context = ssl.create_default_context()
-    file = os.environ.get("SSL_CERT_FILE")
-    if file:
-        try:
-            context.load_verify_locations(cafile=file)
-        except OSError as error:
-            raise UsageError(f"SSL_CERT_FILE={file} holds no certificates in PEM form: {error}.") from error
+    file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
+    try:
+        context = ssl.create_default_context(cafile=file, capath=folder if file else None)
+    except OSError as error:
+        raise UsageError(f"SSL_CERT_FILE={file} holds no certificates in PEM form: {error}.") from error
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context

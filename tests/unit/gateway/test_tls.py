@@ -8,6 +8,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from svc.gateway.tls import LONGEST, MOST_OWN, PART, TlsTransport, Transport
 from svc.gateway.upstream import default_tls
@@ -73,6 +75,9 @@ class Wire(asyncio.Transport):
 
     def abort(self) -> None:
         self.aborted = True
+
+    def close(self) -> None:
+        self.abort()
 
 
 class Provider:
@@ -205,6 +210,34 @@ async def test_all_is_sent_whatever_its_size(trusted: Path, size: int) -> None:
     if data:
         reader.transport.write(data)
         assert provider.hears(wire.take()) == data
+
+
+def of_the_system() -> x509.Name:
+    """An authority with a key of the kind that our certificates have, by which OpenSSL looks for it."""
+    for file in Path(ssl.get_default_verify_paths().openssl_capath).glob("*.pem"):
+        found = x509.load_pem_x509_certificate(file.read_bytes())
+        if isinstance(found.public_key(), ec.EllipticCurvePublicKey):
+            return found.subject
+    pytest.skip("this system has no folder of certificates")
+
+
+@pytest.mark.parametrize(("replaced", "said"), [(True, "unable to get local issuer"), (False, "signature failure")])
+async def test_a_file_of_authorities_takes_the_place_of_the_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool, said: str
+) -> None:
+    """Whom the system trusts is not even looked at, to see whether it has signed what a provider shows."""
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    shown = certificate(tmp_path, "localhost", feigned=of_the_system())
+    if replaced:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, "other.example")))
+    reader, wire, provider = Reads(bytearray(2 * LONGEST)), Wire(), Provider(shown)
+    sealed = TlsTransport(default_tls(), "localhost", reader, bytearray(2 * LONGEST))
+    sealed.connection_made(wire)
+    sealed.data_received(provider.shakes(wire.take()))
+    sealed.connection_lost(None)
+    with pytest.raises(ssl.SSLCertVerificationError, match=said):
+        await sealed.secured
 
 
 async def test_an_answer_that_is_read_with_pauses(trusted: Path) -> None:
