@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Gateway
+from tests.e2e.harness import GPT, HI, Gateway
 from tests.fakes import openai_wire
+from tests.fakes.http_client import request_bytes
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
@@ -87,6 +88,26 @@ def test_what_the_client_has_asked_wrongly_is_no_trouble(gateway: Gateway, fake:
         assert gateway.chat().status == status
     assert gateway.stop() == 0
     assert not warnings(gateway)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_answer_that_takes_too_long_is_a_trouble_and_our_own_end_is_none(
+    tmp_path: Path, fake: FakeProvider, begun: bool
+) -> None:
+    env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
+    fake.always_plays(sse(BEGUN, end=stall()) if begun else stall())
+    kinds = (("total_timeout = 0.5", "for the whole answer"), ("drain_timeout = 0.5", ""))
+    for number, (config, said) in enumerate(kinds, 1):
+        gateway = Gateway(tmp_path, env=env, config=f"[gateway]\n{config}\n{CONFIG}").start()
+        with gateway.raw() as client:
+            asked = {"model": GPT, "messages": HI, "stream": True}
+            client.send(request_bytes("POST", "/v1/chat/completions", asked, key=gateway.key))
+            fake.wait(number)
+            if not said:
+                gateway.ask_to_stop()
+            assert b"provider_error" in client.read().body
+        assert gateway.stop() == 0
+        assert [said in line for line in warnings(gateway)] == ([True] if said else [])
 
 
 def test_who_is_not_there(tmp_path: Path) -> None:

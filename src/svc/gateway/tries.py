@@ -237,8 +237,10 @@ class Tries(AttemptOwner):
             plane.steering.told(winner.offer, winner.headers, now)
 
     def _tell(self, attempt: Attempt, error: SvcError) -> None:
+        """For the log; a stream that was broken off for the client's sake, or ours, is no trouble of the provider's."""
         plane = self._plane
-        plane.troubles.tell(attempt.offer.provider_name, error, self._owner.request_id, plane.now())
+        if self._stopped is None or self._stopped.silent:
+            plane.troubles.tell(attempt.offer.provider_name, error, self._owner.request_id, plane.now())
 
     def _part(self, attempt: Attempt, told: Usage | None) -> Part:
         usage, guessed = owed(told, self._raw, attempt.tokens)
@@ -329,8 +331,7 @@ class Tries(AttemptOwner):
             self._taken_up(attempt)
         if pipe.error is not None:
             failure = self._stopped or Failure(pipe.error, Then.NEXT)
-            if self._stopped is None:
-                self._tell(attempt, pipe.error)
+            self._tell(attempt, pipe.error)
             self._plane.steering.failed(attempt.offer, failure, self._plane.now(), counted=True)
             if isinstance(pipe, Resumable):
                 self._broke(attempt, data, pipe, failure)
