@@ -22,7 +22,7 @@ from svc.gateway.intake import Intake, take_left_behind
 from svc.gateway.journal import Journal
 from svc.stores import lines
 from svc.stores._sql import Sql
-from svc.stores.base import Database, Entry, StoreUnsure
+from svc.stores.base import Database, Entry, StoreDown, StoreUnsure
 from svc.stores.opening import open_database
 from tests.contracts.test_database import an_entry
 
@@ -160,6 +160,31 @@ def test_entries_without_a_place_are_looked_for(database: Database) -> None:
     assert database.append([made(1, number, number) for number in range(101)]) == 1
     assert database.append([made(2, 4, 4), there[2]]) == 1
     assert len(database.entries()) == requests(database) == 102
+
+
+def test_a_damaged_batch_is_said_and_does_not_hold_up_what_comes(database: Database, tmp_path: Path) -> None:
+    data = a_journal(*[made(1, number, number) for number in range(100)])
+    assert database.take("j", database.taken("j"), len(data), lines.read(data))
+    assert isinstance(database, Sql)
+    database._run("UPDATE batches SET zipped = ?", (b"\x78\x01" + bytes(100),))
+    wanted: tuple[Callable[[], object], ...] = (
+        database.entries,
+        lambda: database.sums("key", since=DAY + 50),
+        lambda: database.prune(DAY + 50),
+        lambda: database.append([made(1, 50, 50)]),
+    )
+    for question in wanted:
+        with pytest.raises(StoreDown, match="damaged"):
+            question()
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    intake = Intake(folder, database, retain_days=(time.time() - DAY - 50) / 86400)
+    with pytest.raises(StoreDown, match="damaged"):
+        intake.take_all()
+    (folder / "00001790000000000000-77-1.journal").write_bytes(a_journal(made(2, 1, 0)))
+    intake.take_all()
+    assert requests(database) == 101
+    assert not intake.down
 
 
 def older(database: Sql) -> None:

@@ -245,10 +245,11 @@ class Intake:
             log.error("broken lines of the journal, left out: %d", count)
 
     def _prune(self) -> None:
-        """Forgets some of the entries that are too old: with the first look, and after the last of them each hour."""
-        due = self._retain and time.monotonic() >= self._prune_at
-        if due and not self._database.prune(time.time() - self._retain):
+        """Forgets some entries that are too old: with the first look, and an hour after the last of them or a fault."""
+        if self._retain and time.monotonic() >= self._prune_at:
             self._prune_at = time.monotonic() + PRUNE_PAUSE
+            if self._database.prune(time.time() - self._retain):
+                self._prune_at = 0.0
 
 
 def _by_place(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from itertools import chain, count, islice
 from operator import itemgetter
 
 from svc.stores._statements import Statements, in_parts, marks
-from svc.stores.base import Entry
+from svc.stores.base import Entry, StoreDown
 from svc.stores.batches import HOUR, Batch, Lines
 from svc.stores.lines import entries_of, line_of, moment_of, number_of, timed_in
 
@@ -81,7 +82,7 @@ class Batches(Statements):
         last, id, most = end + SPAN, "", FEW
         while True:
             rows = self._run(sql, (last, last, id, *fixed, most)).fetchall()
-            yield from ((last, packed, Lines(*lines).text) for last, packed, *lines, _ in rows)
+            yield from ((last, packed, _text(*lines)) for last, packed, *lines, _ in rows)
             if len(rows) < most:
                 return
             last, *_, id = rows[-1]
@@ -96,7 +97,7 @@ class Batches(Statements):
         for some in in_parts([*ids]):
             sql = f"SELECT body, lines, zipped FROM batches WHERE id IN ({marks(len(some))})"  # noqa: S608
             for packed, *lines in self._run(sql, some).fetchall():
-                yield from entries_of(packed, Lines(*lines).text)
+                yield from entries_of(packed, _text(*lines))
         numbers: dict[str, list[int]] = defaultdict(list)
         for prefix, number in filter(None, map(number_of, ids)):
             numbers[prefix].append(number)
@@ -111,7 +112,7 @@ class Batches(Statements):
         for id, low, high in self._run(sql, (prefix, numbers[0], numbers[-1])).fetchall():
             if bisect_left(numbers, low) < bisect_right(numbers, high):
                 for lines in self._run("SELECT lines, zipped FROM batches WHERE id = ?", (id,)).fetchall():
-                    yield Lines(*lines).text or ""
+                    yield _text(*lines) or ""
 
     def prune(self, before: float, *, limit: int = 10_000) -> int:
         cut, left = math.floor(before * 1000), limit
@@ -133,7 +134,7 @@ class Batches(Statements):
         """Forgets the oldest entries of a batch whose newest one stays. How many went."""
         sql = "SELECT last, body, lines, zipped FROM batches WHERE id = ?"
         ((last, packed, *lines),) = self._run(sql, (id,)).fetchall()
-        found = sorted(timed_in(packed, Lines(*lines).text, last), key=itemgetter(0))
+        found = sorted(timed_in(packed, _text(*lines), last), key=itemgetter(0))
         moments = [when for when, _ in found]
         gone = min(most, bisect_left(moments, cut))
         left = Lines.of("".join(line_of(entry) + "\n" for _, entry in found[gone:]))
@@ -150,6 +151,14 @@ class Batches(Statements):
 
 def to_millis(moment: float) -> int:
     return FOREVER if moment * 1000 > FOREVER else math.ceil(moment * 1000)
+
+
+def _text(plain: str | None, zipped: bytes | None) -> str | None:
+    """Of a batch's lines; raises StoreDown where they are damaged."""
+    try:
+        return Lines(plain, zipped).text
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise StoreDown(f"A batch of entries in the database is damaged: {error}.") from error
 
 
 def _row(batch: Batch) -> Iterable[object]:
