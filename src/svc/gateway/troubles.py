@@ -11,7 +11,7 @@ log = logging.getLogger("svc.gateway")
 
 SECONDS: Final = 10.0
 ALIKE: Final = 60
-"""Characters by which two are of one kind: what follows may be another one each time."""
+"""Characters of what a provider says by which two are of one kind: what follows may be another one each time."""
 LONGEST: Final = 300
 """Characters of one line."""
 MOST: Final = 1000
@@ -22,7 +22,7 @@ class Troubles:
     """Clients hear what concerns them; who runs this must know which provider fails, and with what."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._told: dict[tuple[str, str, str], tuple[float, int]] = {}
         """When each kind was last said, and how often it has come since."""
 
     def tell(self, provider: str, error: SvcError, request_id: str, now: float) -> None:
@@ -32,7 +32,7 @@ class Troubles:
             return
         reason = error.reason if isinstance(error, ProviderFailed) else ""
         text = _line(f"{error.message} ({reason})" if reason else error.message)
-        kind = (provider, text[:ALIKE])
+        kind = (provider, error.message[:ALIKE], reason)
         last, more = self._told.get(kind, (-SECONDS, 0))
         if now - last < SECONDS:
             self._told[kind] = (last, more + 1)
