@@ -87,7 +87,6 @@ class Attempt(Receiver):
         "over",
         "received",
         "sent",
-        "sink",
     )
 
     def __init__(
@@ -119,8 +118,7 @@ class Attempt(Receiver):
             self._pipe.key = offer.provider.key
         self._flowing: Pipe | None = None
         """The pipe, while pieces are to go through it."""
-        self.sink: Sink | None = None
-        """Where pieces go once the stream has begun; the owner sets it, and need not be asked for each of them."""
+        self.sink = None
         self.received = 0
         """Bytes of the answer that have come here, if its status is 200."""
         self.first = b""

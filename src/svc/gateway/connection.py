@@ -17,7 +17,7 @@ import httptools
 from svc.gateway.heads import STRANGE, halves
 from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
-from svc.gateway.relay import Relay
+from svc.gateway.relay import Relay, Sink
 from svc.gateway.tls import Transport
 
 log = logging.getLogger("svc.gateway")
@@ -30,7 +30,10 @@ MAX_HEAD: Final = 64 * 1024
 class Receiver(ABC):
     """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
 
-    __slots__ = ()
+    __slots__ = ("sink",)
+
+    sink: Sink | None
+    """Where pieces go once a stream has begun; its owner sets it, and need not be asked for each of them."""
 
     @abstractmethod
     def on_resent(self) -> None:
@@ -251,7 +254,7 @@ class Connection:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             good, receiver = b"".join(self._body), self._receiver
             self._body.clear()
-            if good and receiver is not None:  # it came before, and might as well have come in a read of its own
+            if good and receiver is not None and receiver.sink is not None:  # before a stream begins: the next target
                 receiver.on_body(good)
             self._fail(f"sent what is not HTTP: {error.__context__ or error}")
             return False
