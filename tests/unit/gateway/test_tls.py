@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import ssl
 from pathlib import Path
 
@@ -62,6 +63,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.sent: list[bytes] = []
         self.aborted = False
+        self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent.append(bytes(data))
@@ -72,6 +74,12 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.aborted
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def abort(self) -> None:
         self.aborted = True
@@ -122,10 +130,13 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def ready(file: Path) -> tuple[TlsTransport, Reads, Wire, Provider]:
+def ready(
+    file: Path, reader: Reads | None = None, buffer: bytearray | None = None
+) -> tuple[TlsTransport, Reads, Wire, Provider]:
     """After the handshake."""
-    buffer = bytearray(2 * LONGEST)
-    reader, wire, provider = Reads(buffer), Wire(), Provider(file)
+    buffer = buffer or bytearray(2 * LONGEST)
+    reader = reader or Reads(buffer)
+    wire, provider = Wire(), Provider(file)
     sealed = TlsTransport(default_tls(), "localhost", reader, buffer)
     sealed.connection_made(wire)
     while data := wire.take():
@@ -185,6 +196,52 @@ async def test_new_keys_tickets_and_nothing_at_all_between_the_bytes(trusted: Pa
     assert (reader.pieces, reader.at_rest) == ([b"one", b"two", b"three"], [True] * 3)
     reader.transport.write(b"more")
     assert provider.hears(wire.take()) == b"more"
+
+
+class Hesitates(Reads):
+    """Pauses, and changes its mind."""
+
+    def __init__(self, buffer: bytearray, chance: random.Random) -> None:
+        super().__init__(buffer)
+        self._chance = chance
+        self._wants = True
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self._wants
+        super().buffer_updated(nbytes)
+        if self._chance.random() < 0.5:
+            self._wants = False
+            self.transport.pause_reading()
+            if self._chance.random() < 0.3:
+                self.transport.resume_reading()
+                self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._wants = True
+        self.transport.resume_reading()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_pieces_of_any_size_cut_anywhere_and_read_with_pauses(trusted: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    buffer = bytearray(chance.choice([LONGEST, 20_000, 2 * LONGEST]))
+    reader = Hesitates(buffer, chance)
+    sealed, _, wire, provider = ready(trusted, reader, buffer)
+    records = Records(provider.keylog)
+    sent = [chance.randbytes(chance.choice([0, 1, 100, 5000, LONGEST])) for _ in range(60)]
+    beside = (records.key_update, lambda: records.ticket(100), bytes)
+    line = b"".join([records.seal(part) + chance.choice(beside)() for part in sent])
+    while line:
+        while not wire.reading:
+            await asyncio.sleep(0)
+        size = chance.choice([1, 1000, 2 * LONGEST])
+        sealed.data_received(line[:size])
+        line = line[size:]
+    while len(reader.got) < sum(map(len, sent)):
+        await asyncio.sleep(0)
+    assert reader.got == b"".join(sent)
+    assert not wire.aborted
 
 
 async def test_new_keys_without_end_are_refused(trusted: Path) -> None:
