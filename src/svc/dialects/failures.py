@@ -16,13 +16,13 @@ MIN_KEY: Final = 6
 """Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
 
 _SECRET: Final = re.compile(
-    r"""(?ix) (?: [a-z][a-z0-9+.-]*://\S+                       # addresses
+    r"""(?ix) (?: [a-z][a-z0-9+.-]{0,30}://\S+                  # addresses
     | \b \d{1,3} (?:\.\d{1,3}){3} (?: : \d+ )? \b
     | \b localhost (?: : \d+ )?
-    | \[ [0-9a-f:]* :: [0-9a-f:]* \] (?: : \d+ )?
+    | \[ [0-9a-f:]{0,39} :: [0-9a-f:]{0,39} \] (?: : \d+ )?
     | \b (?: sk | pk | gsk | key | xai | svc ) [-_] [\w*.-]{6,} # keys, also masked ones
-    | \b [\w-]+ (?: \.[\w-]+ )* : \d{2,5} \b                   # host and port
-    | \b [\w-]+ (?: \.[\w-]+ )* \. (?: internal | local | svc | lan ) \b
+    | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} : \d{2,5} \b     # host and port
+    | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} \. (?: internal | local | svc | lan ) \b
     | \b bearer \s+ \S+ )"""
 )
 _LIMITED: Final = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")

@@ -1,0 +1,35 @@
+from time import thread_time
+
+import pytest
+
+from svc.dialects.failures import MAX_MESSAGE, presentable
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "http://10.0.0.5:8000/v1",
+        "grpc+unix://run/model.sock",
+        "10.0.0.5:8000",
+        "localhost:11434",
+        "[fe80::1]:8080",
+        "model-7.fleet:9000",
+        "a.b.c.d.e.f.g.h:9000",
+        "pod-3.chat.svc.cluster.local",
+        "--db.internal",
+        "sk-proj-abc_def*ghi",
+        "Bearer abc.def",
+    ],
+)
+def test_addresses_and_keys_are_left_out(secret: str) -> None:
+    for before, behind in (("", ""), ("at ", " there"), ("(", "")):
+        assert presentable(f"{before}{secret}{behind}") == f"{before}[…]{behind}"
+
+
+@pytest.mark.parametrize("part", ["a", "a-", "a.", "-a.-a", "[:", ":", "[::", "a+", "1.1.", "key-", "bearer ", "_.-"])
+def test_no_words_take_long_to_look_through(part: str) -> None:
+    """Half a second of processor, in which nobody else is served, is what an error answer could cost."""
+    for words in (part * 4000, "[" + part * 4000, part * 1000 + ":/"):
+        began = thread_time()
+        assert len(presentable(words)) <= MAX_MESSAGE
+        assert thread_time() - began < 0.04
