@@ -64,6 +64,20 @@ def test_reads_that_end_anywhere(gateway: Gateway, provider_a: FakeProvider, see
     assert heard(gateway) == (SAID, "stop")
 
 
+@pytest.mark.parametrize("together", [2, 3, 12])
+@pytest.mark.parametrize("odd", [None, 4, 5, 6, 11])
+def test_several_in_a_read(gateway: Gateway, provider_a: FakeProvider, together: int, odd: int | None) -> None:
+    """One of them is not plain, another has its size written in another way."""
+    texts = [chunked(text) for text in TEXTS]
+    if odd is not None:
+        texts[odd] = chunked(openai_wire.chunk({"content": f"\n{WORDS[odd][1:]}"}))
+        texts[odd - 2] = chunked(TEXTS[odd - 2], "%X;a=b")
+    parts = [b"".join(texts[at : at + together]) for at in range(2, len(texts), together)]
+    provider_a.plays(played([chunked(FIRST), *texts[:2], *parts, chunked(LAST)]))
+    expected = SAID if odd is None else SAID.replace(WORDS[odd], f"\n{WORDS[odd][1:]}")
+    assert heard(gateway) == (expected, "stop")
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 30, -1, -2, -3, -4, -5, -6])
 def test_every_chunk_cut_at_the_same_place(gateway: Gateway, provider_a: FakeProvider, at: int) -> None:
     whole = [chunked(event) for event in (FIRST, *TEXTS, LAST)]
@@ -132,7 +146,8 @@ def test_the_truth_when_it_breaks(gateway: Gateway, provider_a: FakeProvider, en
 
 def test_a_cut_stream_is_billed_by_what_was_carried(gateway: Gateway, provider_a: FakeProvider) -> None:
     many = [openai_wire.chunk({"content": " twelve bytes"})] * 50
-    provider_a.plays(played(map(chunked, (FIRST, *many)), ending=fin()))
+    parts = [b"".join(map(chunked, many[at : at + 5])) for at in range(5, 50, 5)]
+    provider_a.plays(played([*map(chunked, (FIRST, *many[:5])), *parts], ending=fin()))
     got = gateway.chat(GPT, stream=True)
     assert got.body.count(b"twelve") == 50
     entry = entry_of(gateway, got.headers["x-request-id"])

@@ -52,6 +52,9 @@ class Template:
         """The block as it goes to the client, when it is a run of such chunks and nothing else."""
         if not block.startswith(self.prefix):
             return None
+        stop = len(block) - len(self.suffix)
+        if self.plain and block.endswith(self.suffix) and is_plain(block, len(self.prefix), stop):
+            return block  # one, as nearly always
         marks = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
         if self._tail:
             marks = marks.replace(self._tail, b"\x02")

@@ -229,8 +229,10 @@ class Connection:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        begin = 0
         if self.relay is not None:
-            if self.relay.carry(self._view, nbytes):
+            begin = self.relay.carry(self._view, nbytes)
+            if begin == nbytes:
                 return
             self.relay = None
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
@@ -239,7 +241,7 @@ class Connection:
         self._silent = False
         fresh, self._fresh, receiver = self._fresh, False, self._receiver
         try:
-            if (fresh and self._is_known(nbytes)) or self._parse(nbytes, fresh):
+            if (fresh and self._is_known(nbytes)) or self._parse(begin, nbytes, fresh):
                 self._hand_on(nbytes)
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
@@ -247,10 +249,10 @@ class Connection:
             if receiver is not None:
                 receiver.on_fault()
 
-    def _parse(self, nbytes: int, fresh: bool) -> bool:
+    def _parse(self, begin: int, nbytes: int, fresh: bool) -> bool:
         """False for what is not HTTP: it has failed. `fresh`: it is the beginning of an answer."""
         try:
-            self._feed(self._view[:nbytes])
+            self._feed(self._view[begin:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             good, receiver = b"".join(self._body), self._receiver
             self._body.clear()
