@@ -20,11 +20,10 @@ _CRLF: Final = b"\r\n"
 _LINES: Final = {len(line) + size + len(_CRLF): line for size, line in enumerate(SIZE_LINES) if size}
 LINES: Final = tuple(_LINES.get(size, b"") for size in range(len(SIZE_LINES)))
 """The size line of a chunk, by the chunk's size with all its framing; empty where no chunk has that size."""
-_SIZES: Final = {line[: -len(_CRLF)]: size for size, line in enumerate(LINES) if line}
-"""The other way round, without the line's end."""
-_DIGITS: Final = 3
-"""That a size has at most."""
-_CR: Final = 13
+_SIZES: Final = {line: size for size, line in enumerate(LINES) if line}
+"""The other way round."""
+_LONGEST: Final = max(map(len, _SIZES))
+_LF: Final = 10
 _TOKENS: Final = tuple(max(1, int(length / ASCII_PER_TOKEN)) if length else 0 for length in range(len(LINES)))
 """In a text, by its length."""
 
@@ -65,34 +64,32 @@ class Relay:
     def carry(self, view: memoryview, size: int) -> int:
         """Sends the chunks of the frame that the first `size` bytes of `view` begin with; how many bytes these are."""
         data = view[:size].tobytes()
-        if size < len(LINES) and self._fits(data, 0, size):  # one chunk, as nearly always
-            return size if self._send(data, self._tokens(size)) else 0
+        if size >= len(LINES):
+            return self._several(data)
+        line = LINES[size]
+        begin = len(line)
+        start, stop = begin + len(self._prefix), size - len(self._suffix)
+        if (
+            begin > 0
+            and data.startswith(line)
+            and data[begin:start] == self._prefix
+            and data.endswith(self._suffix)
+            and is_plain(data, start, stop)
+        ):  # one chunk, as nearly always
+            return size if self._send(data, _TOKENS[stop - start]) else 0
         return self._several(data)
 
     def _several(self, data: bytes) -> int:
         """Of a read that was late: the long way would take ten times as long, and make the next one late, too."""
         at = tokens = 0
-        while (size := _size_at(data, at)) > 0 and self._fits(data, at, size):
-            tokens += self._tokens(size)
-            at += size
+        while (size := _size_at(data, at)) > 0:
+            start, end = at + len(LINES[size]), at + size
+            text, stop = start + len(self._prefix), end - len(self._suffix)
+            if data[start:text] != self._prefix or data[stop:end] != self._suffix or not is_plain(data, text, stop):
+                break
+            tokens += _TOKENS[stop - text]
+            at = end
         return at if at and self._send(data[:at], tokens) else 0
-
-    def _fits(self, data: bytes, at: int, size: int) -> bool:
-        """A chunk of so many bytes, its framing included, is there, and is of the frame."""
-        line, end = LINES[size], at + size
-        begin = at + len(line)
-        start, stop = begin + len(self._prefix), end - len(self._suffix)
-        return (
-            begin > at
-            and data[at:begin] == line
-            and data[begin:start] == self._prefix
-            and data[stop:end] == self._suffix
-            and is_plain(data, start, stop)
-        )
-
-    def _tokens(self, size: int) -> int:
-        """In the text of a chunk that fits."""
-        return _TOKENS[size - len(LINES[size]) - len(self._prefix) - len(self._suffix)]
 
     def _send(self, data: bytes, tokens: int) -> bool:
         if self._to.is_closing():
@@ -105,6 +102,6 @@ class Relay:
 
 def _size_at(data: bytes, at: int) -> int:
     """Of the chunk that begins there, with its framing; 0 if its size is written in another way, or it is not whole."""
-    mark = data.find(_CR, at, at + _DIGITS + 1)
-    size = _SIZES.get(data[at:mark], 0) if mark > at else 0
+    mark = data.find(_LF, at, at + _LONGEST)
+    size = _SIZES.get(data[at : mark + 1], 0) if mark > at else 0
     return size if at + size <= len(data) else 0
