@@ -88,18 +88,19 @@ class Watch:
         """`GET /metrics`: open to this machine, else with the scope `metrics`."""
 
         async def metrics(request: Request) -> Response:
-            if not _is_local(request):
+            if not is_local(request):
                 (await authenticated(self._plane, request)).require("metrics")
             return Response(text(await self.total()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
         return [Route("/metrics", metrics, methods=["GET"])]
 
 
-def _is_local(request: Request) -> bool:
+def is_local(request: Request) -> bool:
     """From this machine, and not through a proxy on it."""
     if request.client is None or any(name in request.headers for name in ("x-forwarded-for", "forwarded", "via")):
         return False
     try:
-        return ipaddress.ip_address(request.client.host).is_loopback
+        address = ipaddress.ip_address(request.client.host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return False
