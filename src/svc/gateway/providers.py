@@ -208,6 +208,8 @@ def _address(name: str, base_url: str) -> SplitResult:
         valid = False
     if not valid or not address.geturl().isascii() or not base_url.isprintable() or " " in base_url:
         raise UsageError(f"The address of provider {name} is not an http or https address.")
+    if address.query or address.fragment or "@" in address.netloc or address.port == 0:
+        raise UsageError(f"The address of provider {name} may have a host, a port and a path, and nothing else.")
     return address
 
 

@@ -113,6 +113,12 @@ def test_nothing_else_of_an_address_is_encoded(tmp_path: Path, url: str) -> None
         load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
 
 
+@pytest.mark.parametrize("url", ["http://x/v1?api-version=1", "http://u:p@x/v1", "http://x/v1#f", "http://x:0/v1"])
+def test_what_would_not_be_sent_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="a host, a port and a path, and nothing else"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
+
+
 def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
