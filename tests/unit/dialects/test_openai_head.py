@@ -22,6 +22,20 @@ def test_the_few_fields() -> None:
     assert (head.model, head.stream, head.include_usage, head.max_tokens) == ("m", True, True, 7)
 
 
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"max_tokens": 90_000, "max_completion_tokens": 1}, 90_000),
+        ({"max_tokens": 1, "max_completion_tokens": 90_000}, 90_000),
+        ({"max_tokens": 1, "n_predict": 300}, 300),
+        ({"max_tokens": 7, "n_predict": 3.0}, 7),
+        ({"max_tokens": 7, "n_predict": -1}, None),
+    ],
+)
+def test_the_most_that_any_name_allows_is_counted(fields: dict[str, Any], most: int | None) -> None:
+    assert dialect.head(body(**fields)).max_tokens == most
+
+
 def test_null_means_not_said() -> None:
     head = dialect.head(body(stream=None, max_tokens=None, temperature=None, stream_options=None, n=None))
     assert (head.stream, head.include_usage, head.max_tokens) == (False, False, None)

@@ -38,3 +38,5 @@ class Body(msgspec.Struct, gc=False):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Count | None = None
+    n_predict: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
+    """What llama.cpp takes for `max_tokens`, and before it."""

@@ -20,7 +20,7 @@ _BODY: Final = msgspec.json.Decoder(Body)
 def read_head(raw: bytes) -> Head:
     """Raises InvalidRequest that names the field."""
     body, outline = decode_outline(_BODY, raw)
-    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, answers = FIELDS(body)
+    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, answers, predicted = FIELDS(body)
     for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
@@ -29,7 +29,14 @@ def read_head(raw: bytes) -> Head:
         model=model,
         stream=bool(stream),
         include_usage=bool(stream and options and options.include_usage),
-        max_tokens=max_completion_tokens or max_tokens,
+        max_tokens=_most(max_tokens, max_completion_tokens, predicted),
         answers=answers or 1,
         outline=outline,
     )
+
+
+def _most(max_tokens: int | None, max_completion_tokens: int | None, predicted: float | None) -> int | None:
+    """What the answer may have: upstreams differ in which name they know. None: nothing was said, or no end."""
+    if predicted is None:
+        return max(max_tokens or 0, max_completion_tokens or 0) or None
+    return None if predicted < 0 else max(max_tokens or 0, max_completion_tokens or 0, int(predicted)) or None
