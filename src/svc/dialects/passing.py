@@ -19,9 +19,12 @@ from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
-_READ: Final = re.compile(rb'"[mMns](?:[oO][dD][eE][lL]|essages|tream(?:_options)?|ax_(?:completion_)?tokens|ystem|)"')
-"""The fields that routing looks at, as they stand in JSON, by their first letter, which is quickest; what it finds may
-also be a text of these letters, or a word like them."""
+_READ: Final = re.compile(rb'(?i)"[mns](?:odel|essages|tream(?:_options)?|ax_(?:completion_)?tokens|ystem|)"')
+"""The fields that routing looks at, as they stand in JSON, in any case; by their first letter, which is quickest. What
+it finds may also be a text of these letters."""
+_FIELDS: Final = frozenset(
+    ("model", "messages", "system", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n")
+)
 _MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
 """The field, and not the end of a long name, which the outline leaves out."""
 _OPTIONS: Final = b'"stream_options"'
@@ -51,7 +54,7 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
 
 
 def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
-    """A field that was read could stand there twice, or under an escaped name, or the model under another case."""
+    """A field that was read could stand there twice, or under an escaped name, or under another case."""
     if len(set(found)) != len(found):
         keys = _KEY.findall(raw)
         if any(keys.count(name[1:-1]) > 1 for name in set(found)):
@@ -85,7 +88,7 @@ def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
 
 def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tuple[str, ...]:
     """Makes a body one that the upstream takes; returns the names of what was left out. Raises InvalidRequest."""
-    dropped = _drop_other_models(body) + drop_rejected(body, quirks.rejects)
+    dropped = _drop_other_cases(body) + drop_rejected(body, quirks.rejects)
     if ask_usage:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     elif not quirks.stream_usage:
@@ -99,9 +102,11 @@ def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tu
     return dropped
 
 
-def _drop_other_models(body: dict[str, Any]) -> tuple[str, ...]:
-    """Upstreams in Go read names in any case, and take the last: `Model` would be a model that nobody has allowed."""
-    names = [name for name in body if name != "model" and name.lower() == "model"]
+def _drop_other_cases(body: dict[str, Any]) -> tuple[str, ...]:
+    """Upstreams in Go read names in any case, and take the last: `Model` would be a model that nobody has allowed, and
+    `Max_Tokens` more than was counted.
+    """
+    names = [name for name in body if name not in _FIELDS and name.lower() in _FIELDS]
     for name in names:
         del body[name]
     return tuple(names)

@@ -86,6 +86,13 @@ def test_no_other_model_in_capitals(name: bytes) -> None:
     assert b"secret" not in dialect.write_request(request, Target("m")).body
 
 
+@pytest.mark.parametrize("name", ["Max_Tokens", "MAX_COMPLETION_TOKENS", "N", "Stream", "Messages", "Stream_Options"])
+def test_nor_another_field_that_was_looked_at(name: str) -> None:
+    built = passed(json.dumps({**json.loads(body()), name: 90_000}).encode())
+    assert json.loads(built.body) == json.loads(body())
+    assert built.dropped == (name,)
+
+
 def test_the_word_model_in_capitals_is_only_a_word() -> None:
     raw = body(user="Model", messages=[{"role": "user", "content": "MODEL"}])
     assert json.loads(passed(raw).body) == json.loads(raw)
