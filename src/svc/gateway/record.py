@@ -1,7 +1,7 @@
 """What is known of an answer when it has ended, and the line that it makes: in the ledger, and in the access log.
 
 The line is an `Entry` in JSON, written here and not by msgspec: nearly all of it is text that was there before, so that
-it takes a third of the time. tests/unit/gateway/test_record.py holds it to what an `Entry` reads.
+it takes two thirds of the instructions. tests/unit/gateway/test_record.py holds it to what an `Entry` reads.
 """
 
 from __future__ import annotations
