@@ -6,16 +6,25 @@ With --gateway URL it is that of a gateway elsewhere, and SVC_API_KEY holds a ke
 Examples:
   svc usage
   svc usage --by key --since 7d
+  svc usage --key "web shop"
   svc usage --by tag:team --since 2027-01-01 --json
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import re
+from typing import Any, Final
 
 from svc.cli import _desk, base
+from svc.cli._desk import Desk
+from svc.errors import NotFound, UsageError
 from svc.keys.spending import MAX_ENTRIES
+
+ID: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
+"""What the id of a key can look like; anything else is a name."""
+CONFIGURED: Final = "env-"
+"""How ids begin of keys that stand in SVC_API_KEYS, and in no database."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", metavar="WHAT", help="sums by key, model, provider, day or tag:NAME")
     parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
     parser.add_argument("--until", metavar="WHEN", help="to before then")
-    parser.add_argument("--key", metavar="ID", help="of this key alone")
+    parser.add_argument("--key", metavar="KEY", help="of this key alone: its name, or its id")
     parser.add_argument("--limit", metavar="N", default=str(MAX_ENTRIES), help="rows at most (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="for programs")
     _desk.add_gateway(parser)
@@ -34,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     names = ("by", "since", "until", "key", "limit")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     with _desk.opened(args) as desk:
+        if args.key is not None:
+            given["key"] = _id_of(desk, args.key)
         rows = desk.usage(given)
     if args.json:
         base.print_json(rows)
@@ -42,6 +53,38 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_sums(args.by, rows)
     return 0
+
+
+def _id_of(desk: Desk, wanted: str) -> str:
+    """The id of a key by its id or name. Raises NotFound for an unknown one, UsageError for a name of several."""
+    if ID.fullmatch(wanted) and _is_id(desk, wanted):
+        return wanted
+    found = [key.id for key in desk.every() if key.name == wanted] or _configured(desk, wanted)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        more = "those of SVC_API_KEYS are known once they were used: svc usage --by key"
+        raise NotFound(f"There is no key with the name or id {_plain(wanted)!r} ({more}).", param="id")
+    ids = f"{', '.join(found[:5])}{', …' if len(found) > 5 else ''}"
+    raise UsageError(f"{len(found)} keys have the name {_plain(wanted)!r}: give the id of one with --key ({ids}).")
+
+
+def _is_id(desk: Desk, wanted: str) -> bool:
+    if wanted.startswith(CONFIGURED):
+        return bool(desk.usage({"by": "key", "key": wanted}))
+    try:
+        desk.one(wanted)
+    except NotFound as error:
+        if error.param != "id":  # an address, not a key
+            raise
+        return False
+    return True
+
+
+def _configured(desk: Desk, name: str) -> list[str]:
+    """The ids of keys of SVC_API_KEYS with that name: only the ledger knows them."""
+    rows = desk.usage({"by": "key", "limit": str(MAX_ENTRIES)})
+    return [row["key"] for row in rows if row["key"].startswith(CONFIGURED) and row["key_name"] == name]
 
 
 def _print_entries(rows: list[dict[str, Any]]) -> None:

@@ -170,6 +170,36 @@ def test_a_key_sees_its_own_and_an_admin_all(gateway: Gateway) -> None:
     assert next(row for row in keys if row["id"] == one["id"])["spent_usd"] > 0
 
 
+def test_the_usage_of_a_key_by_its_name_or_its_id(gateway: Gateway) -> None:
+    shop = create(gateway, "--name", "the web shop")
+    boss = create(gateway, "--name", "head", "--scope", "admin")
+    body = {"model": GPT, "messages": HI}
+    for secret in (shop["key"], gateway.key):
+        got = gateway.request("POST", "/v1/chat/completions", body, key=secret)
+        assert got.status == 200
+    configured = entry_of(gateway, got.headers["x-request-id"])
+    far = {"SVC_API_KEY": boss["key"]}
+    for place, env in (((), None), (("--gateway", f"{gateway.url}/v1"), far)):
+        for name, id in (
+            ("the web shop", shop["id"]),
+            (shop["id"], shop["id"]),
+            (configured["key_name"], configured["key_id"]),
+            (configured["key_id"], configured["key_id"]),
+        ):
+            done = run("usage", "--json", "--key", name, *place, home=gateway.home, env=env)
+            assert {row["key_id"] for row in json.loads(done.stdout)} == {id}, done.stderr
+        for name in ("the web", "key_0123456789abcdef", "env-0123456789ab", "../keys", ""):
+            done = run("usage", "--key", name, *place, home=gateway.home, env=env)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert f"no key with the name or id {name!r}" in done.stderr
+            assert done.stderr.endswith("See: svc keys ls\n")
+    again = create(gateway, "--name", "the web shop")
+    done = run("usage", "--key", "the web shop", home=gateway.home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert shop["id"] in done.stderr
+    assert again["id"] in done.stderr
+
+
 @pytest.mark.parametrize("query", ["by=nothing", "by=tag:", "since=soon", "limit=0", "limit=x", "limit=10001"])
 def test_a_question_that_makes_no_sense(gateway: Gateway, query: str) -> None:
     got = gateway.request("GET", f"/v1/usage?{query}", key=gateway.key)
