@@ -1,6 +1,7 @@
 """Says what is configured, reachable and missing, and how to mend it.
 
-No key is ever shown. The exit status is 1 when something has to be mended before `svc up` works.
+Each provider is asked for its models, with its key; that costs nothing. No key is ever shown.
+The exit status is 1 when something has to be mended before `svc up` works.
 
 Examples:
   svc doctor
@@ -15,6 +16,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -22,7 +24,8 @@ from typing import Literal
 import msgspec
 
 from svc import settings
-from svc.cli import _running
+from svc.cli import _probing, _running
+from svc.cli._probing import Unreachable
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
 from svc.gateway.providers import Provider, key_variables, missing_keys, providers_of
@@ -31,7 +34,6 @@ from svc.recipes import make, recipe
 from svc.settings import Settings
 from svc.stores.redis import address_of
 
-PROBE_SECONDS = 3.0
 EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
 
 
@@ -129,15 +131,24 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
         yield Finding("certificates", "bad", error.message, "mend SSL_CERT_FILE, or unset it")
         return
     for name, provider in providers.items():
-        address = provider.address
-        port = address.port or (443 if address.scheme == "https" else 80)
-        reached = _reach(address.hostname or "", port, tls if address.scheme == "https" else None)
-        models = f"{len(provider.models)} models"
-        if reached is None:
-            yield Finding(f"provider {name}", "ok", f"{models}, reachable")
-        else:
-            mend = "check its base_url, its certificate and the network"
-            yield Finding(f"provider {name}", "bad", f"{models}, not reachable: {reached}", mend)
+        yield _answers(f"provider {name}", provider, tls)
+
+
+def _answers(what: str, provider: Provider, tls: ssl.SSLContext) -> Finding:
+    """Any answer is one: not every provider has a list of its models."""
+    models = f"{len(provider.models)} models"
+    try:
+        status = _probing.ask(provider, tls)
+    except Unreachable as error:
+        mend = "check its base_url, its certificate and the network"
+        return Finding(what, "bad", f"{models}, not reachable: {error}", mend)
+    if status == HTTPStatus.OK:
+        return Finding(what, "ok", f"{models}, reachable")
+    path = f"{provider.address.path}{provider.dialect.models_path}"
+    says = f"{models}, reachable, answers HTTP {status} to GET {path}"
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return Finding(what, "off", says, "check its key, and what the key may do")
+    return Finding(what, "ok", says)
 
 
 def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
@@ -149,21 +160,6 @@ def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
             if owner != name:
                 says = f"its {model.id} is not used: {owner} has one of that name"
                 yield Finding(f"provider {name}", "off", says, "give it an id of its own, and its name as upstream_id")
-
-
-def _reach(host: str, port: int, tls: ssl.SSLContext | None = None) -> str | None:
-    """Why no connection can be made, or None when one can."""
-    try:
-        with socket.create_connection((host, port), timeout=PROBE_SECONDS) as plain:
-            if tls is not None:
-                tls.wrap_socket(plain, server_hostname=host).close()
-    except ssl.SSLCertVerificationError as error:
-        return f"its certificate is refused: {error.verify_message}"
-    except ssl.SSLError as error:
-        return f"it speaks no TLS that we know: {error.reason or error}"
-    except (OSError, ValueError) as error:  # ValueError: no name that TLS knows
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return None
 
 
 def _client_keys(loaded: Settings) -> Finding:
@@ -188,11 +184,20 @@ def _redis(url: str) -> Finding:
     if address.path is not None:
         reason = None if Path(address.path).is_socket() else "there is no socket"
     else:
-        reason = _reach(address.host, address.port)
+        reason = _refused(address.host, address.port)
     if reason is not None:
         mend = "start it, or check SVC_REDIS_URL; until then each machine keeps the limits by itself"
         return Finding("redis", "bad", f"{address.shown} is not reachable: {reason}", mend)
     return Finding("redis", "ok", f"{address.shown}: limits are shared with other machines")
+
+
+def _refused(host: str, port: int) -> str | None:
+    """Why no connection can be made, or None when one can."""
+    try:
+        _probing.reach(host, port)
+    except Unreachable as error:
+        return str(error)
+    return None
 
 
 def _port(what: str, host: str, port: int, running: str | None) -> Finding:

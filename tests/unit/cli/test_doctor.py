@@ -1,5 +1,9 @@
+import contextlib
 import json
 import socket
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,8 +11,9 @@ from tests.fakes.certificate import certificate, context
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer
 
-from svc.cli import _running, main
+from svc.cli import _probing, _running, main
 from svc.errors import UsageError
 from svc.gateway.upstream import default_tls
 
@@ -34,17 +39,97 @@ def test_a_fresh_machine_lacks_nothing_that_cannot_be_added(capsys: pytest.Captu
     assert found["state folder"]["state"] == "ok"
 
 
-def test_a_provider_is_reached_and_its_key_is_not_shown(
+def test_a_provider_is_asked_and_its_key_is_not_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-very-secret")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/v1")
+    with FakeProvider(OpenAIWire(), key="sk-very-secret") as fake:
+        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")
         assert main(["doctor"]) == 0
-        assert "reachable" in (text := capsys.readouterr().out)
-    assert "sk-very-secret" not in text
-    assert main(["doctor", "--json"]) == 1
-    assert findings(capsys)["provider openai"]["state"] == "bad"
+        assert "3 models, reachable\n" in (text := capsys.readouterr().out)
+        assert [(seen.method, seen.path) for seen in fake.requests] == [("GET", "/v1/models")]
+        assert fake.complaints == []
+        fake.plays(answer(404), answer(403))
+        said = [_provider(capsys) for _ in range(2)]
+        monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-another")
+        said.append(_provider(capsys))
+    assert said == [
+        ("ok", "3 models, reachable, answers HTTP 404 to GET /v1/models"),
+        ("off", "3 models, reachable, answers HTTP 403 to GET /v1/models"),
+        ("off", "3 models, reachable, answers HTTP 401 to GET /v1/models"),
+    ]
+    assert "secret" not in text
+    assert _provider(capsys) == ("bad", "3 models, not reachable: Connection refused")
+
+
+def _provider(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    status = main(["doctor", "--json"])
+    found = findings(capsys)["provider openai"]
+    assert status == (found["state"] == "bad")
+    return found["state"], found["says"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said", "words"),
+    [
+        ("http", b"", "it takes the connection, but sends no answer within 0.5 s"),
+        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
+        ("http", b"\x15\x03\x03\x00\x02\x02\x32", "it speaks TLS: its address has to begin with https://"),
+        ("http", None, "it closed the connection without an answer"),
+        ("https", b"", "it takes the connection, but does not finish the TLS handshake within 0.5 s"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "for plain HTTP its address begins with http://"),
+        ("https", None, "it closed the connection in the TLS handshake"),
+    ],
+)
+def test_what_is_no_provider_is_told_plainly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, scheme: str, said: bytes | None, words: str
+) -> None:
+    """None is the end of the connection."""
+    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    with _sayer(said) as port:
+        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{scheme}://127.0.0.1:{port}/v1")
+        state, says = _provider(capsys)
+    assert state == "bad"
+    assert words in says
+
+
+def test_a_handshake_that_drips_does_not_hold_it_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    with _sayer(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(100), every=0.1) as port:
+        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"https://127.0.0.1:{port}/v1")
+        began = time.monotonic()
+        assert "does not finish the TLS handshake" in _provider(capsys)[1]
+    assert time.monotonic() - began < 5
+
+
+@contextlib.contextmanager
+def _sayer(said: bytes | None, every: float = 0.0) -> Iterator[int]:
+    """A server that reads, and says this on its first connection, with a byte every so many seconds; its port."""
+    done = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as one:
+            one.recv(65536)
+            if said is None:
+                return
+            for at in range(len(said)) if every else ():
+                one.sendall(said[at : at + 1])
+                done.wait(every)
+            one.sendall(b"" if every else said)
+            done.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            done.set()
+            thread.join()
 
 
 def test_what_has_no_key_is_named(
@@ -118,14 +203,14 @@ def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 def test_a_provider_behind_tls_must_be_trusted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-fake")
     file = certificate(tmp_path, "localhost")
     with FakeProvider(OpenAIWire(), tls=context(file)) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
         for trusted, address, said in (
             (str(file), fake.address, "reachable"),
             (str(file), fake.address.replace("localhost", "127.0.0.1"), "certificate is refused: IP address mismatch"),
             ("", fake.address, "certificate is refused: self-signed"),
-            (str(file), f"https://localhost:{silent.getsockname()[1]}", "not reachable: "),
+            (str(file), f"https://localhost:{silent.getsockname()[1]}", "does not finish the TLS handshake within 3 s"),
         ):
             monkeypatch.setenv("SSL_CERT_FILE", trusted)
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{address}/v1")
