@@ -37,7 +37,7 @@ class Target:
 class Head:
     """What routing needs of a request, read without looking at the rest."""
 
-    __slots__ = ("answers", "include_usage", "max_tokens", "model", "outline", "stream")
+    __slots__ = ("answers", "include_usage", "max_tokens", "model", "outline", "seen", "stream")
 
     def __init__(
         self,
@@ -59,6 +59,33 @@ class Head:
         """How many of these are asked for (`n`)."""
         self.outline = outline
         """The body, without the insides of long strings (`dialects.outline`)."""
+        self.seen: Seen | None = None
+        """What `passing` has found out about the body, once it had to."""
+
+    def again(self, outline: bytes) -> Head:
+        """Of another body, in which routing reads the same."""
+        head = Head(
+            self.model,
+            stream=self.stream,
+            include_usage=self.include_usage,
+            max_tokens=self.max_tokens,
+            answers=self.answers,
+            outline=outline,
+        )
+        head.seen = self.seen
+        return head
+
+
+class Seen:
+    """Whether a body can be handed on as it is."""
+
+    __slots__ = ("ambiguous", "options")
+
+    def __init__(self, *, ambiguous: bool, options: bool) -> None:
+        self.ambiguous = ambiguous
+        """It could be read in several ways."""
+        self.options = options
+        """It has `stream_options`."""
 
 
 class Built:

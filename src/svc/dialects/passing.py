@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.base import Built, Head, Target
+from svc.dialects.base import Built, Head, Seen, Target
 from svc.dialects.hints import refuse_forming
 from svc.dialects.reading import decode_object
 from svc.wire.chat import Quirks
@@ -39,18 +39,23 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
     """
     outline = head.outline or raw
     ask_usage = ask_usage and head.stream and target.stream_usage
-    found: list[bytes] = _READ.findall(outline)
-    asked = _OPTIONS in found
-    if _ambiguous(outline, found) or (asked and not (head.include_usage and target.stream_usage)):
+    seen = head.seen or _look(head, outline)
+    if seen.ambiguous or (seen.options and not (head.include_usage and target.stream_usage)):
         return _rebuild(raw, target, ask_usage=ask_usage)
     if target.mends and _touched(outline, target.quirks):
         return _rebuild(raw, target, ask_usage=ask_usage)
     body = raw
     if head.model != target.model:
         body = _replace_model(raw, target.model)
-    if ask_usage and not asked:
+    if ask_usage and not seen.options:
         body = b"".join((memoryview(body)[: body.rindex(b"}")], _ASK_USAGE))
     return Built(body)
+
+
+def _look(head: Head, outline: bytes) -> Seen:
+    found: list[bytes] = _READ.findall(outline)
+    head.seen = seen = Seen(ambiguous=_ambiguous(outline, found), options=_OPTIONS in found)
+    return seen
 
 
 def _ambiguous(raw: bytes, found: list[bytes]) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from svc.dialects.base import Dialect, Head, Passed
+from svc.dialects.bodies import Bodies
 from svc.dialects.flow import Pipe
 from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt
@@ -52,8 +53,10 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 class Client(Sink):
     """The connection to the client, as an exchange sees it."""
 
-    __slots__ = ("log_end",)
+    __slots__ = ("bodies", "log_end")
 
+    bodies: Bodies
+    """Of its requests."""
     log_end: bytes
     """How lines of the access log end that are about it."""
 
@@ -135,7 +138,7 @@ class Exchange(TriesOwner):
             self.fault()
 
     def _open(self) -> None:
-        head = self._head = self._dialect.head(self._raw)
+        head = self._head = self._client.bodies.head(self._dialect, self._raw)
         if self._key.models is not None and not self._key.may_use(head.model):
             raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         chain = self._plane.router.route(head.model)

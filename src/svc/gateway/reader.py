@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from svc.dialects.base import Dialect
+from svc.dialects.bodies import Bodies
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway import heap, reply
 from svc.gateway.access_log import log_end
@@ -63,6 +64,7 @@ class Reader(Client):
     transport: asyncio.Transport
 
     def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect]) -> None:
+        self.bodies = Bodies()
         self.log_end = log_end(None)
         self._plane = plane
         self._hot = hot
