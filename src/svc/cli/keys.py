@@ -107,7 +107,16 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     fields = {
         name: value for name, value in vars(args).items() if name in names and (name != "name" or value is not None)
     }
-    return fields | ({"tags": dict(fields["tags"])} if "tags" in fields else {})
+    return fields | ({"tags": _tags(fields["tags"])} if "tags" in fields else {})
+
+
+def _tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """Raises UsageError for a tag with two values: one of them would be lost."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"--tag gives {name!r} two values, {found[name]!r} and {value!r}: a tag has one.")
+    return found
 
 
 def _create(desk: Desk, args: argparse.Namespace) -> int:

@@ -133,6 +133,7 @@ def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
         (["--name", "a", "--expires", "soon"], "soon"),
         (["--name", "a", "--expires", "2020-01-01T00:00:00Z"], "past"),
         (["--name", "a", "--tag", "x"], "NAME=VALUE"),
+        (["--name", "a", "--tag", "t=1", "--tag", "u=1", "--tag", "t=2"], "--tag gives 't' two values, '1' and '2'"),
         ([], "--name"),
     ],
 )
