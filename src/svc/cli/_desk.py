@@ -30,6 +30,8 @@ from svc.stores.base import Database
 from svc.stores.opening import open_state
 
 T = TypeVar("T")
+_OPTIONS = {"scopes": "scope", "tags": "tag"}
+"""Fields whose option has another name."""
 
 
 class Desk(Protocol):
@@ -70,11 +72,18 @@ def opened(args: argparse.Namespace) -> Iterator[Desk]:
         with _far(args.gateway) if args.gateway is not None else _near() as desk:
             yield desk
     except InvalidRequest as error:
-        raise UsageError(re.sub(r"\bbudget_(\w+)", r"--budget-\1", error.message)) from error
+        raise UsageError(_of_options(error.message, error.param)) from error
     except NotFound as error:
         if error.param != "id":  # an address, not a key
             raise
         raise CommandFailed(f"{error.message} See: svc keys ls") from error
+
+
+def _of_options(message: str, field: str | None) -> str:
+    """What is said of a field, which begins with its name, said of the option that it comes from."""
+    if field is not None and re.match(rf"{re.escape(field)}\b", message):
+        message = f"--{_OPTIONS.get(field, field.replace('_', '-'))}{message[len(field) :]}"
+    return re.sub(r"(?<!-)\bbudget_(\w+)", r"--budget-\1", message)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,10 @@ Models = Annotated[
 TagName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Tags = Annotated[dict[TagName, Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=32)]
 Form = TypeVar("Form")
+NAME_RULE = "a key's name has 1 to 200 printable characters"
+_KINDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list"}
+_KIND = re.compile(r"`(\w+)`")
+"""How msgspec writes a kind of value."""
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,6 +116,9 @@ def asked(kind: type[Form], fields: Any) -> Form:
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         text, _, place = str(error).partition(" - at `")
         name = re.sub(r"^(?:key` in `)?\$\.?|[.\[`].*$", "", place) or (re.findall(r"field `(\w+)`", text) or [""])[0]
+        text = _KIND.sub(lambda kind: _KINDS.get(kind[1], kind[0]), text)
+        if name == "name" and text.startswith("Expected a text of"):
+            text = NAME_RULE
         if name == "scopes":
             text += f"; a scope is one of {', '.join(SCOPES)}"
         text = re.sub(r"^Object contains unknown field.*", "there is no such field", text)
@@ -207,7 +214,7 @@ def _existing(key: StoredKey | None, id: str) -> StoredKey:
 def _check(key: StoredKey, *, expires: bool = True) -> None:
     """What the types of the fields do not say."""
     if not key.name.isprintable() or not key.name.strip():
-        raise InvalidRequest("name: a key's name has 1 to 200 printable characters.", param="name")
+        raise InvalidRequest(f"name: {NAME_RULE}.", param="name")
     if key.budget_period is not None and key.budget_usd is None:
         raise InvalidRequest("budget_period goes with budget_usd.", param="budget_period")
     if expires and key.expires is not None and key.expires <= time.time():

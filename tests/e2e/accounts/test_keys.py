@@ -125,9 +125,10 @@ def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--name", ""], "name"),
+        (["--name", ""], "svc: --name: a key's name has 1 to 200 printable characters.\n"),
+        (["--name", "a" * 201], "svc: --name: a key's name has 1 to 200 printable characters.\n"),
         (["--name", "a", "--scope", "chat,fly"], "fly"),
-        (["--name", "a", "--rpm", "0"], "rpm"),
+        (["--name", "a", "--rpm", "0"], "svc: --rpm: expected a whole number >= 1.\n"),
         (["--name", "a", "--budget-usd", "nan"], "budget"),
         (["--name", "a", "--budget-period", "day"], "--budget-usd"),
         (["--name", "a", "--expires", "soon"], "soon"),
