@@ -221,7 +221,8 @@ def load(
         said = tables.get(table, {})
         tables = {**tables, table: {**values, **said}} if isinstance(said, dict) else tables
     parsed = _convert(tables, str(path) if path else "settings")
-    if port := environ.get("PORT"):
+    chosen = (overrides or {}).get("gateway", {}).get("port")
+    if chosen is None and (port := environ.get("PORT")):
         tables = _put(tables, "gateway", {"port": _integer("PORT", port)})
         parsed = _convert(tables, "PORT")
     if overrides:

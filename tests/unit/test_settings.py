@@ -75,6 +75,14 @@ def test_a_port_that_is_no_number() -> None:
         settings.load({"PORT": "http"})
 
 
+@pytest.mark.parametrize("port", ["http", "99999", "-1"])
+def test_a_port_on_the_command_line_wins_over_any_in_the_environment(port: str) -> None:
+    found = settings.load({"PORT": port}, overrides={"gateway": {"port": 4, "host": None}})
+    assert found.gateway.port == 4
+    with pytest.raises(UsageError, match=r"^PORT"):
+        settings.load({"PORT": port}, overrides={"gateway": {"port": None, "host": "localhost"}})
+
+
 @pytest.mark.parametrize(("text", "enabled"), [("", True), ("[local]\nenabled = false", False), ("[local]", True)])
 def test_a_default_of_the_command_gives_way_to_the_file(tmp_path: Path, text: str, enabled: bool) -> None:
     (tmp_path / "svc.toml").write_text(text)
