@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -157,7 +156,7 @@ def _text(plain: str | None, zipped: bytes | None) -> str | None:
     """Of a batch's lines; raises StoreDown where they are damaged."""
     try:
         return Lines(plain, zipped).text
-    except (zlib.error, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise StoreDown(f"A batch of entries in the database is damaged: {error}.") from error
 
 

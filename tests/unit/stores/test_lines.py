@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from svc.stores import lines
 from svc.stores.base import Entry
-from svc.stores.batches import ZIPPED, Batch, Stretch
+from svc.stores.batches import ZIPPED, Batch, Lines, Stretch
 
 PROCESS = "req_c37a0b2ee7673eb9"
 
@@ -170,3 +171,19 @@ def test_a_large_batch_is_compressed_and_a_small_one_lies_as_it_is() -> None:
         assert batch.lines.text == journal(*some).decode()
         if batch.lines.zipped is not None:
             assert len(batch.lines.zipped) < len(batch.lines.text) / 10
+
+
+def test_what_the_version_before_compressed_is_read() -> None:
+    text = journal(entry(1), entry(2)).decode()
+    assert Lines(None, zlib.compress(text.encode(), 1)).text == text
+
+
+@pytest.mark.parametrize(
+    ("at", "to"), [(0, b"x"), (0, b""), (4, b"\xff" * 12), (20, b"\x00" * 50), (60, b"?"), (-1, b"")], ids=repr
+)
+def test_what_is_damaged_is_a_value_error(at: int, to: bytes) -> None:
+    whole = Lines.of("x" * ZIPPED + journal(*map(entry, range(50))).decode()).zipped
+    assert whole is not None
+    damaged = whole[:at] + to + whole[at + len(to) :] if to else whole[:at]
+    with pytest.raises(ValueError, match=r"."):
+        assert Lines(None, damaged).text is None
