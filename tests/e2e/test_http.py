@@ -58,16 +58,29 @@ def test_unknown_path_outside(gateway: Gateway, path: str) -> None:
         ("PUT", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/messages", "POST"),
         ("GET", "/v1/messages", "POST"),
-        ("POST", "/v1/models", "GET"),
-        ("DELETE", "/v1/models/gpt-4o", "GET"),
-        ("POST", "/health", "GET"),
+        ("PROPFIND", "/v1/messages", "POST"),
+        ("GET", "/v1/messages#x", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PROPFIND", "/v1/models", "GET, HEAD"),
+        ("DELETE", "/v1/models/gpt-4o", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
+        ("DELETE", "/v1/audio/transcriptions/stream", "GET, HEAD, POST"),
     ],
 )
 def test_wrong_method(gateway: Gateway, method: str, path: str, allow: str) -> None:
     got = gateway.request(method, path)
     assert (got.status, got.code) == (405, "method_not_allowed")
     assert got.json["error"]["type"] == "invalid_request_error"
-    assert allow in got.headers["allow"]
+    assert got.headers["allow"] == allow
+    assert got.json["error"]["message"] == f"This path takes {allow}."
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions#x", "/v1/messages#", "/v1/messages#a?b"])
+def test_a_chat_whose_path_has_a_fragment(gateway: Gateway, path: str) -> None:
+    got = gateway.request("POST", path, {**CHAT, "max_tokens": 5})
+    assert (got.status, got.code) == (400, "invalid_request")
+    assert path.partition("#")[0] in got.json["error"]["message"]
+    assert gateway.request("POST", path, CHAT, key="wrong").status == 401
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/chat/completions", "/nope"])

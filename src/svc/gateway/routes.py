@@ -35,7 +35,6 @@ from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")
 
-_ALL_BUT_POST = ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -140,6 +139,21 @@ class Noted:
         self._plane.noted(line, log_end(client))
 
 
+class NoChat:
+    """Requests to a chat's path that the door does not take: any method but POST, and a path with a '#' behind it."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises AuthenticationFailed, MethodNotAllowed, InvalidRequest."""
+        request = Request(scope, receive)
+        await authenticated(self._plane, request)
+        if request.method != "POST":
+            raise MethodNotAllowed("This path takes POST.", allow="POST")
+        raise InvalidRequest(f"Leave off the '#' and what follows it: the path is {request.url.path}.")
+
+
 async def _none(key: Key) -> list[str]:
     return []
 
@@ -173,10 +187,6 @@ def application(
                 return _json(each)
         raise ModelNotFound(f"The model {shown(name)} is not offered here.", param="model")
 
-    async def post_only(request: Request) -> Response:
-        await authenticated(plane, request)
-        raise MethodNotAllowed("This path takes POST.", allow="POST")
-
     async def no_socket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {shown(socket.url.path)}.")
         try:
@@ -189,8 +199,8 @@ def application(
         Route("/health", health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{id:path}", model, methods=["GET"]),
-        Route("/v1/chat/completions", post_only, methods=_ALL_BUT_POST),
-        Route("/v1/messages", post_only, methods=_ALL_BUT_POST),
+        Route("/v1/chat/completions", NoChat(plane)),
+        Route("/v1/messages", NoChat(plane)),
         *(extra or []),
         WebSocketRoute("/{path:path}", no_socket),
     ]
@@ -255,7 +265,8 @@ def _translated(request: Request, error: Exception) -> SvcError:
     if not isinstance(error, HTTPException) or error.status_code == 404:
         return NotFound(f"There is no path {shown(request.url.path)} here.")
     if error.status_code == 405:
-        allow = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
+        given = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
+        allow = ", ".join(sorted(given.split(", ")))  # they come from a set
         return MethodNotAllowed(f"This path takes {allow or 'other methods'}.", allow=allow)
     return InvalidRequest(str(error.detail))
 
