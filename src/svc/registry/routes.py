@@ -55,8 +55,7 @@ def application(desk: Desk) -> Starlette:
             Route("/index/{model_id}", routes.index_of, methods=["GET"]),
             Route(bundle + "/yank", routes.yank, methods=["POST"]),
             Route(bundle + "/unyank", routes.unyank, methods=["POST"]),
-            Route(bundle + "/{file}", routes.get, methods=["GET"]),
-            Route(bundle + "/{file}", routes.put, methods=["PUT"]),
+            Route(bundle + "/{file}", routes.file, methods=["GET", "PUT"]),
         ],
         exception_handlers={
             SvcError: _refuse,
@@ -97,6 +96,10 @@ class Routes:
         if data is body.packed:
             headers["content-encoding"] = "gzip"
         return Response(data, media_type="application/json", headers=headers)
+
+    async def file(self, request: Request) -> Response:
+        """One route, so that a refusal of other methods names both."""
+        return await (self.put if request.method == "PUT" else self.get)(request)
 
     async def get(self, request: Request) -> Response:
         """Only what the door left: requests sent in advance, names that cannot be, and stores without files."""
@@ -225,7 +228,8 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
     """Starlette's own refusals: no such path, wrong method."""
     status = getattr(error, "status_code", 500)
     if status == 405:
-        allow = (getattr(error, "headers", None) or {}).get("Allow", "")
+        given = (getattr(error, "headers", None) or {}).get("Allow", "")
+        allow = ", ".join(sorted(given.split(", ")))  # they come from a set
         return await _refuse(
             request, MethodNotAllowed(f"{request.url.path} does not take {request.method}.", allow=allow)
         )

@@ -136,6 +136,15 @@ def test_refusals_have_the_gateways_shape(place, method, path, status, code):
     assert json.loads(body)["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [("DELETE", "/bundles/big/1.0/any/big.xyb", "GET, HEAD, PUT"), ("POST", "/index", "GET, HEAD")],
+)
+def test_a_wrong_method_is_told_the_right_ones(place, method, path, allow):
+    answer, _ = ask(place[0], method, path)
+    assert (answer.status, answer.headers["allow"]) == (405, allow)
+
+
 def test_index(place):
     server, _, _ = place
     answer, body = ask(server, "GET", "/index")
