@@ -129,11 +129,14 @@ class Plane:
 
     def refused(self, request_id: str, request: Request | None, error: SvcError, status: int, client: bytes) -> None:
         """Takes note of an answer of the door's own."""
+        key = request.key if request else None
         self.noted(
             Line(
                 time=self.ledger.stamp(),
                 request_id=request_id,
                 client_request_id=request.client_request_id if request else None,
+                key_id=key.id if key else None,
+                key_name=key.name if key else None,
                 method=request.method.decode("latin-1") if request else "",
                 endpoint=path_shown(request.path.decode("latin-1")) if request else "",
                 status="error",

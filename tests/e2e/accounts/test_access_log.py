@@ -8,6 +8,7 @@ from typing import Any
 from websockets.sync.client import connect
 
 from svc.gateway.access_log import log_end
+from tests.e2e.accounts.test_keys import create
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.accounts.test_watching import UPGRADE
 from tests.e2e.conftest import StartGateway
@@ -52,6 +53,31 @@ def test_what_is_no_chat(start_gateway: StartGateway) -> None:
         with gateway.raw(source="127.0.0.2") as raw:
             raw.send(request)
             assert line_of(gateway, raw.read().headers["x-request-id"])["client"] == "127.0.0.2", request
+
+
+def test_whoever_is_refused_is_named(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[gateway]\nmax_body = 0.001\n")
+    chat = {"model": GPT, "messages": HI}
+    for options, statuses in (
+        (("--rpm", "1"), (200, 429)),
+        (("--models", "nothing-else"), (404,)),
+        (("--scope", "speech"), (403, 403)),
+        (("--tpm", "10"), (400,)),
+        (("--budget-usd", "0.0000001"), (400,)),
+    ):
+        key = create(gateway, "--name", " ".join(options), *options)
+        for status in statuses:
+            got = gateway.request("POST", "/v1/chat/completions", chat, key=key["key"])
+            line = line_of(gateway, got.headers["x-request-id"])
+            assert (got.status, line["key_id"], line["key_name"]) == (status, key["id"], key["name"])
+    chunked = {"transfer-encoding": "chunked", "content-length": ""}
+    for body, headers, secret, status, name in (
+        (chat, {"content-type": "multipart/form-data"}, KEY, 400, "SVC_API_KEYS #1"),
+        (b"800\r\n" + b" " * 0x800, chunked, KEY, 413, "SVC_API_KEYS #1"),
+        (chat, None, "svc_sk_unknown", 401, None),
+    ):
+        got = gateway.request("POST", "/v1/chat/completions", body, key=secret, headers=headers)
+        assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_name"]) == (status, name)
 
 
 def test_a_websocket(start_gateway: StartGateway) -> None:
