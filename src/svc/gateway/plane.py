@@ -21,7 +21,7 @@ from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Metrics
-from svc.gateway.record import Record
+from svc.gateway.record import Record, escaped
 from svc.gateway.request import Request
 from svc.gateway.router import Router
 from svc.gateway.troubles import Troubles
@@ -150,7 +150,7 @@ class Plane:
         """Takes note of an answer that no exchange gave."""
         self.metrics.count_error(line.code)
         if self._logs:
-            self._lines.append(self._encode(line)[:-1] + client)
+            self._lines.append(escaped(self._encode(line))[:-1] + client)
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(TICK, self._tick)  # first: the clock goes on whatever happens below

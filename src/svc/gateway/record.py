@@ -131,10 +131,25 @@ def _common(key: Key, endpoint: str, asked: str | None, model: str | None, provi
         "model": model,
         "provider": provider,
     }
-    return b"," + msgspec.json.encode(fields)[1:-1]
+    return b"," + escaped(msgspec.json.encode(fields))[1:-1]
+
+
+def escaped(line: bytes) -> bytes:
+    """JSON with an escape for each character that would not be seen, or would change how a terminal shows the rest."""
+    text = line.decode()
+    if text.isprintable():
+        return line
+    parts = [letter if letter.isprintable() else _escape(letter) for letter in text]
+    return "".join(parts).encode()
+
+
+def _escape(letter: str) -> str:
+    units = letter.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _text(text: str | None) -> bytes:
+    """Of text that is known to be printable."""
     return NULL if text is None else msgspec.json.encode(text)
 
 

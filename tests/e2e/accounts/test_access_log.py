@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from websockets.sync.client import connect
 
@@ -78,6 +79,17 @@ def test_whoever_is_refused_is_named(start_gateway: StartGateway) -> None:
     ):
         got = gateway.request("POST", "/v1/chat/completions", body, key=secret, headers=headers)
         assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_name"]) == (status, name)
+
+
+def test_what_a_terminal_would_obey_is_escaped(start_gateway: StartGateway) -> None:
+    """Line separators, what turns the order of letters round, and controls, C1's beside ours."""
+    strange = "a\u2028\u202eb\u2066\u200f\x7f\x9b31m\u0085"
+    gateway = start_gateway()
+    model, path = gateway.chat(model=strange), f"/v1/{strange}"
+    assert line_of(gateway, model.headers["x-request-id"])["model_asked"] == strange
+    cold = gateway.request("GET", quote(path))
+    assert line_of(gateway, cold.headers["x-request-id"])["endpoint"] == path
+    assert all(line.isprintable() for line in gateway.log.split("\n"))
 
 
 def test_a_websocket(start_gateway: StartGateway) -> None:

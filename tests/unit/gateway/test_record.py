@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.gateway.bill import FREE, NOTHING, Bill
-from svc.gateway.record import Record, Status
+from svc.gateway.record import Record, Status, escaped
 from svc.stores.base import Entry
 from svc.wire.key import Key
 from svc.wire.usage import Usage
@@ -94,6 +95,19 @@ def test_a_line_reads_as_its_entry(
         resumed=attempts,
         code=code,
     )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_what_cannot_be_seen_is_escaped(text: str) -> None:
+    line = escaped(msgspec.json.encode({"asked": text}))
+    assert line.decode().isprintable()
+    assert msgspec.json.decode(line) == json.loads(line) == {"asked": text}
+
+
+def test_what_can_be_seen_stays() -> None:
+    line = msgspec.json.encode({"asked": "Größe 模型 🦙"})
+    assert escaped(line) == line
+    assert escaped(b'"a\xe2\x80\xa8\xe2\x80\xae\xf3\xa0\x80\x81\x7fb"') == rb'"a\u2028\u202e\udb40\udc01\u007fb"'
 
 
 def test_the_order_is_that_of_an_entry() -> None:
