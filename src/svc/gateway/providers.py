@@ -24,6 +24,9 @@ from svc.wire.chat import Quirks
 AMBIGUOUS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
 """Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
 HOST: Final = re.compile("[A-Za-z0-9._-]+")
+EXAMPLE: Final = urlsplit("https://api.example.com")
+TOO_FAR: Final = re.compile(r"(/chat/completions|/messages)$")
+"""How the address ends that a chat is sent to; `base_url` is what comes before."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -146,7 +149,7 @@ def key_variables() -> dict[str, tuple[str, ...]]:
 
 def with_address(provider: Provider, base_url: str, key: str) -> Provider:
     """The same provider elsewhere (a supervised local server gets a new address when it restarts)."""
-    return msgspec.structs.replace(provider, address=_address(provider.name, base_url), key=key)
+    return msgspec.structs.replace(provider, address=_address(provider.name, base_url, provider.dialect), key=key)
 
 
 def _builtin() -> tuple[_Builtin, ...]:
@@ -188,14 +191,14 @@ def provider_of(entry: ProviderSettings, base_url: str | None, key: str) -> Prov
     return Provider(
         name=entry.name,
         dialect=dialect,
-        address=_address(entry.name, base_url),
+        address=_address(entry.name, base_url, dialect),
         key=key,
         models=entry.models or (),
         quirks=entry.quirks or Quirks(),
     )
 
 
-def _address(name: str, base_url: str) -> SplitResult:
+def _address(name: str, base_url: str, dialect: Dialect) -> SplitResult:
     try:
         address = _in_ascii(urlsplit(base_url.rstrip("/")))
         valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
@@ -207,10 +210,36 @@ def _address(name: str, base_url: str) -> SplitResult:
     except ValueError:
         valid = False
     if not valid or not address.geturl().isascii() or not base_url.isprintable() or " " in base_url:
-        raise UsageError(f"The address of provider {name} is not an http or https address.")
+        like = _based(EXAMPLE, "", dialect)
+        raise UsageError(f"The address of provider {name} is not an http or https address, such as {like}.")
     if address.query or address.fragment or "@" in address.netloc or address.port == 0:
         raise UsageError(f"The address of provider {name} may have a host, a port and a path, and nothing else.")
+    _check_host(name, address.hostname or "")
+    if too_far := TOO_FAR.search(address.path):
+        like = _based(address, address.path[: too_far.start()], dialect)
+        raise UsageError(
+            f"The address of provider {name} ends in {too_far[0]}, which each request adds: it should look like {like}."
+        )
     return address
+
+
+def _based(address: SplitResult, path: str, dialect: Dialect) -> str:
+    """The address with this path, and with `/v1` as the dialect takes it: in it, or added by each request."""
+    path = path.removesuffix("/v1") if dialect.chat_path.startswith("/v1/") else path or "/v1"
+    return address._replace(path=path).geturl()
+
+
+def _check_host(name: str, host: str) -> None:
+    """Raises UsageError for a host name that can be no machine's, such as `a..b`."""
+    try:
+        known = bool(host.encode("idna")) and (":" in host or HOST.fullmatch(host) is not None)
+    except UnicodeError:  # an empty label, or one that is too long
+        known = False
+    if not known:
+        raise UsageError(
+            f"The host name {host[:64]!r} in the address of provider {name} can be no machine's: "
+            "it should look like api.example.com or 10.0.0.5."
+        )
 
 
 def _in_ascii(address: SplitResult) -> SplitResult:

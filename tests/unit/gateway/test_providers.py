@@ -119,6 +119,38 @@ def test_what_would_not_be_sent_is_refused(tmp_path: Path, url: str) -> None:
         load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
 
 
+@pytest.mark.parametrize(
+    ("letter", "url", "like"),
+    [
+        ("A", "http://h:8000/v1/chat/completions", "http://h:8000/v1."),
+        ("A", "http://h/chat/completions/", "http://h/v1."),
+        ("A", "https://h/api/v4/chat/completions", "https://h/api/v4."),
+        ("A", "https://h/v1/messages", "https://h/v1."),
+        ("B", "https://h/v1/messages", "https://h."),
+        ("B", "https://h/messages", "https://h."),
+        ("B", "https://h/of/v1/chat/completions", "https://h/of."),
+        ("A", "h.example/v1", "https://api.example.com/v1."),
+        ("B", "ftp://h.example", "https://api.example.com."),
+        *(
+            ("A", f"https://{host}/v1", "api.example.com or 10.0.0.5.")
+            for host in ("a..b", ".a", "a.b..", "a" * 64, "a,b", "a%20b", "a;b")
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_is_told_what_it_should_look_like(
+    tmp_path: Path, letter: str, url: str, like: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": url})
+    assert caught.value.message.endswith(f" {like}")
+
+
+@pytest.mark.parametrize("host", ["h", "h.", "h_1.example", "10.0.0.5", "[::1]:80", "[fe80::1%25eth0]"])
+def test_a_host_that_can_be_is_taken(tmp_path: Path, host: str) -> None:
+    (provider,) = load(tmp_path, {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": f"http://{host}/models"})
+    assert provider.address.netloc == host
+
+
 def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
