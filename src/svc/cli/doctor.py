@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import ssl
 import sys
@@ -34,6 +35,7 @@ from svc.recipes import make, recipe
 from svc.settings import Settings
 from svc.stores.redis import address_of
 
+VERSION = re.compile(r"/v\d")
 EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
 
 
@@ -148,7 +150,17 @@ def _answers(what: str, provider: Provider, tls: ssl.SSLContext) -> Finding:
     says = f"{models}, reachable, answers HTTP {status} to GET {path}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return Finding(what, "off", says, "check its key, and what the key may do")
-    return Finding(what, "ok", says)
+    return Finding(what, "ok", says, _version(provider))
+
+
+def _version(provider: Provider) -> str:
+    """What may be wrong with the end of a base_url, where there is no list of models; empty when nothing seems so."""
+    path = provider.address.path
+    if provider.dialect.models_path.startswith("/v1/"):
+        return "its base_url has /v1 in it, which each request adds: leave it off" if path.endswith("/v1") else ""
+    return (
+        "" if VERSION.search(path) else "its base_url has no /v1; most servers want it, as in http://10.0.0.5:8000/v1"
+    )
 
 
 def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:

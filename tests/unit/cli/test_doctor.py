@@ -22,7 +22,15 @@ from svc.gateway.upstream import default_tls
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SVC_HOME", str(tmp_path / "home"))
-    for name in ("OPENAI_API_KEY", "PROVIDER_A_API_KEY", "SVC_API_KEYS", "SVC_REDIS_URL", "PORT"):
+    for name in (
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "PROVIDER_A_API_KEY",
+        "PROVIDER_B_API_KEY",
+        "SVC_API_KEYS",
+        "SVC_REDIS_URL",
+        "PORT",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -67,6 +75,33 @@ def _provider(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     found = findings(capsys)["provider openai"]
     assert status == (found["state"] == "bad")
     return found["state"], found["says"]
+
+
+@pytest.mark.parametrize(
+    ("letter", "path", "status", "mend"),
+    [
+        ("A", "", 404, "its base_url has no /v1; most servers want it, as in http://10.0.0.5:8000/v1"),
+        ("A", "", 200, ""),
+        ("A", "/v1", 404, ""),
+        ("A", "/api/paas/v4", 404, ""),
+        ("B", "/v1", 404, "its base_url has /v1 in it, which each request adds: leave it off"),
+        ("B", "", 404, ""),
+    ],
+)
+def test_a_version_that_seems_missing_or_too_much_in_an_address(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    letter: str,
+    path: str,
+    status: int,
+    mend: str,
+) -> None:
+    monkeypatch.setenv(f"PROVIDER_{letter}_API_KEY", "sk-1")
+    with _sayer(f"HTTP/1.1 {status} Some\r\ncontent-length: 0\r\n\r\n".encode()) as port:
+        monkeypatch.setenv(f"PROVIDER_{letter}_BASE_URL", f"http://127.0.0.1:{port}{path}")
+        assert main(["doctor", "--json"]) == 0
+    found = findings(capsys)["provider openai" if letter == "A" else "provider anthropic"]
+    assert (found["state"], found["mend"]) == ("ok", mend)
 
 
 @pytest.mark.parametrize(
