@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+import zstandard
 
 HOUR = 3600
 ZIPPED = 8 * 1024
@@ -57,8 +58,6 @@ class Lines(NamedTuple):
         """Compressed, if that is worth its time, which the interpreter is not held for."""
         if len(text) < ZIPPED:
             return cls(text)
-        import zstandard  # noqa: PLC0415  # 3 MB, of which a gateway at rest has no need
-
         return cls(None, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(text.encode()))
 
     @property
@@ -69,8 +68,6 @@ class Lines(NamedTuple):
 
 def _unzipped(data: bytes) -> bytes:
     """Of zstandard, or of zlib, which was used before. Raises ValueError."""
-    import zstandard  # noqa: PLC0415  # see above
-
     try:
         if data.startswith(_ZSTANDARD):
             return zstandard.ZstdDecompressor().decompress(data)
