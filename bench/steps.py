@@ -187,8 +187,7 @@ def halves(upstream: Upstream, client: FrontDoor, stream: bool) -> tuple[Callabl
         client.data_received(asked)
 
     def answer() -> None:
-        upstream.buffer[: len(answered)] = answered
-        connection.buffer_updated(len(answered))
+        connection.data_received(answered)
 
     return ask, answer
 
@@ -230,9 +229,7 @@ def stream(upstream: Upstream, client: FrontDoor) -> None:
     exchange(upstream, client, True)()
     (connection,) = upstream._open
     chunk = reply.chunk(b"", CHUNK, False)
-    upstream.buffer[: len(chunk)] = chunk
-    size = len(chunk)
-    show("a chunk: parsed, looked at, framed, handed on", cost(lambda: connection.buffer_updated(size)))
+    show("a chunk: parsed, looked at, framed, handed on", cost(lambda: connection.data_received(chunk)))
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def test_who_stops_reading_in_mid_stream_loses_nothing(
 ) -> None:
     """Chunks as large as are carried, more than the system's buffers hold; that nothing moves is no idleness."""
     gateway = start_gateway(config="[gateway]\nidle_timeout = 0.5\n")
-    texts = [f"{number:08}" + "x" * 1600 for number in range(6000)]
+    texts = [f"{number:08}" + "x" * 1600 for number in range(14_000)]
     fakes[letter].plays(carried(letter, [*words(25), *texts], every=0))
     with running(gateway, letter, model) as client:
         seen, before = fakes[letter].wait(), -1

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import httptools
 
+from svc.gateway.bounded import SMALL, Bounded
 from svc.gateway.heads import STRANGE, halves
 from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
@@ -63,11 +64,8 @@ class Receiver(ABC):
 class Pool(Protocol):
     """Where connections come from and go back to."""
 
-    buffer: bytearray
-    """What every connection reads into: used up before the next read."""
-    view: memoryview
     body: list[bytes]
-    """Where every connection's parser lays the body's parts of one read: used up before the next read, too."""
+    """Where every connection's parser lays the body's parts of one read: used up before the next read."""
 
     def connect(self, origin: Origin, call: Call) -> None: ...
 
@@ -116,11 +114,11 @@ class Call:
     def relay(self, relay: Relay) -> None:
         """It may carry the next piece. For the receiver, while it is handed one."""
         if self.connection is not None:
-            self.connection.relay = relay
+            self.connection.lay(relay)
 
 
 class Connection:
-    """One connection to an origin: a BufferedProtocol of asyncio's, by its methods; over TLS those of an `Upper`.
+    """One connection to an origin: a Protocol of asyncio's, by its methods; over TLS those of an `Upper`.
 
     llhttp calls the `on_…` ones.
     """
@@ -129,7 +127,6 @@ class Connection:
     __slots__ = (
         "_between",
         "_body",
-        "_buffer",
         "_call",
         "_delimited",
         "_ended",
@@ -143,8 +140,9 @@ class Connection:
         "_receiver",
         "_reusable",
         "_silent",
+        "_size",
         "_strange",
-        "_view",
+        "bounded",
         "idle_since",
         "on_body",
         "origin",
@@ -156,8 +154,6 @@ class Connection:
 
     def __init__(self, pool: Pool, origin: Origin) -> None:
         self._pool = pool
-        self._buffer = pool.buffer
-        self._view = pool.view
         self.origin = origin
         self.idle_since = 0.0
         self._body = pool.body
@@ -179,6 +175,10 @@ class Connection:
         self._ended = False
         self._reusable = False
         self._delimited = False
+        self._size = 0
+        """Bytes of the last read that was not carried."""
+        self.bounded: Bounded | None = None
+        """What reads for this; None over TLS."""
         self._silent = False
         """Used before, and silent since the present request: if it closes now, that is old age and no failure."""
 
@@ -205,6 +205,12 @@ class Connection:
         else:
             self.transport.writelines(call.request)
 
+    def lay(self, relay: Relay) -> None:
+        """It carries the next reads, if it can."""
+        self.relay = relay
+        if self.bounded is not None:
+            self.bounded.let(self._size)
+
     def close(self) -> None:
         """Closes at once: what was not sent yet is of no use to anyone."""
         self._release()
@@ -225,34 +231,34 @@ class Connection:
         self._feed = self._parser.feed_data
         self._pool.opened(self)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        begin = 0
+    def data_received(self, data: bytes) -> None:
+        begin, size = 0, len(data)
+        if size > SMALL and self.bounded is not None:
+            self.bounded.bind()
         if self.relay is not None:
-            begin = self.relay.carry(self._view, nbytes)
-            if begin == nbytes:
+            begin = self.relay.carry(data)
+            if begin == size:
                 return
             self.relay = None
+        self._size = size
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
             self.transport.abort()
             return
         self._silent = False
         fresh, self._fresh, receiver = self._fresh, False, self._receiver
         try:
-            if (fresh and self._is_known(nbytes)) or self._parse(begin, nbytes, fresh):
-                self._hand_on(nbytes)
+            if (fresh and self._is_known(data)) or self._parse(data, begin, fresh):
+                self._hand_on(data[-1])
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
             self.close()
             if receiver is not None:
                 receiver.on_fault()
 
-    def _parse(self, begin: int, nbytes: int, fresh: bool) -> bool:
+    def _parse(self, data: bytes, begin: int, fresh: bool) -> bool:
         """False for what is not HTTP: it has failed. `fresh`: it is the beginning of an answer."""
         try:
-            self._feed(self._view[begin:nbytes])
+            self._feed(data[begin:] if begin else data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             good, receiver = b"".join(self._body), self._receiver
             self._body.clear()
@@ -261,11 +267,11 @@ class Connection:
             self._fail(f"sent what is not HTTP: {error.__context__ or error}")
             return False
         if fresh and self._ended:
-            self._know(nbytes)
+            self._know(data)
         return True
 
-    def _hand_on(self, nbytes: int) -> None:
-        """What one read has brought of the body, and its end."""
+    def _hand_on(self, last: int) -> None:
+        """What one read has brought of the body, and its end. `last`: the byte that it ended with."""
         receiver, body = self._receiver, self._body
         if body:
             data = body[0] if len(body) == 1 else b"".join(body)
@@ -274,15 +280,15 @@ class Connection:
                 receiver.on_body(data)  # one piece for each read, however many chunks it came in
         if self._ended:
             self._finish()
-        elif not self._between or self._buffer[nbytes - 1] != LF:
+        elif not self._between or last != LF:
             self.relay = None
 
-    def _is_known(self, nbytes: int) -> bool:
+    def _is_known(self, data: bytes) -> bool:
         """The head is that of the last answer, and all is there: the parser need not look."""
         known, receiver = self._known, self._receiver
         if known is None or receiver is None:
             return False
-        body = known.body(self._view[:nbytes].tobytes())
+        body = known.body(data)
         if not body:
             return False
         self._strange = 0
@@ -291,23 +297,16 @@ class Connection:
         self._body.append(body)
         return True
 
-    def _know(self, nbytes: int) -> None:
+    def _know(self, data: bytes) -> None:
         """The head of an answer that came in one read is kept, unless it is another one each time."""
         self._known = None
         if not self._reusable or self._strange >= STRANGE:
             return
         self._strange += 1
         size = sum(len(part) for part in self._body)
-        parts = halves(self._view[:nbytes].tobytes(), size) if size else None
+        parts = halves(data, size) if size else None
         if parts is not None:
             self._known = KnownAnswer(parts, self._parser.get_status_code(), self._headers)
-
-    def data_received(self, data: bytes) -> None:
-        """For loops that take only its children for a BufferedProtocol: at most a buffer at once."""
-        for start in range(0, len(data), len(self._buffer)):
-            part = data[start : start + len(self._buffer)]
-            self._buffer[: len(part)] = part
-            self.buffer_updated(len(part))
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""
@@ -320,7 +319,8 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.closed(self)
-        del self._parser, self._feed  # which hold this: no garbage collector is needed
+        self.bounded = None
+        del self._parser, self._feed  # which, like it, hold this: no garbage collector is needed
         if self._call is None:
             return
         if self._silent:

@@ -61,9 +61,9 @@ class Relay:
             self._frame = frame
             self._prefix, self._suffix = frame.prefix, frame.suffix + _CRLF
 
-    def carry(self, view: memoryview, size: int) -> int:
-        """Sends the chunks of the frame that the first `size` bytes of `view` begin with; how many bytes these are."""
-        data = view[:size].tobytes()
+    def carry(self, data: bytes) -> int:
+        """Sends the chunks of the frame that `data` begins with; how many bytes these are."""
+        size = len(data)
         if size >= len(LINES):
             return self._several(data)
         line = LINES[size]

@@ -1,6 +1,6 @@
 """TLS to a provider: OpenSSL (the standard library's `ssl`) between the loop's transport and a connection. No HTTP.
 
-    transport ── sealed bytes ──> TlsTransport ── plain bytes, in the connection's own buffer ──> connection
+    transport ── sealed bytes ──> TlsTransport ── plain bytes ──> connection
     transport <── sealed bytes ── TlsTransport <── write ── connection
 
 The loop's own TLS asks OpenSSL once more after everything that it gets, to hear by an exception that there is nothing
@@ -48,7 +48,7 @@ class Upper(Protocol):
 
     def connection_made(self, transport: Transport, /) -> None: ...
 
-    def buffer_updated(self, nbytes: int, /) -> None: ...
+    def data_received(self, data: bytes, /) -> None: ...
 
     def connection_lost(self, exc: Exception | None, /) -> None: ...
 
@@ -85,8 +85,8 @@ class TlsTransport:
     _unseal: Callable[[int, bytearray | memoryview], int]
 
     def __init__(self, context: ssl.SSLContext, name: str, upper: Upper, buffer: bytearray) -> None:
-        """The provider's certificate must be for `name`; `upper` finds plain bytes in `buffer`, which has room for
-        LONGEST or more.
+        """The provider's certificate must be for `name`. `buffer` has room for LONGEST or more; it is used within calls
+        only, so many may share it.
         """
         self._loop = asyncio.get_running_loop()
         self._upper = upper
@@ -179,7 +179,7 @@ class TlsTransport:
                 self._answer()
             if not count:
                 return
-            self._upper.buffer_updated(count)
+            self._upper.data_received(self._view[:count].tobytes())
             if not self._incoming.pending:
                 return
 

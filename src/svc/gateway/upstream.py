@@ -14,6 +14,7 @@ import ssl
 from typing import Final
 
 from svc.errors import UsageError
+from svc.gateway.bounded import Bounded
 from svc.gateway.connection import Call, Connection, Receiver
 from svc.gateway.names import Names
 from svc.gateway.offers import Offer
@@ -103,7 +104,8 @@ class Upstream:
         connection = Connection(self, origin)
         if not origin.tls:
             try:
-                await self._loop.create_connection(lambda: connection, address, origin.port)  # type: ignore[type-var]
+                bounded = Bounded(connection, self.buffer)
+                await self._loop.create_connection(lambda: bounded, address, origin.port)  # type: ignore[type-var]
             except asyncio.CancelledError:
                 self.closed(connection)  # uvloop does not say so to a protocol that it has just told of its connection
                 raise

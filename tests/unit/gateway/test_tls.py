@@ -29,8 +29,7 @@ LONG = "word " * 50_000
 class Reads:
     """Keeps what comes. `slowly`: it pauses after each piece, until the loop's next turn."""
 
-    def __init__(self, buffer: bytearray, *, slowly: bool = False) -> None:
-        self._buffer = buffer
+    def __init__(self, *, slowly: bool = False) -> None:
         self._slowly = slowly
         self.pieces: list[bytes] = []
         self.at_rest: list[bool] = []
@@ -44,8 +43,8 @@ class Reads:
     def connection_made(self, transport: Transport) -> None:
         self.transport = transport
 
-    def buffer_updated(self, nbytes: int) -> None:
-        self.pieces.append(bytes(self._buffer[:nbytes]))
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
         self.at_rest.append(self.transport.is_reading())
         if self._slowly:
             self.transport.pause_reading()
@@ -135,7 +134,7 @@ def ready(
 ) -> tuple[TlsTransport, Reads, Wire, Provider]:
     """After the handshake."""
     buffer = buffer or bytearray(2 * LONGEST)
-    reader = reader or Reads(buffer)
+    reader = reader or Reads()
     wire, provider = Wire(), Provider(file)
     sealed = TlsTransport(default_tls(), "localhost", reader, buffer)
     sealed.connection_made(wire)
@@ -201,14 +200,14 @@ async def test_new_keys_tickets_and_nothing_at_all_between_the_bytes(trusted: Pa
 class Hesitates(Reads):
     """Pauses, and changes its mind."""
 
-    def __init__(self, buffer: bytearray, chance: random.Random) -> None:
-        super().__init__(buffer)
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
         self._chance = chance
         self._wants = True
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         assert self._wants
-        super().buffer_updated(nbytes)
+        super().data_received(data)
         if self._chance.random() < 0.5:
             self._wants = False
             self.transport.pause_reading()
@@ -226,7 +225,7 @@ class Hesitates(Reads):
 async def test_pieces_of_any_size_cut_anywhere_and_read_with_pauses(trusted: Path, seed: int) -> None:
     chance = random.Random(seed)
     buffer = bytearray(chance.choice([LONGEST, 20_000, 2 * LONGEST]))
-    reader = Hesitates(buffer, chance)
+    reader = Hesitates(chance)
     sealed, _, wire, provider = ready(trusted, reader, buffer)
     records = Records(provider.keylog)
     sent = [chance.randbytes(chance.choice([0, 1, 100, 5000, LONGEST])) for _ in range(60)]
@@ -288,7 +287,7 @@ async def test_a_file_of_authorities_takes_the_place_of_the_systems(
     shown = certificate(tmp_path, "localhost", feigned=of_the_system())
     if replaced:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, "other.example")))
-    reader, wire, provider = Reads(bytearray(2 * LONGEST)), Wire(), Provider(shown)
+    reader, wire, provider = Reads(), Wire(), Provider(shown)
     sealed = TlsTransport(default_tls(), "localhost", reader, bytearray(2 * LONGEST))
     sealed.connection_made(wire)
     sealed.data_received(provider.shakes(wire.take()))
@@ -299,7 +298,7 @@ async def test_a_file_of_authorities_takes_the_place_of_the_systems(
 
 async def test_an_answer_that_is_read_with_pauses(trusted: Path) -> None:
     buffer = bytearray(20_000)
-    reader = Reads(buffer, slowly=True)
+    reader = Reads(slowly=True)
     sealed = TlsTransport(default_tls(), "localhost", reader, buffer)
     with FakeProvider(OpenAIWire(), tls=context(trusted)) as fake:
         fake.plays(answer(200, openai_wire.chat(LONG)) + fin())

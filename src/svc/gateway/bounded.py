@@ -1,0 +1,89 @@
+"""How much a connection reads at once: what it has room for, or all that has come. No HTTP.
+
+bounded ── small pieces, handed on as they come ──> free ── a large one ──> bounded
+
+Bounded, a provider that says much costs no more than a part of it, however slowly the client reads. Free, the loop asks
+nobody for room before it reads: a quarter less for each piece of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+SMALL: Final = 8 * 1024
+"""Bytes that have come at once, at most, as long as it is free: the pieces of a second, when the loop was late."""
+
+
+class Upper(Protocol):
+    """A Protocol of asyncio's, by its methods; it has to be one that the loop does not ask for room."""
+
+    bounded: Bounded | None
+
+    def connection_made(self, transport: asyncio.Transport, /) -> None: ...
+
+    def data_received(self, data: bytes, /) -> None: ...
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+
+class Bounded:
+    """A BufferedProtocol of asyncio's, by its methods, for an `Upper` that can be given the transport to itself."""
+
+    __slots__ = ("_buffer", "_free", "_transport", "_upper", "_view")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, upper: Upper, buffer: bytearray) -> None:
+        """`buffer` may be shared: what is read is used up before the next read."""
+        self._upper = upper
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._free = False
+
+    def let(self, size: int) -> None:
+        """The upper one hands small pieces on, as they come; the last one had `size` bytes."""
+        if size <= SMALL and not self._free:
+            self._free = True
+            self._transport.set_protocol(self._upper)  # type: ignore[arg-type]
+
+    def bind(self) -> None:
+        """A large one has come."""
+        if self._free:
+            self._free = False
+            self._transport.set_protocol(self)  # type: ignore[arg-type]
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._upper.bounded = self
+        self._upper.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._upper.data_received(self._view[:nbytes].tobytes())
+
+    def data_received(self, data: bytes) -> None:
+        """For loops that take only its children for a BufferedProtocol."""
+        self._upper.data_received(data)
+
+    def eof_received(self) -> None:
+        self._upper.eof_received()
+
+    def pause_writing(self) -> None:
+        self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._upper.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upper.connection_lost(exc)
