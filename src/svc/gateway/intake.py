@@ -31,15 +31,15 @@ PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
-REST = 3.0
+REST = 6.0
 """So many times the CPU time of a stretch the thread rests after it; less and less as it falls behind."""
 BEHIND = 1.5
 """Seconds behind, at which it does not rest any more."""
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
-STRETCH_BYTES = 512 * 1024
-"""Read at once: some 1,000 entries, one transaction."""
+STRETCH_BYTES = 256 * 1024
+"""Read at once: some 500 entries, one transaction."""
 DAY = 86400.0
 
 
