@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from tests.e2e.test_memory import resident
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider, Recorded
-from tests.fakes.script import body, end, head, pause, raw, sse
+from tests.fakes.script import Script, body, end, head, pause, raw, sse
 
 STREAMS = 16
 KIB = 1024
@@ -36,10 +37,10 @@ resume = true
 """
 
 
-def wait_until_still(streams: list[Recorded]) -> None:
+def wait_until_still(streams: list[Recorded], seconds: float = 20) -> None:
     """Until no more of them is taken."""
     before: list[int] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + seconds
     while before != (now := [one.sent for one in streams]):
         assert time.monotonic() < deadline, "the upstreams are still being read"
         before = now
@@ -71,6 +72,37 @@ def test_who_does_not_read_costs_little_and_stops_the_upstream(
 
 
 STREAM = {"model": GPT, "messages": HI, "stream": True}
+WORD = openai_wire.chunk({"content": " word"})
+
+
+def test_who_reads_a_little_now_and_then_costs_as_little(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    """All that the system has kept of a stream of small pieces is there to be read when the client goes on."""
+    gateway = start_gateway()
+    gateway.chat(stream=True)
+    provider_a.forget()
+    small = body(WORD * 30) + pause(0.01)  # each comes alone
+    flood = raw((b"%x\r\n%b\r\n" % (len(WORD), WORD)) * 300)
+    begun = head(content_type="text/event-stream") + body(openai_wire.role())
+    provider_a.always_plays(Script((*begun.steps, *small.steps * 1000, *flood.steps * 400)))
+    before, count = resident(gateway), 4
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for client in clients:
+            client.settimeout(10)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", gateway.port))
+            client.sendall(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
+        provider_a.wait(count, 20)
+        wait_until_still(provider_a.requests, 60)
+        for client in clients:  # until the gateway reads on
+            taken = sum(one.sent for one in provider_a.requests)
+            while sum(one.sent for one in provider_a.requests) == taken:
+                assert client.recv(8192)
+                time.sleep(0.001)
+            wait_until_still(provider_a.requests)
+        assert (resident(gateway) - before) / count < 256 * KIB
+
+
 RESUME = f'[routing]\nresume = true\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
 LARGE = "\x01" * 1_040_000
 """Six times as much in JSON: more than the system's buffers hold."""

@@ -1,9 +1,10 @@
 """How much a connection reads at once: what it has room for, or all that has come. No HTTP.
 
-bounded ── small pieces, handed on as they come ──> free ── a large one ──> bounded
+bounded ── small pieces, handed on as they come ──> free ── a large one, or a client that does not read ──> bounded
 
 Bounded, a provider that says much costs no more than a part of it, however slowly the client reads. Free, the loop asks
-nobody for room before it reads: a quarter less for each piece of a stream.
+nobody for room before it reads: a quarter less for each piece of a stream. What has come in the meantime for a client
+that did not read is a large one at once, so it is bounded before it goes on.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class Bounded:
 
     def let(self, size: int) -> None:
         """The upper one hands small pieces on, as they come; the last one had `size` bytes."""
-        if size <= SMALL and not self._free:
+        if size <= SMALL and not self._free and self._transport.is_reading():
             self._free = True
             self._transport.set_protocol(self._upper)  # type: ignore[arg-type]
 
     def bind(self) -> None:
-        """A large one has come."""
+        """A large one has come, or nothing is read for a while, and the next one may be large."""
         if self._free:
             self._free = False
             self._transport.set_protocol(self)  # type: ignore[arg-type]

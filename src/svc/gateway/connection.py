@@ -106,6 +106,8 @@ class Call:
         """Reads no more from the upstream until `resume`."""
         if self.connection is not None:
             self.connection.transport.pause_reading()
+            if self.connection.bounded is not None:  # what comes meanwhile will be there at once
+                self.connection.bounded.bind()
 
     def resume(self) -> None:
         if self.connection is not None:

@@ -100,11 +100,14 @@ def test_who_lets_nothing_go_is_bounded_throughout() -> None:
     assert max(run(lambda: Reads(lets=False), FLOOD)) <= ROOM
 
 
-@pytest.mark.parametrize("size", [SMALL, SMALL + 1])
-def test_only_small_pieces_make_it_free(size: int) -> None:
+@pytest.mark.parametrize(("size", "reading"), [(SMALL, True), (SMALL + 1, True), (SMALL, False)])
+def test_only_small_pieces_make_it_free_and_only_while_it_reads(size: int, reading: bool) -> None:
     class Wire:
         def __init__(self) -> None:
             self.given: list[object] = []
+
+        def is_reading(self) -> bool:
+            return reading
 
         def set_protocol(self, protocol: object) -> None:
             self.given.append(protocol)
@@ -116,4 +119,4 @@ def test_only_small_pieces_make_it_free(size: int) -> None:
     bounded.let(size)
     bounded.bind()
     bounded.bind()
-    assert wire.given == ([upper, bounded] if size <= SMALL else [])
+    assert wire.given == ([upper, bounded] if size <= SMALL and reading else [])
