@@ -60,6 +60,12 @@ class Bounded:
             self._free = False
             self._transport.set_protocol(self)  # type: ignore[arg-type]
 
+    def forget(self) -> None:
+        """Nobody waits for it any more, and the loop may neither say that it is closed nor let go of who reads it."""
+        for nobody in (asyncio.BufferedProtocol(), asyncio.Protocol()):  # uvloop keeps the methods of both kinds
+            self._transport.set_protocol(nobody)
+        self._upper.connection_lost(None)
+
     # asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:

@@ -103,11 +103,12 @@ class Upstream:
     async def _open_at(self, origin: Origin, address: str) -> Connection:
         connection = Connection(self, origin)
         if not origin.tls:
+            bounded = Bounded(connection, self.buffer)
             try:
-                bounded = Bounded(connection, self.buffer)
                 await self._loop.create_connection(lambda: bounded, address, origin.port)  # type: ignore[type-var]
             except asyncio.CancelledError:
-                self.closed(connection)  # uvloop does not say so to a protocol that it has just told of its connection
+                if connection in self._open:  # uvloop does not tell who has just heard of its connection
+                    bounded.forget()
                 raise
             return connection
         sealed = TlsTransport(self._tls_context(), origin.host, connection, self.buffer)
