@@ -26,7 +26,7 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, Script, answer, fin, hold, sse
 
-STREAMS = 8
+STREAMS = 16
 CHAT = {"model": GPT, "messages": HI}
 CONFIG = "[gateway]\nconnect_timeout = 1\n[routing]\nretries = 0\nbreaker = false\n"
 
