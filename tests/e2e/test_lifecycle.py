@@ -18,6 +18,7 @@ from tests.e2e.harness import CLAUDE, GPT, HI, KEY, SVC, Gateway, environment, r
 from tests.e2e.reading import broken_stream, text_of, whole_chunks
 from tests.fakes import openai_wire
 from tests.fakes.http_client import RawClient, request_bytes
+from tests.fakes.ports import closed_port, closed_ports
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, body, end, hold, sse, stall
 
@@ -217,13 +218,8 @@ def started_with(home: Path, arguments: list[str], env: dict[str, str]) -> str:
         assert process.wait(5) == 0
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return str(one.getsockname()[1])
-
-
 def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
-    in_file, in_env, given = free_port(), free_port(), free_port()
+    in_file, in_env, given = map(str, closed_ports(3))
     (tmp_path / "svc.toml").write_text(f"[gateway]\nport = {in_file}\n")
     assert f":{in_file}" in started_with(tmp_path, [], {})
     assert f":{in_env}" in started_with(tmp_path, [], {"PORT": in_env})
@@ -231,7 +227,7 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
 
 
 def test_the_file_in_the_state_folder_is_read(tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     (tmp_path / "svc").mkdir()
     (tmp_path / "svc" / "svc.toml").write_text(f"[gateway]\nport = {port}\n")
     assert f":{port}" in started_with(tmp_path, [], {})

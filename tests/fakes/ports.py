@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 from collections.abc import Iterator
 
+QUIET = range(12_000, 32_768)
+"""Ports that Linux gives to nobody who does not ask for one by its number (ip_local_port_range). One that it chose and
+that is closed again may be the local end of another test's connection the next moment."""
+
 
 def closed_port() -> int:
-    """A port where nobody listens: connections are refused."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """A port where nobody listens: connections are refused, and a server may be started there."""
+    while True:
+        port = secrets.choice(QUIET)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def closed_ports(count: int) -> list[int]:
+    """As many different ones."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(closed_port())
+    return list(found)
 
 
 @contextlib.contextmanager
