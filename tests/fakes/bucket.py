@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,16 +15,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from tests.fakes.ports import closed_ports
+
 ROLES = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
 ATTEMPTS = 3
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Died(Exception):
@@ -55,7 +48,7 @@ def bucket_server() -> Iterator[dict[str, str]]:
 
 def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     folder.mkdir()
-    ports = free_ports(len(ROLES) + 2)
+    ports = closed_ports(len(ROLES) + 2)
     identity = {
         "name": "t",
         "credentials": [{"accessKey": "test", "secretKey": "testtest"}],
@@ -66,7 +59,8 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     command = [weed, "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1", "-s3"]
     command += [f"-{role}={port}" for role, port in zip(ROLES, ports, strict=False)]
     command += [f"-s3.port={ports[-2]}", f"-s3.port.grpc={ports[-1]}", f"-s3.config={folder / 's3.json'}"]
-    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false", "-s3.port.iceberg=0"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # a number of their own: two servers would not do
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     return process, {
