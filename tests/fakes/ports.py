@@ -7,9 +7,10 @@ import secrets
 import socket
 from collections.abc import Iterator
 
-QUIET = range(12_000, 32_768)
+QUIET = range(20_000, 32_768)
 """Ports that Linux gives to nobody who does not ask for one by its number (ip_local_port_range). One that it chose and
-that is closed again may be the local end of another test's connection the next moment."""
+that is closed again may be the local end of another test's connection the next moment. Below these are those that
+Ray keeps for its workers."""
 
 
 def closed_port() -> int:
