@@ -1,6 +1,6 @@
 """Whether what is configured answers: a provider one cheap request, anything else a connection. No verb.
 
-    connection ──> TLS, where the address says so ──> GET of the models ──> the status that came
+    connection ──> TLS, where the address says so ──> GET of the models ──> the status that came, behind interim ones
 
 All of it together has PROBE_SECONDS; what does not come in time is told by the step that it was to come in.
 """
@@ -21,6 +21,10 @@ from svc.gateway.providers import Origin, Provider
 PROBE_SECONDS: Final = 3.0
 STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})")
 STATUS_BYTES: Final = len("HTTP/1.1 200")
+INTERIM: Final = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d")
+"""Another answer follows, on the same connection; after `101 Switching Protocols` none does."""
+MAX_INTERIM: Final = 20
+"""Interim answers that are passed over; each may have as many bytes as a StreamReader keeps, 64 KiB."""
 TLS_ALERT: Final = b"\x15\x03"
 """How a server of TLS begins what it says to who speaks plain HTTP."""
 
@@ -112,10 +116,26 @@ async def _secure(writer: asyncio.StreamWriter, host: str, tls: ssl.SSLContext) 
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+    """The beginning of the final answer: the interim ones before it, such as `103 Early Hints`, are passed over."""
     writer.write(request)
+    for _ in range(MAX_INTERIM + 1):
+        said = await _beginning(reader)
+        if not INTERIM.match(said):
+            return said
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return b""
+        except asyncio.LimitOverrunError:
+            break
+    raise Unreachable("its interim answers (1xx) do not come to an end")
+
+
+async def _beginning(reader: asyncio.StreamReader) -> bytes:
+    """As much of an answer as has its status, or what came before the connection closed."""
     said = b""
     while len(said) < STATUS_BYTES and not said.startswith(TLS_ALERT):
-        piece = await reader.read(STATUS_BYTES)
+        piece = await reader.read(STATUS_BYTES - len(said))
         if not piece:
             break
         said += piece

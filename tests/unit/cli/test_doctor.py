@@ -111,6 +111,10 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
         ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
         ("http", b"\x15\x03\x03\x00\x02\x02\x32", "it speaks TLS: its address has to begin with https://"),
         ("http", None, "it closed the connection without an answer"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n", "it takes the connection, but sends no answer within 0.5 s"),
+        ("http", b"HTTP/1.1 100 Continue\r\n\r\nSSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000, "its interim answers (1xx) do not come to an end"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n" + b"a: b\r\n" * 20_000, "do not come to an end"),
         ("https", b"", "it takes the connection, but does not finish the TLS handshake within 0.5 s"),
         ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "for plain HTTP its address begins with http://"),
         ("https", None, "it closed the connection in the TLS handshake"),
@@ -127,6 +131,38 @@ def test_what_is_no_provider_is_told_plainly(
         state, says = _provider(capsys)
     assert state == "bad"
     assert words in says
+
+
+@pytest.mark.parametrize(
+    "interim",
+    [
+        b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 102\r\n\r\n" * 5,
+    ],
+)
+@pytest.mark.parametrize("every", [0.0, 0.001])
+def test_an_interim_answer_is_not_taken_for_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interim: bytes, every: float
+) -> None:
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    for status, says in (("200 OK", ""), ("401 Unauthorized", ", answers HTTP 401 to GET /v1/models")):
+        final = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
+        with _sayer(interim + final, every=every) as port:
+            monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
+            assert _provider(capsys) == ("off" if says else "ok", f"3 models, reachable{says}")
+
+
+def test_interim_answers_that_drip_do_not_hold_it_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
+    with _sayer(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10, every=0.1) as port:
+        monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
+        began = time.monotonic()
+        assert "sends no answer within 0.5 s" in _provider(capsys)[1]
+    assert time.monotonic() - began < 5
 
 
 def test_a_handshake_that_drips_does_not_hold_it_up(
