@@ -25,8 +25,8 @@ AMBIGUOUS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
 """Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
 HOST: Final = re.compile("[A-Za-z0-9._-]+")
 EXAMPLE: Final = urlsplit("https://api.example.com")
-TOO_FAR: Final = re.compile(r"(/chat/completions|/messages)$")
-"""How the address ends that a chat is sent to; `base_url` is what comes before."""
+CHAT_ENDS: Final = {"/chat/completions": "openai", "/messages": "anthropic"}
+"""How the address ends that a chat is sent to, and in which dialect; `base_url` is what comes before."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -215,12 +215,26 @@ def _address(name: str, base_url: str, dialect: Dialect) -> SplitResult:
     if address.query or address.fragment or "@" in address.netloc or address.port == 0:
         raise UsageError(f"The address of provider {name} may have a host, a port and a path, and nothing else.")
     _check_host(name, address.hostname or "")
-    if too_far := TOO_FAR.search(address.path):
-        like = _based(address, address.path[: too_far.start()], dialect)
-        raise UsageError(
-            f"The address of provider {name} ends in {too_far[0]}, which each request adds: it should look like {like}."
-        )
+    _check_end(name, address, dialect)
     return address
+
+
+def _check_end(name: str, address: SplitResult, dialect: Dialect) -> None:
+    """Raises UsageError for an address that a chat is sent to, in this dialect or in another."""
+    for end, speaks in CHAT_ENDS.items():
+        if not address.path.endswith(end):
+            continue
+        path = address.path.removesuffix(end)
+        like = _based(address, path, dialect)
+        begins = f"The address of provider {name} ends in {end}, which "
+        if dialect.chat_path.endswith(end):
+            raise UsageError(f"{begins}each request adds: it should look like {like}.")
+        other = _based(address, path, plugins.load("dialects", speaks).dialect)
+        raise UsageError(
+            f"{begins}belongs to the dialect {speaks}, and the provider's is {dialect.name}: "
+            f'if it speaks {speaks}, write dialect = "{speaks}" and the address {other}; '
+            f"if it speaks {dialect.name}, the address should look like {like}."
+        )
 
 
 def _based(address: SplitResult, path: str, dialect: Dialect) -> str:

@@ -145,6 +145,54 @@ def test_an_address_that_cannot_be_is_told_what_it_should_look_like(
     assert caught.value.message.endswith(f" {like}")
 
 
+@pytest.mark.parametrize(
+    ("letter", "path", "said"),
+    [
+        ("A", "/v1/chat/completions", "/chat/completions, which each request adds: it should look like https://h/v1."),
+        ("B", "/v1/messages", "/messages, which each request adds: it should look like https://h."),
+        *(
+            (
+                "A",
+                path,
+                "/messages, which belongs to the dialect anthropic, and the provider's is openai: if it speaks "
+                'anthropic, write dialect = "anthropic" and the address https://h; if it speaks openai, the address '
+                "should look like https://h/v1.",
+            )
+            for path in ("/v1/messages", "/messages/")
+        ),
+        *(
+            (
+                "B",
+                path,
+                "/chat/completions, which belongs to the dialect openai, and the provider's is anthropic: if it speaks "
+                'openai, write dialect = "openai" and the address https://h/v1; if it speaks anthropic, the address '
+                "should look like https://h.",
+            )
+            for path in ("/v1/chat/completions", "/chat/completions")
+        ),
+    ],
+)
+def test_an_address_with_the_path_of_a_chat_is_told_whose_it_is(
+    tmp_path: Path, letter: str, path: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": f"https://h{path}"})
+    name = {"A": "openai", "B": "anthropic"}[letter]
+    assert caught.value.message == f"The address of provider {name} ends in {said}"
+
+
+def test_what_an_address_of_another_dialect_is_told_to_become_is_taken(tmp_path: Path) -> None:
+    entry = "[[providers]]\nname = 'x'\nbase_url = '{}'\ndialect = '{}'\n"
+    for dialect, path, other, base in (
+        ("openai", "/v1/messages", "anthropic", ""),
+        ("anthropic", "/v1/chat/completions", "openai", "/v1"),
+    ):
+        with pytest.raises(UsageError, match=f'write dialect = "{other}" and the address http://h{base};'):
+            load(tmp_path, {}, entry.format(f"http://h{path}", dialect))
+        (provider,) = load(tmp_path, {}, entry.format(f"http://h{base}", other))
+        assert provider.address.path + provider.dialect.chat_path == path
+
+
 @pytest.mark.parametrize("host", ["h", "h.", "h_1.example", "10.0.0.5", "[::1]:80", "[fe80::1%25eth0]"])
 def test_a_host_that_can_be_is_taken(tmp_path: Path, host: str) -> None:
     (provider,) = load(tmp_path, {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": f"http://{host}/models"})
