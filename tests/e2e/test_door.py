@@ -26,10 +26,13 @@ async def talk(gateway: Gateway, raw: bytes, *, seconds: float = 3.0) -> bytes:
     return found
 
 
-async def test_connect_is_refused_once(gateway: Gateway) -> None:
-    found = await talk(gateway, b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n")
+@pytest.mark.parametrize("target", [b"example.org:443", b"/v1/chat/completions"])
+async def test_connect_is_refused_once(gateway: Gateway, target: bytes) -> None:
+    """And told, as with each 405, which methods there are (RFC 9110, 15.5.6)."""
+    found = await talk(gateway, b"CONNECT " + target + b" HTTP/1.1\r\nhost: example.org:443\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 405 ")
     assert found.count(b"HTTP/1.1") == 1
+    assert found.count(b"\r\nallow: GET, HEAD, POST\r\n") == 1
 
 
 async def test_a_trailer_is_no_header(gateway: Gateway) -> None:

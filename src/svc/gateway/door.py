@@ -31,6 +31,8 @@ LINGER_SECONDS: Final = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
 LAST_CALL_SECONDS: Final = 1.0
 """When the server stops, an unused connection is closed only after so long."""
+TAKEN: Final = "GET, HEAD, POST"
+"""The methods that some path of the gateway takes: what is asked to be a proxy has no path to tell of."""
 HIGH_WATER: Final = 64 * 1024
 """Bytes that wait for a client before the upstream is no longer read."""
 
@@ -195,7 +197,7 @@ class FrontDoor(Reader):
         """A WebSocket goes to uvicorn with its connection; others are ignored, as HTTP allows."""
         request = self._request
         if request is None or request.method == b"CONNECT":  # an upgrade whatever its headers say
-            self._reject(MethodNotAllowed("This server is no proxy."))
+            self._reject(MethodNotAllowed("This server is no proxy.", allow=TAKEN))
         elif not request.websocket:
             self._request, self._parser = None, httptools.HttpRequestParser(self)
             self.data_received(request.without_upgrade() + rest)
