@@ -16,6 +16,7 @@ from svc.gateway.access_log import Line, path_shown
 from svc.gateway.attempt import Attempt
 from svc.gateway.bounds import Bounds
 from svc.gateway.cache.cache import Cache
+from svc.gateway.credentials import key_in
 from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
@@ -130,6 +131,8 @@ class Plane:
     def refused(self, request_id: str, request: Request | None, error: SvcError, status: int, client: bytes) -> None:
         """Takes note of an answer of the door's own."""
         key = request.key if request else None
+        if request and key is None and request.refusal is None:
+            key = key_in(request, self.keyring)
         self.noted(
             Line(
                 time=self.ledger.stamp(),

@@ -81,6 +81,57 @@ def test_whoever_is_refused_is_named(start_gateway: StartGateway) -> None:
         assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_name"]) == (status, name)
 
 
+UPLOAD = "/v1/audio/transcriptions"
+TOO_LONG = b" " * 0x800
+FORMS = ({"content-type": "multipart/form-data"}, {"content-encoding": "gzip"})
+
+
+def test_whose_body_is_too_long_is_told(start_gateway: StartGateway) -> None:
+    """As far as memory knows the key: the database is not asked about a request that is refused by its length."""
+    gateway = start_gateway(config="[gateway]\nmax_body = 0.001\n")
+    issued = create(gateway, "--name", "shop")
+
+    def told(secret: str | None) -> set[tuple[str | None, str | None]]:
+        found = set()
+        for path in ("/v1/chat/completions", "/v1/messages", UPLOAD):
+            got = gateway.request("POST", path, TOO_LONG, key=secret)
+            line = line_of(gateway, got.headers["x-request-id"])
+            assert (got.status, line["http_status"]) == (413, 413)
+            found.add((line["key_id"], line["key_name"]))
+        return found
+
+    for secret in (None, "wrong", f"{issued['key']}x", issued["key"]):
+        assert told(secret) == {(None, None)}
+    assert gateway.request("GET", "/v1/models", key=issued["key"]).status == 200  # now it is known
+    assert told(issued["key"]) == {(issued["id"], "shop")}
+    ((key_id, name),) = told(KEY)
+    assert (key_id or "").startswith("env-")
+    assert name == "SVC_API_KEYS #1"
+
+
+def test_whose_body_is_too_slow_is_told(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[gateway]\nbody_timeout = 0.3\n")
+    for path in ("/v1/chat/completions", UPLOAD):
+        with gateway.raw() as raw:
+            raw.send(request_bytes("POST", path, b"{}", key=KEY)[:-1])
+            got = raw.read()
+        assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_name"]) == (408, "SVC_API_KEYS #1")
+
+
+def test_whose_form_is_refused_is_told_from_the_first_use_on(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    chat = {"model": GPT, "messages": HI}
+    for form in FORMS:
+        key = create(gateway, "--name", str(form))
+        for _ in range(2):
+            got = gateway.request("POST", "/v1/chat/completions", chat, key=key["key"], headers=form)
+            line = line_of(gateway, got.headers["x-request-id"])
+            assert (got.status, line["key_id"], line["key_name"]) == (400, key["id"], key["name"])
+        for _ in range(2):  # the key comes first
+            got = gateway.request("POST", "/v1/chat/completions", chat, key=f"{key['key']}x", headers=form)
+            assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_id"]) == (401, None)
+
+
 def test_what_a_terminal_would_obey_is_escaped(start_gateway: StartGateway) -> None:
     """Line separators, what turns the order of letters round, and controls, C1's beside ours."""
     strange = "a\u2028\u202eb\u2066\u200f\x7f\x9b31m\u0085"
