@@ -358,10 +358,8 @@ def _pull(settings: Settings) -> Callable[[str], object] | None:
 
 
 def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
-    hot = {
-        b"/v1/chat/completions": plugins.load("dialects", "openai").dialect,
-        b"/v1/messages": plugins.load("dialects", "anthropic").dialect,
-    }
+    dialects = [plugins.load("dialects", name).dialect for name in ("openai", "anthropic")]
+    hot = {dialect.endpoint.encode(): dialect for dialect in dialects}
     return uvicorn.Config(
         app,
         http=functools.partial(FrontDoor, plane, hot),  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ the few fields that matter and hand the bytes on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from svc.dialects.flow import Pipe
@@ -134,48 +135,70 @@ class StreamWriter(Protocol):
         """The closing events of an answer that broke."""
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """One wire format, as clients speak it to us and as upstreams speak it with us."""
 
-    name: str
-    chat_path: str
-    """What follows a provider's base address."""
-    models_path: str
+    __slots__ = ("chat_path", "endpoint", "models_path", "name")
+
+    def __init__(self, name: str, *, endpoint: str, chat_path: str, models_path: str) -> None:
+        self.name = name
+        self.endpoint = endpoint
+        """Where clients ask here."""
+        self.chat_path = chat_path
+        """What follows a provider's base address."""
+        self.models_path = models_path
 
     # spoken by a client
+    @abstractmethod
     def head(self, raw: bytes) -> Head:
         """Checks what decisions.md (section 3) lists and reads the few fields; raises InvalidRequest."""
 
+    @abstractmethod
     def read_request(self, raw: bytes) -> ChatRequest:
         """The whole request in the hub form; raises InvalidRequest that names the field."""
 
-    def write_answer(self, answer: Answer) -> bytes: ...
+    @abstractmethod
+    def write_answer(self, answer: Answer) -> bytes:
+        """Of the hub form, as a client of this dialect reads it."""
 
-    def writer(self, *, include_usage: bool) -> StreamWriter: ...
+    @abstractmethod
+    def writer(self, *, include_usage: bool) -> StreamWriter:
+        """Of a stream for a client; `include_usage`: it has asked to be told."""
 
+    @abstractmethod
     def write_error(self, error: SvcError, request_id: str) -> bytes:
         """The JSON body of an error answer."""
 
     # spoken by an upstream
+    @abstractmethod
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
         """Request headers that carry the provider's key and what else the dialect demands."""
 
+    @abstractmethod
     def write_request(self, request: ChatRequest, target: Target) -> Built:
         """Raises InvalidRequest for a field whose loss would change the answer's form."""
 
+    @abstractmethod
     def read_answer(self, raw: bytes) -> Answer:
         """Raises ProviderFailed when it is not understandable."""
 
-    def reader(self) -> StreamReader: ...
+    @abstractmethod
+    def reader(self) -> StreamReader:
+        """Of a stream of an upstream's."""
 
+    @abstractmethod
     def read_error(self, raw: bytes) -> str | None:
         """The upstream's own message in an error body, if one can be found."""
 
     # both sides the same
+    @abstractmethod
     def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
         """The client's own bytes where they can be read in one way only, else rebuilt."""
 
+    @abstractmethod
     def pass_answer(self, raw: bytes) -> Passed:
         """Raises ProviderFailed when it is not understandable."""
 
-    def pass_stream(self, *, include_usage: bool) -> Pipe: ...
+    @abstractmethod
+    def pass_stream(self, *, include_usage: bool) -> Pipe:
+        """Of a stream whose client and upstream both speak it; `include_usage` as above."""

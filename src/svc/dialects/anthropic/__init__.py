@@ -24,12 +24,13 @@ from svc.errors import SvcError
 from svc.wire.chat import Answer, ChatRequest
 
 
-class Anthropic:
+class Anthropic(Dialect):
     """`Dialect` for `POST {base}/v1/messages`."""
 
-    name = "anthropic"
-    chat_path = "/v1/messages"
-    models_path = "/v1/models"
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("anthropic", endpoint="/v1/messages", chat_path="/v1/messages", models_path="/v1/models")
 
     def head(self, raw: bytes) -> Head:
         return read_head(raw)

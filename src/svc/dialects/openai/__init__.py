@@ -25,12 +25,15 @@ from svc.wire.chat import Answer, ChatRequest
 from svc.wire.problem import encode_problem
 
 
-class OpenAI:
+class OpenAI(Dialect):
     """`Dialect` for `POST {base}/chat/completions`."""
 
-    name = "openai"
-    chat_path = "/chat/completions"
-    models_path = "/models"
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(
+            "openai", endpoint="/v1/chat/completions", chat_path="/chat/completions", models_path="/models"
+        )
 
     def head(self, raw: bytes) -> Head:
         return read_head(raw)
