@@ -20,20 +20,23 @@ from svc.wire.usage import Usage
 NANO: Final = 1e9
 NANOS: Final = NANO / 1e6
 """Of a dollar, that a token costs whose price is one per million."""
+_FIELDS: Final = msgspec.structs.astuple
 
 
 def cost_of(price: Price, usage: Usage) -> float:
     """USD, to nine places."""
     prompt = usage.prompt_tokens
-    for start, tier in price.tiers:
+    for_input, for_output, for_cached, for_written, tiers = _FIELDS(price)
+    for start, tier in tiers:
         if prompt > start:
-            price = tier
+            for_input, for_output, for_cached, for_written, _ = _FIELDS(tier)
     cached, written = usage.cached_tokens, usage.cache_write_tokens
-    total = max(0, prompt - cached - written) * price.input + usage.completion_tokens * price.output
+    plain = prompt - cached - written
+    total = (plain * for_input if plain > 0 else 0.0) + usage.completion_tokens * for_output
     if cached:
-        total += cached * (price.input if price.cached is None else price.cached)
+        total += cached * (for_input if for_cached is None else for_cached)
     if written:
-        total += written * (price.input if price.written is None else price.written)
+        total += written * (for_input if for_written is None else for_written)
     return int(total * NANOS + 0.5) / NANO
 
 

@@ -9,12 +9,12 @@ import msgspec
 from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
 from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
-from svc.dialects.openai.usage import usage_of
+from svc.dialects.openai.usage import usage_from
 from svc.dialects.reading import FIELDS, upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
 
-_ANSWER: Final = msgspec.json.Decoder(AnswerShape)
+_decode: Final = msgspec.json.Decoder(AnswerShape).decode
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -23,22 +23,31 @@ def pass_answer(raw: bytes) -> Passed:
     try:
         if not raw.isascii():
             raw.decode()
-        answer = _ANSWER.decode(raw)
-        usage = answer.usage
-        if usage is None or usage.total_tokens == usage.prompt_tokens + usage.completion_tokens:
-            return _passed(raw, answer)
+        passed = _passed(raw)
+        if passed is not None:
+            return passed
     except _FAULTS:
         pass  # mended below, or refused there with a better reason
     raw = msgspec.json.encode(mend_answer(upstream_object(raw)))
     try:
-        return _passed(raw, _ANSWER.decode(raw))
+        passed = _passed(raw)
     except _FAULTS:
-        raise ProviderFailed("The provider's answer was not understandable.") from None
+        passed = None
+    if passed is None:
+        raise ProviderFailed("The provider's answer was not understandable.")
+    return passed
 
 
-def _passed(raw: bytes, answer: AnswerShape) -> Passed:
-    _, _, _, model, choices, usage, _ = FIELDS(answer)
-    return Passed(raw, None if usage is None else usage_of(usage), choices[0].finish_reason, model)
+def _passed(raw: bytes) -> Passed | None:
+    """None if its usage does not add up; raises one of _FAULTS."""
+    _, _, _, model, choices, usage, _ = FIELDS(_decode(raw))
+    if usage is None:
+        return Passed(raw, None, choices[0].finish_reason, model)
+    prompt, completion, total, of_prompt, of_completion = FIELDS(usage)
+    if total != prompt + completion:
+        return None
+    told = usage_from(prompt, completion, of_prompt, of_completion)
+    return Passed(raw, told, choices[0].finish_reason, model)
 
 
 def mend_answer(body: dict[str, Any]) -> dict[str, Any]:
