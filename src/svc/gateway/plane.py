@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,7 +23,7 @@ from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate
 from svc.gateway.metrics import Metrics
-from svc.gateway.record import Record, escaped
+from svc.gateway.record import Lines, Record, escaped
 from svc.gateway.request import Request
 from svc.gateway.router import Router
 from svc.gateway.troubles import Troubles
@@ -80,7 +81,8 @@ class Plane:
         self.beside: Callable[[], dict[str, float]] = dict
         """Numbers of other rooms, for `/metrics`."""
         self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
+        self.now = time.monotonic
+        """Loop time, not rounded."""
         self.doors: set[Ticking] = set()
         self.exchanges: set[Exchange] = set()
         self.attempts: set[Attempt] = set()
@@ -90,6 +92,7 @@ class Plane:
         """The value of the Date header."""
         self._log = log
         self._lines: list[bytes] = []
+        self._writer = Lines()
         self._logs = settings.gateway.access_log
         self._encode = msgspec.json.Encoder().encode
         self._prefix = f"req_{secrets.token_hex(8)}"
@@ -119,7 +122,7 @@ class Plane:
 
         `client`: the `log_end` of whom it was for.
         """
-        line = record.line()
+        line = self._writer.line(record)
         if record.kept:
             self.ledger.journal.append(line + b"}\n")
         self.metrics.note(record, timed)

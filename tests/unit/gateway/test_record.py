@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.gateway.bill import FREE, NOTHING, Bill
-from svc.gateway.record import Record, Status, escaped
+from svc.gateway.record import Lines, Record, Status, escaped
 from svc.stores.base import Entry
 from svc.wire.key import Key
 from svc.wire.usage import Usage
@@ -25,7 +25,7 @@ SECONDS = st.floats(0, 1e5)
 
 
 def entry_of(record: Record) -> Entry:
-    return msgspec.json.decode(record.line() + b"}", type=Entry)
+    return msgspec.json.decode(Lines().line(record) + b"}", type=Entry)
 
 
 @given(
@@ -130,6 +130,6 @@ def test_the_order_is_that_of_an_entry() -> None:
         bill=FREE,
         from_cache=True,
     )
-    assert tuple(msgspec.json.decode(record.line() + b"}")) == Entry.__struct_fields__
+    assert tuple(msgspec.json.decode(Lines().line(record) + b"}")) == Entry.__struct_fields__
     assert entry_of(record).cost_usd == 0
     assert entry_of(record).from_cache
