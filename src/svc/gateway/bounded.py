@@ -1,10 +1,11 @@
 """How much a connection reads at once: what it has room for, or all that has come. No HTTP.
 
-bounded ── small pieces, handed on as they come ──> free ── a large one, or a client that does not read ──> bounded
+bounded ── small ones, used up as they come ──> free ── a large one, or a client that does not read ──> bounded
 
-Bounded, a provider that says much costs no more than a part of it, however slowly the client reads. Free, the loop asks
-nobody for room before it reads: a quarter less for each piece of a stream. What has come in the meantime for a client
-that did not read is a large one at once, so it is bounded before it goes on.
+Bounded, a provider that says much costs no more than a part of it, however slowly the client reads, and a client's long
+body is read straight into its place. Free, the loop asks nobody for room before it reads: a quarter less for a piece
+of a stream. What has come in the meantime for a client that did not read is a large one at once, so it is bounded
+before it goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,62 @@ from typing import Final, Protocol
 
 SMALL: Final = 8 * 1024
 """Bytes that have come at once, at most, as long as it is free: the pieces of a second, when the loop was late."""
+
+
+class Reads(Protocol):
+    """A BufferedProtocol of asyncio's, by its methods, that need not be one while what comes is small."""
+
+    def read(self, data: bytes, /) -> None: ...
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+
+class Free:
+    """Reads for a client's connection while its requests are small: a Protocol of asyncio's, by its methods."""
+
+    __slots__ = ("_reads", "_transport", "_used")
+
+    def __init__(self, reads: Reads, transport: asyncio.Transport) -> None:
+        self._reads = reads
+        self._transport = transport
+        self._used = False
+
+    def let(self, size: int) -> None:
+        """The last one had `size` bytes."""
+        if size <= SMALL and not self._used:
+            self._used = True
+            self._transport.set_protocol(self)  # type: ignore[arg-type]
+
+    def bind(self) -> None:
+        """A large one has come, or is to come."""
+        if self._used:
+            self._used = False
+            self._transport.set_protocol(self._reads)  # type: ignore[arg-type]
+
+    # asyncio
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) > SMALL:
+            self.bind()
+        self._reads.read(data)
+
+    def eof_received(self) -> None:
+        self._reads.eof_received()
+
+    def pause_writing(self) -> None:
+        self._reads.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._reads.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reads.connection_lost(exc)
 
 
 class Upper(Protocol):

@@ -384,6 +384,8 @@ class Connection:
     def _finish(self) -> None:
         call = self._release()  # None if its last piece made it let go
         if self._reusable and self._is_at_rest():  # whether it is still open is looked at when it is used
+            if self.bounded is not None:
+                self.bounded.let(self._size)
             self._pool.park(self)
         else:
             self.transport.abort()

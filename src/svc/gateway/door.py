@@ -20,6 +20,7 @@ from svc.dialects.base import Dialect
 from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
 from svc.gateway import reply
 from svc.gateway.access_log import log_end, peer_of
+from svc.gateway.bounded import Free
 from svc.gateway.cold import Cold
 from svc.gateway.exchange import Exchange
 from svc.gateway.plane import Plane
@@ -59,6 +60,7 @@ class FrontDoor(Reader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self._free = Free(self, self.transport)
         self.log_end = log_end(peer_of(transport))
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
         self._plane.doors.add(self)
@@ -72,7 +74,7 @@ class FrontDoor(Reader):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        del self._parser  # which holds this: no garbage collector is needed
+        del self._parser, self._free  # which hold this: no garbage collector is needed
         self._gone()
         if self._cold is not None:
             self._cold.connection_lost(exc)
@@ -164,7 +166,11 @@ class FrontDoor(Reader):
             else:
                 self._go_on(self._request)
             return
-        request = self._busy = self._queue.popleft()
+        self._take(self._queue.popleft())
+
+    def _take(self, request: Request) -> None:
+        """Answers it."""
+        self._busy = request
         self._state, self._deadline = "answering", math.inf
         if request.dialect is not None:
             self._answer_hot(request, request.dialect)

@@ -24,6 +24,7 @@ from svc.dialects.bodies import Bodies
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway import heap, reply
 from svc.gateway.access_log import log_end
+from svc.gateway.bounded import Free
 from svc.gateway.credentials import digest_in, identify, trust
 from svc.gateway.exchange import Client
 from svc.gateway.heads import STRANGE
@@ -40,10 +41,11 @@ LONG_BODY: Final = 64 * 1024
 class Reader(Client):
     """The side of a client connection that reads: an asyncio.BufferedProtocol by its methods."""
 
-    __deletable__ = ("_parser",)
+    __deletable__ = ("_free", "_parser")
     __slots__ = (
         "_busy",
         "_deadline",
+        "_free",
         "_head_size",
         "_hot",
         "_known",
@@ -62,6 +64,8 @@ class Reader(Client):
     )
 
     transport: asyncio.Transport
+    _free: Free
+    """Reads while what comes is small; of a connection that is made."""
 
     def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect]) -> None:
         self.bodies = Bodies()
@@ -97,6 +101,10 @@ class Reader(Client):
         """Nothing is being answered: takes the next request."""
 
     @abstractmethod
+    def _take(self, request: Request) -> None:
+        """Answers a request; nothing is being answered, or still to be read by the client."""
+
+    @abstractmethod
     def _loaded(self, request: Request) -> None:
         """The database has been asked about the request's key."""
 
@@ -114,12 +122,15 @@ class Reader(Client):
         return self._plane.upstream.buffer if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._room is None:
+            self.read(self._plane.upstream.view[:nbytes].tobytes())
+        elif self._state != "lingering" and self._unreadable is None:
+            self._fill(self._room, nbytes)
+
+    def read(self, data: bytes) -> None:
+        """What has come of anything but the inside of a long body."""
         if self._state == "lingering" or self._unreadable is not None:
             return
-        if self._room is not None:
-            self._fill(self._room, nbytes)
-            return
-        data = self._plane.upstream.view[:nbytes]
         if self._long is not None and self._request is not None:
             self._finish(self._request, self._long, data)
         else:
@@ -135,10 +146,10 @@ class Reader(Client):
             self.buffer_updated(size)
             done += size
 
-    def _read(self, data: memoryview) -> None:
+    def _read(self, data: bytes) -> None:
         fresh = self._state == "idle" and self._busy is None
         if fresh:
-            if self._known is not None and self._is_known(self._known, data.tobytes()):
+            if self._known is not None and self._is_known(self._known, data):
                 return
             self._wait("head", self._plane.bounds.header_timeout)
         request = self._request
@@ -149,7 +160,7 @@ class Reader(Client):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._latest = None
-            self._upgrade(bytes(data[upgrade.args[0] :]))
+            self._upgrade(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
             refusal = error.__context__ if isinstance(error.__context__, SvcError) else None
@@ -163,20 +174,21 @@ class Reader(Client):
         self._check_unfinished()
 
     def _is_known(self, known: KnownHead, data: bytes) -> bool:
-        """It is the last request again, but for its body; `came` if so."""
+        """It is the last request again, but for its body, and is taken if so."""
         plane, body = self._plane, known.body(data)
         if not body or len(body) > plane.bounds.max_body or not plane.keyring.has(known.digest, known.key):
             return False
         self._strange = 0
-        self._came(known.again(body))
+        self._free.let(len(data))
+        self._take(known.again(body))
         return True
 
-    def _know(self, request: Request, data: memoryview) -> None:
+    def _know(self, request: Request, data: bytes) -> None:
         """The head of a request that came in one read is kept, unless it is another one each time."""
         self._known = None
         if request.key is not None and self._strange < STRANGE and self._request is None:
             self._strange += 1
-            self._known = known_head(data.tobytes(), request, digest_in(request))
+            self._known = known_head(data, request, digest_in(request))
 
     def _wait(self, state: str, seconds: float) -> None:
         self._state = state
@@ -186,6 +198,7 @@ class Reader(Client):
 
     def _take_over(self, request: Request) -> None:
         """The rest of a body is read straight into its place."""
+        self._free.bind()
         request.keep_alive = self._parser.should_keep_alive()
         self._parser = httptools.HttpRequestParser(self)
         self._long = BytesIO(heap.room(request.declared))
@@ -196,7 +209,7 @@ class Reader(Client):
     def _fill(self, room: memoryview, nbytes: int) -> None:
         self._room = room[nbytes:] if nbytes < len(room) else None
 
-    def _finish(self, request: Request, long: BytesIO, data: memoryview) -> None:
+    def _finish(self, request: Request, long: BytesIO, data: bytes) -> None:
         """The last byte comes by itself, when nothing holds the body any more: so it is taken without a copy."""
         self._request = self._long = None
         long.getbuffer()[-1:] = data[:1]
