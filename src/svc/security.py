@@ -20,6 +20,7 @@ ASK_SECONDS: Final = 5.0
 """For the database to say whether it knows a key."""
 MAX_SECRET: Final = 512
 """Characters of a key; a longer one is not even hashed."""
+_clock: Final = time.time
 ISSUED_PREFIX: Final = "svc_sk_"
 
 
@@ -86,7 +87,7 @@ class Keyring:
         found: Key | bool | None = self._keys.get(digest)
         if found is None and self._issued is not None:
             found = self._issued.get(digest)
-        return found is key and time.time() < key.expires
+        return found is key and _clock() < key.expires
 
     def load(self, secret: str, then: Callable[[], None]) -> None:
         """Asks the database about a secret, then calls `then`; if `look` still cannot say, nobody can now."""

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
-_ENDPOINTS: Final = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _now: Final = time.monotonic
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
@@ -109,9 +108,9 @@ class Exchange(TriesOwner):
         self.request_id = request_id
         self.client_request_id = client_request_id
         self.over = False
-        self._began = _now()  # the loop's own clock counts milliseconds
+        self._began = _now()
         self._first_byte = 0.0
-        self.deadline = plane.now() + plane.bounds.total_timeout
+        self.deadline = self._began + plane.bounds.total_timeout
         self._tries: Tries | Replay | None = None
         self._sink: Sink = client
         """Where the pieces of a stream go."""
@@ -126,7 +125,12 @@ class Exchange(TriesOwner):
         """Takes the request's body. Errors of the client's are answered at once."""
         self._raw = raw
         self._plane.exchanges.add(self)
-        self.guarded(self._open)
+        try:
+            self._open()
+        except SvcError as error:
+            self._refuse(error)
+        except Exception:  # noqa: BLE001
+            self.fault()
 
     def guarded(self, step: Callable[[], None]) -> None:
         """The edge: an error is answered, and a fault of ours does not take the connection with it."""
@@ -355,7 +359,7 @@ class Exchange(TriesOwner):
         plane.record(
             Record(
                 self._key,
-                _ENDPOINTS.get(self._dialect.name, self._dialect.name),
+                self._dialect.endpoint,
                 self._head.model if self._head else None,
                 status,
                 http_status,

@@ -76,7 +76,7 @@ class HedgedTries(Tries):
             return
         first = self.offer
         self._round = 0
-        self._rival = self._launch(self._chain[index], built)
+        self._rival = self._launch(self._chain[index], built, self._plane.now())
         self._rival_index, self._rival_dropped = index, built.dropped
         self.offer = first
 

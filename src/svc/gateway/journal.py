@@ -29,6 +29,7 @@ ROTATE_BYTES: Final = 4 * 1024 * 1024
 MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
 SUFFIX: Final = ".journal"
+_write: Final = os.write
 
 
 class Journal:
@@ -78,7 +79,7 @@ class Journal:
 
     def _write(self, line: bytes) -> int:
         try:
-            return os.write(self._file, line)
+            return _write(self._file, line)
         except OSError:
             return 0
 

@@ -27,6 +27,7 @@ MIB: Final = 1024 * 1024
 RECOVER_SECONDS: Final = 1.0
 _MILLIS: Final = tuple(f"{number:03d}Z" for number in range(1000))
 """How an entry's time ends: made once, since each request needs one."""
+_clock: Final = time.time
 LIST_SECONDS: Final = 60.0
 """So long after the start the price list is asked, if all prices are known as shipped."""
 
@@ -73,7 +74,7 @@ class Ledger:
 
     def stamp(self) -> str:
         """Now, as entries have it."""
-        now = time.time()
+        now = _clock()
         second = int(now)
         if second != self._second:
             self._second = second

@@ -137,8 +137,9 @@ class Tries(AttemptOwner):
     def start(self) -> None:
         """The first try; raises SvcError when there is none to make."""
         plane = self._plane
-        self._index = plane.steering.first(self._chain, self._raw, self._head, plane.now())
-        self._try()
+        now = plane.now()
+        self._index = plane.steering.first(self._chain, self._raw, self._head, now)
+        self._try(now)
 
     def pause(self) -> None:
         self._paused = True
@@ -175,16 +176,15 @@ class Tries(AttemptOwner):
 
     # one try
 
-    def _try(self) -> None:
+    def _try(self, now: float) -> None:
         self._timer = None
         offer = self._chain[self._index]
         built = self._build(offer)
         self.dropped = built.dropped
-        self.attempt = self._launch(offer, built)
+        self.attempt = self._launch(offer, built, now)
 
-    def _launch(self, offer: Offer, built: Built) -> Attempt:
+    def _launch(self, offer: Offer, built: Built, now: float) -> Attempt:
         plane, head = self._plane, self._head
-        now = plane.now()
         if offer.accounts:
             offer = plane.steering.account(offer, self._used, now)
             self._used.append(offer)
@@ -226,7 +226,7 @@ class Tries(AttemptOwner):
         return self._hub
 
     def _again(self) -> None:
-        self._owner.guarded(self._try)
+        self._owner.guarded(lambda: self._try(self._plane.now()))
 
     def _settle(self, winner: Attempt) -> None:
         """The first byte."""
@@ -287,7 +287,7 @@ class Tries(AttemptOwner):
         self._round = 0
         self._wait = 0.0
         try:
-            self._try()
+            self._try(self._plane.now())
         except SvcError:
             return False
         return True

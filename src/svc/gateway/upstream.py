@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import ssl
+import time
 from typing import Final
 
 from svc.errors import UsageError
@@ -131,7 +132,7 @@ class Upstream:
         if idle is None:
             idle = self._idle[connection.origin] = []
         if len(idle) < IDLE_CONNECTIONS:
-            connection.idle_since = self._loop.time()
+            connection.idle_since = time.monotonic()
             idle.append(connection)
         else:
             connection.close()

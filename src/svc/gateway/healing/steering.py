@@ -53,6 +53,9 @@ class Steering:
     def __init__(self, routing: RoutingSettings) -> None:
         self._routing = routing
         self._known: dict[Offer, Health] = {}
+        self._last: Offer | None = None
+        """Of which was asked last, and what was answered."""
+        self._lasts: Health
         self._targets: dict[tuple[str, str, int], Health] = {}
         self._budgets: dict[str, Budget] = {}
         self._named: dict[str, Health] = {}
@@ -61,8 +64,11 @@ class Steering:
 
     def of(self, offer: Offer) -> Health:
         """The health of a target; it outlives the offer, which a provider that moves replaces."""
-        found = self._known.get(offer)
-        return found if found is not None else self._add(offer)
+        if offer is self._last:  # a request asks several times for one
+            return self._lasts
+        found = self._known.get(offer) or self._add(offer)
+        self._last, self._lasts = offer, found
+        return found
 
     def states(self) -> dict[str, State]:
         """Of the breakers, by `provider/model`."""
