@@ -331,15 +331,15 @@ class Exchange(TriesOwner):
         return self._tries.offer if self._tries is not None else None
 
     def _headers(self) -> str:
-        lines = f"x-request-id: {self.request_id}\r\n"
-        if self.client_request_id:
-            lines += f"x-client-request-id: {self.client_request_id}\r\n"
-        if self._lease is not None:
-            lines += self._lease.headers
+        echo = f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
+        limits = self._lease.headers if self._lease is not None else ""
         tries = self._tries
         if tries is None or tries.offer is None:
-            return lines
-        lines += f"x-svc-provider: {tries.offer.provider_name}\r\nx-svc-attempts: {tries.count}\r\n"
+            return f"x-request-id: {self.request_id}\r\n{echo}{limits}"
+        lines = (
+            f"x-request-id: {self.request_id}\r\n{echo}{limits}"
+            f"x-svc-provider: {tries.offer.provider_name}\r\nx-svc-attempts: {tries.count}\r\n"
+        )
         if self._plane.cache is not None:
             lines += f"x-svc-cache: {'miss' if tries.count else 'hit'}\r\n"
         if tries.dropped:

@@ -26,6 +26,10 @@ _FIELDS: Final = msgspec.structs.astuple
 def cost_of(price: Price, usage: Usage) -> float:
     """USD, to nine places."""
     prompt = usage.prompt_tokens
+    for_input: float
+    for_output: float
+    for_cached: float | None
+    for_written: float | None
     for_input, for_output, for_cached, for_written, tiers = _FIELDS(price)
     for start, tier in tiers:
         if prompt > start:

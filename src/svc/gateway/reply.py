@@ -10,7 +10,7 @@ from svc.errors import SvcError
 from svc.gateway.request import Request
 from svc.wire.problem import encode_problem
 
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 EXPOSED: Final = (
     *("x-request-id", "x-client-request-id", "x-svc-provider", "x-svc-attempts", "x-svc-dropped", "x-should-retry"),
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
@@ -56,7 +56,7 @@ def last(error: SvcError, status: int, date: str, request_id: str, request: Requ
 def whole(status: int, date: str, headers: str, body: bytes) -> bytes:
     """A JSON answer."""
     head = (
-        f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ndate: {date}\r\n"
+        f"{_STATUS_LINES.get(status) or f'HTTP/1.1 {status} Status'}\r\ndate: {date}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
     )
     return head.encode("latin-1") + body

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 LONGEST: Final = 16 * 1024
 """Plain bytes in one piece of TLS, at most."""
@@ -65,7 +65,9 @@ class TlsTransport:
         "_broken",
         "_buffer",
         "_cut",
+        "_feed",
         "_incoming",
+        "_left",
         "_loop",
         "_object",
         "_outgoing",
@@ -73,6 +75,7 @@ class TlsTransport:
         "_paused",
         "_ready",
         "_seal",
+        "_sealed",
         "_transport",
         "_unseal",
         "_upper",
@@ -81,8 +84,6 @@ class TlsTransport:
     )
 
     _transport: asyncio.Transport
-    _seal: Callable[[bytes | memoryview], int]
-    _unseal: Callable[[int, bytearray | memoryview], int]
 
     def __init__(self, context: ssl.SSLContext, name: str, upper: Upper, buffer: bytearray) -> None:
         """The provider's certificate must be for `name`. `buffer` has room for LONGEST or more; it is used within calls
@@ -95,10 +96,15 @@ class TlsTransport:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
-        self._seal = self._object.write
-        self._unseal = self._object.read  # type: ignore[assignment]  # an int, when there is a buffer
+        inner: Any = getattr(self._object, "_sslobj", self._object)  # it passes on to this, through the interpreter
+        self._seal: Callable[[bytes | memoryview], int] = inner.write
+        self._unseal: Callable[[int, bytearray | memoryview], int] = inner.read
+        self._feed: Callable[[bytes | memoryview], int] = self._incoming.write
+        self._sealed: Callable[[], bytes] = self._outgoing.read
         self._ready = False
         self._paused = False
+        self._left = False
+        """OpenSSL has something that it was not asked for yet."""
         self._cut = False
         """OpenSSL has the beginning of something, whose rest has not come."""
         self._own = 0
@@ -121,7 +127,8 @@ class TlsTransport:
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Itself called by loops that take only its children for a BufferedProtocol."""
-        self._incoming.write(data)
+        self._feed(data)
+        self._left = True
         if self._ready:
             self._hand_on()
         else:
@@ -168,26 +175,23 @@ class TlsTransport:
             self._ready = True
             self.secured.set_result(None)
             self._upper.connection_made(self)
-            if self._incoming.pending:
-                self._hand_on()
+            self._left = self._incoming.pending > 0
+            self._hand_on()
 
     def _hand_on(self) -> None:
         """What has come, as much at once as the buffer takes, as long as it is wanted."""
-        while not self._paused and not self._transport.is_closing():
+        while self._left and not self._paused and not self._transport.is_closing():
             count = self._fill()
             if self._outgoing.pending:
                 self._answer()
-            if not count:
-                return
-            self._upper.data_received(self._view[:count].tobytes())
-            if not self._incoming.pending:
-                return
+            if count:
+                self._upper.data_received(self._view[:count].tobytes())
 
     def _fill(self) -> int:
         """Plain bytes that are in the buffer now; 0 when there are none yet, or no more."""
         filled = 0
         room = len(self._buffer)
-        self._cut = False
+        self._left = self._cut = False
         try:
             while room >= LONGEST:  # into less a part could go, whose rest nobody would see
                 count = self._unseal(room, self._view[filled:] if filled else self._buffer)
@@ -198,6 +202,7 @@ class TlsTransport:
                 room -= count
                 if not self._incoming.pending:
                     return filled
+            self._left = True
         except ssl.SSLWantReadError:
             self._cut = True
         except ssl.SSLError as error:
@@ -216,7 +221,7 @@ class TlsTransport:
 
     def _send(self) -> None:
         if self._outgoing.pending:
-            self._transport.write(self._outgoing.read())
+            self._transport.write(self._sealed())
 
     # a transport
 
@@ -231,7 +236,7 @@ class TlsTransport:
             self._broken = error.with_traceback(None)
             self._transport.abort()
         else:
-            self._transport.write(self._outgoing.read())
+            self._transport.write(self._sealed())
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
         sealed: list[bytes] = []
@@ -240,7 +245,7 @@ class TlsTransport:
                 view = memoryview(part)
                 for start in range(0, len(part), PART):
                     self._seal(view[start : start + PART])
-                    sealed.append(self._outgoing.read())
+                    sealed.append(self._sealed())
         except ssl.SSLError as error:
             self._broken = error.with_traceback(None)
             self._transport.abort()
@@ -268,7 +273,7 @@ class TlsTransport:
 
     def is_reading(self) -> bool:
         """False, too, while something has come that was not handed on: a new request's answer it cannot be."""
-        return not (self._paused or self._cut or self._incoming.pending or self._transport.is_closing())
+        return not (self._paused or self._cut or self._left or self._transport.is_closing())
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
