@@ -41,7 +41,7 @@ HIGH_WATER: Final = 64 * 1024
 class FrontDoor(Reader):
     """One client connection: an asyncio.Protocol by its methods. `options` are uvicorn's."""
 
-    __slots__ = ("_chunked", "_cold", "_exchange", "_held", "_options", "_paused", "_shutting", "_unsent")
+    __slots__ = ("_chunked", "_cold", "_exchange", "_held", "_options", "_paused", "_shutting", "_taking", "_unsent")
 
     def __init__(self, plane: Plane, hot: Mapping[bytes, Dialect], **options: Any) -> None:
         super().__init__(plane, hot)
@@ -53,6 +53,8 @@ class FrontDoor(Reader):
         self._chunked = False
         self._paused = False
         self._shutting = False
+        self._taking = False
+        """Requests are being taken, one after the other."""
         self._unsent = 0
         """Bytes that waited for a client that does not read, when they were last looked at."""
 
@@ -148,25 +150,36 @@ class FrontDoor(Reader):
             self._answer_hot(request, request.dialect)
 
     def _next(self) -> None:
-        """Takes the next request that has come whole."""
-        if self.transport.is_closing():
+        """Takes what has come whole, in a loop: what is answered at once calls this again, from within."""
+        if self._taking:
             return
+        self._taking = True
+        try:
+            while self._busy is None and self._may_take():
+                self._take(self._queue.popleft())
+        finally:
+            self._taking = False
+
+    def _may_take(self) -> bool:
+        """A request waits, and its answer would be read; else it waits for what has to come first."""
+        if self.transport.is_closing():
+            return False
         if self._paused:  # what it has been sent is to be read first; `_deadline` is that of `pause_writing`
             if self._state != "unread":
                 self._state = "unread"
                 self.transport.pause_reading()
-            return
-        if not self._queue:
-            if self._shutting:
-                self._close()
-            elif self._unreadable is not None:
-                self._reject(*self._unreadable)
-            elif self._request is None:
-                self._wait("idle", self._plane.bounds.keep_alive)
-            else:
-                self._go_on(self._request)
-            return
-        self._take(self._queue.popleft())
+            return False
+        if self._queue:
+            return True
+        if self._shutting:
+            self._close()
+        elif self._unreadable is not None:
+            self._reject(*self._unreadable)
+        elif self._request is None:
+            self._wait("idle", self._plane.bounds.keep_alive)
+        else:
+            self._go_on(self._request)
+        return False
 
     def _take(self, request: Request) -> None:
         """Answers it."""
