@@ -97,6 +97,75 @@ def test_a_line_reads_as_its_entry(
     )
 
 
+KEYS = (KEY, Key(KEY.id, KEY.name), Key("key_2", "two"))
+"""The first two are one key before and after its tags were changed."""
+FEW = st.none() | st.sampled_from(["a", "b"])
+RECORDS = st.builds(
+    Record,
+    st.sampled_from(KEYS),
+    st.sampled_from(["/v1/messages", "/v1/chat/completions"]),
+    FEW,
+    st.sampled_from(get_args(Status)),
+    st.sampled_from([200, 200, 502]),
+    time=st.just("2026-01-02T03:04:05.678Z"),
+    request_id=st.just("req_1"),
+    client_request_id=FEW,
+    model=FEW,
+    provider=FEW,
+    attempts=st.integers(0, 2),
+    seconds=SECONDS,
+    first=st.none() | SECONDS,
+    code=st.sampled_from([None, None, None, "provider_error"]),
+    bill=st.just(NOTHING)
+    | st.builds(
+        Bill, st.builds(Usage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * 5), st.none() | NANOS, st.booleans()
+    ),
+    from_cache=st.sampled_from([False, False, False, True]),
+    resumed=st.sampled_from([0, 0, 0, 1]),
+)
+"""Mostly as usual, but for one thing."""
+
+
+def plain_line(record: Record) -> dict[str, object]:
+    """The line, made without anything that was there before."""
+    usage, bill = record.bill.usage, record.bill
+    guessed = bill.guessed
+    return {
+        "time": record.time,
+        "request_id": record.request_id,
+        "client_request_id": record.client_request_id,
+        "key_id": record.key.id,
+        "key_name": record.key.name,
+        "tags": record.key.tags,
+        "endpoint": record.endpoint,
+        "model_asked": record.asked,
+        "model": record.model,
+        "provider": record.provider,
+        "attempts": record.attempts,
+        "status": record.status,
+        "http_status": record.http_status,
+        "prompt_tokens": usage and usage.prompt_tokens,
+        "cached_tokens": usage and usage.cached_tokens,
+        "completion_tokens": usage and (None if guessed and not usage.completion_tokens else usage.completion_tokens),
+        "reasoning_tokens": usage and usage.reasoning_tokens,
+        "cost_usd": bill.usd,
+        "latency_ms": pytest.approx(record.seconds * 1000, abs=0.00051, rel=1e-12),
+        "ttfb_ms": record.first if record.first is None else pytest.approx(record.first * 1000, abs=0.00051, rel=1e-12),
+        "cache_write_tokens": usage and usage.cache_write_tokens,
+        "estimated": guessed,
+        "from_cache": record.from_cache,
+        "resumed": record.resumed,
+        "code": record.code,
+    }
+
+
+@given(st.lists(RECORDS, min_size=2, max_size=12))
+def test_no_line_says_anything_of_the_one_before(records: list[Record]) -> None:
+    lines = Lines()
+    for record in (*records, *records[::-1]):
+        assert json.loads(lines.line(record) + b"}") == plain_line(record)
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_what_cannot_be_seen_is_escaped(text: str) -> None:
     line = escaped(msgspec.json.encode({"asked": text}))
