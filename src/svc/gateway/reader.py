@@ -30,7 +30,7 @@ from svc.gateway.exchange import Client
 from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
-from svc.gateway.request import Request, head_too_large, is_far_ahead
+from svc.gateway.request import MAX_AT_ONCE, Request, head_too_large, is_far_ahead
 
 MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
@@ -279,6 +279,8 @@ class Reader(Client):
             return
         request.keep_alive = self._parser.should_keep_alive()
         self._latest = request
+        if len(self._queue) >= MAX_AT_ONCE:
+            raise InvalidRequest("Too many requests were sent in advance.")
         self._came(request)
 
     def _came(self, request: Request) -> None:

@@ -13,6 +13,9 @@ from svc.wire.key import Key
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 16
 """Requests that wait on one connection before reading pauses."""
+MAX_AT_ONCE: Final = 1024
+"""Requests in advance that a read may bring before the connection is given up: more than as many bytes as a bounded one
+has room for can hold."""
 MAX_AHEAD: Final = 64 * 1024
 """Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
 MAX_ECHOED: Final = 128

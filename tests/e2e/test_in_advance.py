@@ -1,0 +1,56 @@
+"""Very many requests that are sent while an answer is running: what they cost has a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+from svc.gateway.request import MAX_AT_ONCE
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.e2e.test_memory import resident
+from tests.fakes import openai_wire
+from tests.fakes.http_client import RawClient, request_bytes
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Gate, answer, hold
+
+CHAT = request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=KEY)
+REFUSED = b"POST /v1/messages HTTP/1.1\r\nhost:\r\n\r\n"
+"""About as short as a request can be; the door itself answers it, with 401."""
+CLIENTS = 8
+KIB = 1024
+
+
+def send_at_once(gateway: Gateway, clients: list[RawClient], data: bytes) -> None:
+    """The gateway finds as much of it as the system has kept meanwhile."""
+    gateway.process.send_signal(signal.SIGSTOP)
+    for raw in clients:
+        raw.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            raw.socket.send(data)
+        raw.socket.settimeout(10)
+    gateway.process.send_signal(signal.SIGCONT)
+
+
+def test_what_comes_at_once_has_a_limit(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway, gate = start_gateway(), Gate()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(gateway.raw()) for _ in range(CLIENTS)]
+        for raw in clients * 3:  # so that all that comes is read at once
+            raw.send(CHAT)
+            assert raw.read().status == 200
+        asked = len(provider_a.requests)
+        provider_a.always_plays(hold(gate) + answer(200, openai_wire.chat("one")))
+        for raw in clients:
+            raw.send(CHAT)
+        provider_a.wait(asked + CLIENTS)
+        before = resident(gateway)
+        send_at_once(gateway, clients, REFUSED * 6000)
+        assert gateway.request("GET", "/health").status == 200  # what came before is read
+        assert (resident(gateway) - before) / CLIENTS < 2500 * KIB
+        gate.opened.set()
+        for raw in clients:
+            assert raw.read().json["choices"][0]["message"]["content"] == "one"
+            assert [raw.read().status for _ in range(MAX_AT_ONCE)] == [401] * MAX_AT_ONCE
+            assert (last := raw.read()).status == 400
+            assert "in advance" in last.json["error"]["message"]
