@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+MOST_TOKENS: Final = 10**9
+"""A provider that says more has lost count. Sums of these are always numbers that a database takes."""
+
 
 class Usage:
     """Tokens. `prompt_tokens` counts cached ones too; `completion_tokens` counts reasoning too. Never changed."""

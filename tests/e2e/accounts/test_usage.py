@@ -99,6 +99,22 @@ def test_an_error_of_the_upstream(gateway: Gateway, provider_a: FakeProvider) ->
     assert (entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"]) == (None, None, None)
 
 
+@pytest.mark.parametrize("tokens", [2**63, 10**400])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_provider_that_has_lost_count_stops_no_accounting(
+    gateway: Gateway, provider_a: FakeProvider, tokens: int, stream: bool
+) -> None:
+    """A number that no database takes would stand before all that came later."""
+    told = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    events = [*openai_wire.stream(usage=False, done=False), openai_wire.chunk(choices=[], usage=told), openai_wire.DONE]
+    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=told)))
+    got = gateway.chat(stream=stream)
+    assert got.status == 200
+    assert got.whole
+    assert entry_of(gateway, got.headers["x-request-id"])["prompt_tokens"] == 0
+    assert entry_of(gateway, gateway.chat().headers["x-request-id"])["prompt_tokens"] > 0
+
+
 def test_what_never_reached_an_upstream_is_not_in_the_ledger(gateway: Gateway) -> None:
     refused = gateway.chat(temperature=9).headers["x-request-id"]
     entry_of(gateway, gateway.chat().headers["x-request-id"])

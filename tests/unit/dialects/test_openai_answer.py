@@ -9,6 +9,7 @@ import pytest
 
 from svc.dialects.openai import dialect
 from svc.errors import ProviderFailed, SvcError
+from svc.wire.usage import MOST_TOKENS, Usage
 
 MESSAGE = {"role": "assistant", "content": "hi"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}}
@@ -38,6 +39,18 @@ def test_a_poor_answer_is_mended() -> None:
     assert made["choices"][0] == {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
     assert made["object"] == "chat.completion"
     assert made["id"].startswith("chatcmpl-")
+
+
+def test_more_tokens_than_there_can_be_are_none() -> None:
+    """A database takes no such number, nor does a price."""
+    much = {"prompt_tokens": 10**400, "completion_tokens": 2**63, "total_tokens": 10**400 + 2**63}
+    for details in ({}, {"prompt_tokens_details": {"cached_tokens": 2**63}}):
+        passed = dialect.pass_answer(answer(usage={**much, **details}))
+        assert passed.usage == Usage()
+        told = json.loads(passed.body)["usage"]
+        assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (0, 0, 0)
+    most = {"prompt_tokens": MOST_TOKENS, "completion_tokens": MOST_TOKENS, "total_tokens": 2 * MOST_TOKENS}
+    assert dialect.pass_answer(answer(usage=most)).usage == Usage(MOST_TOKENS, MOST_TOKENS)
 
 
 @pytest.mark.parametrize(

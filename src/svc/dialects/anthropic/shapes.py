@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from svc.wire.chat import FinishReason
-from svc.wire.usage import Usage
+from svc.wire.usage import MOST_TOKENS, Usage
 
-Number = Annotated[int, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",

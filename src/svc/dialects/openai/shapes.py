@@ -9,10 +9,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from svc.errors import ProviderFailed
 from svc.wire.chat import FinishReason
+from svc.wire.usage import MOST_TOKENS
 
 Text = Annotated[str, Meta(min_length=1)]
 Index = Annotated[int, Meta(ge=0)]
-Number = Annotated[int, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -43,11 +44,11 @@ class CompletionDetails(msgspec.Struct, gc=False):
 
 
 class UsageShape(msgspec.Struct, gc=False):
-    """`usage`, complete."""
+    """`usage`, complete; whoever reads it looks whether it adds up."""
 
     prompt_tokens: Number
     completion_tokens: Number
-    total_tokens: Number
+    total_tokens: int
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
 
@@ -76,7 +77,7 @@ _DETAILS: Final[dict[str, Any]] = {
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS else 0
 
 
 class FunctionShape(msgspec.Struct, gc=False):
