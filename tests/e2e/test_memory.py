@@ -69,3 +69,20 @@ def test_an_ended_request_leaves_nothing_behind(uncollected: Gateway, provider_c
     before = resident(uncollected)
     some(50)
     assert resident(uncollected) < before + 6 * MIB  # the prompts alone are 15
+
+
+def test_a_closed_connection_leaves_nothing_behind(uncollected: Gateway) -> None:
+    """One that was read in every way: parsed, known, freely, bounded again, and by uvicorn."""
+    small, large = ({"model": GPT, "messages": [{"role": "user", "content": "x" * size}]} for size in (7_000, 100_000))
+    asked = [("POST", "/v1/chat/completions", body) for body in (small, small, small, large, small, small)]
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            with uncollected.raw() as raw:
+                for method, path, body in (*asked, ("GET", "/v1/models", None)):
+                    assert raw.request(method, path, body, key=KEY).status == 200
+
+    some(40)
+    before = resident(uncollected)
+    some(150)
+    assert resident(uncollected) < before + 150 * 10 * 1024  # what is known of its last request alone is more

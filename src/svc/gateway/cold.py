@@ -26,5 +26,5 @@ class Cold(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # unused connections are the door's to close
-        self.cycle.body = bytearray()  # of a body that nobody read
+        self.cycle = None  # type: ignore[assignment]  # it has the body, and this: no garbage collector is needed
         self._answered()

@@ -80,6 +80,7 @@ class FrontDoor(Reader):
         self._gone()
         if self._cold is not None:
             self._cold.connection_lost(exc)
+            self._cold = None  # each held the other
         self._queue.clear()
 
     def pause_writing(self) -> None:
