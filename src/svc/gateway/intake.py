@@ -3,7 +3,8 @@
     every PAUSE s:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
 
 The thread shares a core and the interpreter with the loop, so it works for a millisecond or two at a time, and rests
-in between in proportion: answers are late by one stretch, never by what has piled up.
+in between in proportion: answers are late by one stretch, never by what has piled up. What the loop has summed up
+itself is not decoded: that would be most of the work.
 
 Each entry gets in once, since the database keeps how many bytes of each journal it has, in one transaction with the
 entries: who takes a journal asks for that before reading it, and adds only if nobody else has in between. That is all
@@ -13,6 +14,7 @@ database and deleted, in this order; whoever comes between two of these finds no
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -21,9 +23,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from svc.gateway.journal import SUFFIX, Journal
+from svc.gateway.journal import STRETCH_BYTES, SUFFIX, Journal
 from svc.stores import lines
 from svc.stores.base import Database, StoreDown, StoreUnsure
+from svc.stores.batches import Stretch
+from svc.stores.tally import Tally
 
 log = logging.getLogger("svc.ledger")
 
@@ -38,8 +42,6 @@ BEHIND = 1.5
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
-STRETCH_BYTES = 256 * 1024
-"""Read at once: some 500 entries, one transaction."""
 DAY = 86400.0
 
 
@@ -154,8 +156,19 @@ class Intake:
             raise
 
     def _take_own(self, journal: Journal) -> None:
-        """What is new in the present file; before it, the end of the one that was let go of since."""
+        """What is new in its files: what is summed up, then what nobody sums up."""
+        while journal.tallies:
+            tally = journal.tallies.popleft()
+            began = time.thread_time()
+            if tally.name >= self._path.name:  # else the rest of its file was taken as the journal of a dead process
+                self._take_at(self._folder / tally.name, tally.start, tally)
+            if journal.tallies:
+                self._rest(time.thread_time() - began)
         path = journal.path
+        self._take_at(path, journal.untaken, None)
+
+    def _take_at(self, path: Path, until: int | None, tally: Tally | None) -> None:
+        """What is new in a file of our own, up to there, then what is summed up; the file before it is ended first."""
         if path != self._path:
             before, self._path, self._offset = self._path, path, None
             if before.name:
@@ -166,9 +179,17 @@ class Intake:
             return
         try:
             offset, self._offset = self._offset, None
-            self._offset = self._take(file, path.name, self._database.taken(path.name) if offset is None else offset)
+            offset = self._take(file, path.name, self._database.taken(path.name) if offset is None else offset, until)
+            if tally is not None and offset == tally.start:
+                offset = self._take_tallied(file, tally)
+            self._offset = offset
         finally:
             os.close(file)
+
+    def _take_tallied(self, file: int, tally: Tally) -> int | None:
+        """Where its lines end; None if others have taken them."""
+        data = os.pread(file, tally.end - tally.start, tally.start)
+        return tally.start + len(data) if self._store(tally.name, tally.start, data, tally) else None
 
     def _take_dead(self, path: Path) -> None:
         try:
@@ -201,10 +222,10 @@ class Intake:
             log.warning("the last line of the journal %s is cut off: its writer died in the middle of it", name)
         return end is not None
 
-    def _take(self, file: int, name: str, offset: int) -> int | None:
-        """Takes whole lines from `offset` on. Where they end; None if others have taken them."""
-        while True:
-            data = os.pread(file, STRETCH_BYTES, offset)
+    def _take(self, file: int, name: str, offset: int, until: int | None = None) -> int | None:
+        """Takes whole lines from `offset` to `until`, or all. Where they end; None if others have taken them."""
+        while until is None or offset < until:
+            data = os.pread(file, STRETCH_BYTES if until is None else min(STRETCH_BYTES, until - offset), offset)
             end = data.rfind(b"\n") + 1
             if len(data) == STRETCH_BYTES:
                 end = end or STRETCH_BYTES  # no line of ours is as long
@@ -217,22 +238,29 @@ class Intake:
             if len(data) < STRETCH_BYTES:  # all that was there; what has come since is the next look's
                 return offset
             self._rest(time.thread_time() - began)
+        return offset
 
     def _rest(self, took: float) -> None:
         self._much = True
         behind = time.monotonic() - self._caught_up
         self._stop.wait(took * REST * max(0.0, 1.0 - behind / BEHIND))
 
-    def _store(self, name: str, start: int, data: bytes) -> bool:
+    def _store(self, name: str, start: int, data: bytes, tally: Tally | None = None) -> bool:
         if not _by_place(name):
             self._append(data)
             return True
-        found = lines.read(data, self._mend)
+        found = self._read(data, tally)
         took = self._database.take(name, start, start + len(data), found)
         if took:
             self.taken += found.count
             self._count_broken(found.broken)
         return took
+
+    def _read(self, data: bytes, tally: Tally | None) -> Stretch:
+        if tally is not None:
+            with contextlib.suppress(ValueError):
+                return lines.read_tallied(data, tally)
+        return lines.read(data, self._mend)
 
     def _append(self, data: bytes) -> None:
         entries, broken = lines.read_entries(data, self._mend)

@@ -7,7 +7,8 @@
 No name comes twice, on no machine: by it a database that several share knows how much of each it has.
 
 What was appended survives the death of the process at any moment, since the kernel has it; a loss of power may cost
-the last seconds. Nothing here reads a journal, or knows a database: that is `intake`.
+the last seconds. Nothing here reads a journal, or knows a database: that is `intake`. For it the lines are summed up as
+they are written, some hundred at a time; what nobody summed up it reads itself.
 """
 
 from __future__ import annotations
@@ -23,9 +24,16 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from svc.gateway.record import Record
+from svc.stores.tally import Tally
+
 log = logging.getLogger("svc.ledger")
 
 ROTATE_BYTES: Final = 4 * 1024 * 1024
+STRETCH_BYTES: Final = 256 * 1024
+"""Summed up together, and taken at once: some 500 lines, one transaction."""
+MAX_TALLIES: Final = 256
+"""Kept while the database takes nothing."""
 MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
 SUFFIX: Final = ".journal"
@@ -44,8 +52,12 @@ class Journal:
         """On disk, of all journals here, not yet in the database; the intake keeps it up to date."""
         self._folder = folder
         self._limit = limit
+        self.tallies: deque[Tally] = deque(maxlen=MAX_TALLIES)
+        """Of what was written, and can be taken; in order. The intake takes them out."""
+        self._tally: Tally | None = None
         self._file = -1
         self._size = 0
+        self._rotate_at = ROTATE_BYTES
         self._kept: deque[bytes] = deque()
         self._guard = threading.Lock()
         self.full = False
@@ -60,12 +72,16 @@ class Journal:
         while file < 0:
             path = self._folder / f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
             file = _claim(path)
+        self.seal()
         previous, self._file, self._size, self.path = self._file, file, 0, path
+        self._rotate_at = ROTATE_BYTES
         if previous >= 0:
             os.close(previous)
 
-    def append(self, line: bytes) -> None:
-        """Adds a line, its newline included. Never raises: what the disk does not take is kept in memory."""
+    def append(self, line: bytes, record: Record | None = None) -> None:
+        """Adds a line, its newline included, that `record` made. Never raises: what the disk does not take is kept in
+        memory.
+        """
         if self.full:
             self._keep(line)
             return
@@ -73,9 +89,34 @@ class Journal:
         if written != len(line):
             self._fail(written, line)
             return
+        if record is None:
+            self.seal()
+        else:
+            self._note(record, written)
         self._size += written
-        if self._size >= ROTATE_BYTES:
+        if self._size >= self._rotate_at:
             self._rotate()
+
+    def _note(self, record: Record, size: int) -> None:
+        tally = self._tally
+        if tally is None:
+            tally = self._tally = Tally(self.path.name, self._size)
+        usage, usd = record.bill.usage, record.bill.usd
+        tally.note(size, record.key, record.model, record.provider, record.time, record.request_id, usage, usd)
+        if tally.end - tally.start >= STRETCH_BYTES:
+            self.seal()
+
+    def seal(self) -> None:
+        """What was written since the last time can be taken."""
+        if self._tally is not None:
+            self.tallies.append(self._tally)
+            self._tally = None
+
+    @property
+    def untaken(self) -> int | None:
+        """From the intake's thread: where in the present file that begins which will be summed up; None if nothing."""
+        tally = self._tally
+        return None if tally is None else tally.start
 
     def _write(self, line: bytes) -> int:
         try:
@@ -84,7 +125,7 @@ class Journal:
             return 0
 
     def _rotate(self) -> None:
-        self._size = 0  # if no other can be begun, this one goes on for as long again
+        self._rotate_at = self._size + ROTATE_BYTES  # if no other can be begun, this one goes on for as long again
         if self.waiting_bytes > self._limit:
             self.full = True
         try:
@@ -143,6 +184,7 @@ class Journal:
 
     def close(self) -> None:
         """Lets go of the file; what is in it can be taken by anyone."""
+        self.seal()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -124,7 +124,7 @@ class Plane:
         """
         line = self._writer.line(record)
         if record.kept:
-            self.ledger.journal.append(line + b"}\n")
+            self.ledger.journal.append(line + b"}\n", record)
         self.metrics.note(record, timed)
         if self._logs:
             self._lines.append(line + client)
@@ -163,6 +163,7 @@ class Plane:
         now = self.now()
         self.date = formatdate(usegmt=True)
         self._flush()
+        self.ledger.journal.seal()
         for attempt in list(self.attempts):
             if attempt.over:
                 self.attempts.discard(attempt)

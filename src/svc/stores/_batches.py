@@ -136,7 +136,7 @@ class Batches(Statements):
         found = sorted(timed_in(packed, _text(*lines), last), key=itemgetter(0))
         moments = [when for when, _ in found]
         gone = min(most, bisect_left(moments, cut))
-        left = Lines.of("".join(line_of(entry) + "\n" for _, entry in found[gone:]))
+        left = Lines.of("".join(line_of(entry) + "\n" for _, entry in found[gone:]).encode())
         self._run(
             "UPDATE batches SET span = ?, count = ?, lines = ?, zipped = ? WHERE id = ?",
             (last - moments[gone], len(found) - gone, *left, id),

@@ -11,7 +11,7 @@ import zstandard
 
 HOUR = 3600
 ZIPPED = 8 * 1024
-"""Characters of a batch's lines from which on they are compressed; for fewer the beginning costs too much."""
+"""Bytes of a batch's lines from which on they are compressed; for fewer the beginning costs too much."""
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 """What its frames begin with (RFC 8878, section 3.1.1)."""
 
@@ -54,11 +54,11 @@ class Lines(NamedTuple):
     zipped: bytes | None = None
 
     @classmethod
-    def of(cls, text: str) -> Lines:
+    def of(cls, lines: bytes) -> Lines:
         """Compressed, if that is worth its time, which the interpreter is not held for."""
-        if len(text) < ZIPPED:
-            return cls(text)
-        return cls(None, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(text.encode()))
+        if len(lines) < ZIPPED:
+            return cls(lines.decode())
+        return cls(None, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(lines))
 
     @property
     def text(self) -> str | None:

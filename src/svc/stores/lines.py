@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from random import getrandbits
@@ -18,9 +18,9 @@ import msgspec
 
 from svc.stores.base import Entry
 from svc.stores.batches import Amounts, Batch, Lines, Place, Stretch
+from svc.stores.tally import TO_HOUR, Group, Tally
 
 _STAMP = len("2026-01-01T00:00:00.000Z")
-_TO_HOUR = len("2026-01-01T00")
 _ID = re.compile(r"(req_[0-9a-f]{16})([0-9a-f]{8})")
 _ID_LENGTH, _PREFIX = 28, 20
 
@@ -56,6 +56,32 @@ def read(data: bytes, mend: Mend | None = None) -> Stretch:
         return _read_ours(text, entries)
     except (msgspec.MsgspecError, ValueError):
         return stretch(*read_entries(data, mend))
+
+
+def read_tallied(data: bytes, tally: Tally) -> Stretch:
+    """Of the lines that were summed up when they were written. Raises ValueError for what cannot be as it says."""
+    if not tally.sound or data.count(b"\n") != tally.count:
+        raise ValueError("lines that have to be looked at")
+    batches: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    hours: dict[Place, Amounts] = defaultdict(Amounts)
+    for group in tally.groups:
+        batches[group.key.id, group.hour].append(group)
+        hours[_place_of(group)].add(
+            group.key.name,
+            group.requests,
+            group.prompt_tokens,
+            group.completion_tokens,
+            group.cost_usd,
+            group.priced,
+        )
+    if len(batches) == 1:
+        found = [_tallied(data, tally.groups)]
+    else:
+        found = [
+            _tallied(some, groups)
+            for some, groups in zip(_sorted(data, tally, batches.values()), batches.values(), strict=True)
+        ]
+    return Stretch(batches=found, hours=hours, count=tally.count)
 
 
 def read_entries(data: bytes, mend: Mend | None = None) -> tuple[list[Entry], int]:
@@ -166,7 +192,7 @@ def _summed(entries: Sequence[Entry], stamps: Sequence[str]) -> dict[Place, Amou
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     for entry, stamp in zip(entries, stamps, strict=True):
         tags = tuple(entry.tags.items()) if entry.tags else ()
-        groups[stamp[:_TO_HOUR], entry.key_id, entry.model, entry.provider, tags].append(entry)
+        groups[stamp[:TO_HOUR], entry.key_id, entry.model, entry.provider, tags].append(entry)
     hours: dict[Place, Amounts] = {}
     for (hour, *_), some in groups.items():
         place = place_of(some[0], _second(f"{hour}:00:00") // 1000)
@@ -195,6 +221,36 @@ def amounts_of(entries: Sequence[Entry]) -> Amounts:
     )
 
 
+def _sorted(data: bytes, tally: Tally, batches: Iterable[list[Group]]) -> Iterable[bytes]:
+    """The lines of each batch."""
+    to: dict[int, list[bytes]] = {}
+    parts: list[list[bytes]] = []
+    for groups in batches:
+        parts.append([])
+        to.update({group.number: parts[-1] for group in groups})
+    for number, line in zip(tally.order, data.splitlines(keepends=True), strict=True):
+        to[number].append(line)
+    return map(b"".join, parts)
+
+
+def _tallied(data: bytes, groups: Sequence[Group]) -> Batch:
+    """Of one key, hour and process."""
+    count = sum(group.requests for group in groups)
+    if count == 1:
+        return _alone(_decode(data))
+    low, high = number_of(min(group.low for group in groups)), number_of(max(group.high for group in groups))
+    if low is None or high is None or low[0] != high[0]:
+        raise ValueError("requests that are not of one process")
+    first, last = millis(min(group.first for group in groups)), millis(max(group.last for group in groups))
+    return _batch(groups[0].key.id, count, (first, last), low[0], (low[1], high[1]), data)
+
+
+def _place_of(group: Group) -> Place:
+    tags = _shown(tuple(group.key.tags.items())) if group.key.tags else "{}"
+    start = _second(f"{group.hour}:00:00") // 1000
+    return Place(start, group.key.id, group.model or "", group.provider or "", tags)
+
+
 def place_of(entry: Entry, start: int) -> Place:
     """In the hour that begins then."""
     tags = _shown(tuple(entry.tags.items())) if entry.tags else "{}"
@@ -211,7 +267,7 @@ def _split(lines: Sequence[str], entries: Sequence[Entry], stamps: Sequence[str]
     """By key, hour and process."""
     spots: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, (entry, stamp) in enumerate(zip(entries, stamps, strict=True)):
-        spots[stamp[:_TO_HOUR], entry.key_id, entry.request_id[:_PREFIX]].append(number)
+        spots[stamp[:TO_HOUR], entry.key_id, entry.request_id[:_PREFIX]].append(number)
     found = []
     for numbers in spots.values():
         if len(numbers) == 1:
@@ -233,16 +289,24 @@ def _together(text: str, entries: Sequence[Entry], stamps: Sequence[str]) -> Bat
     if low is None or high is None or low[0] != high[0]:
         return None
     first, last = millis(min(stamps)), millis(max(stamps))
+    return _batch(entries[0].key_id, len(entries), (first, last), low[0], (low[1], high[1]), text.encode())
+
+
+def _batch(
+    key_id: str, count: int, times: tuple[int, int], prefix: str, numbers: tuple[int, int], lines: bytes
+) -> Batch:
+    first, last = times
+    low, high = numbers
     return Batch(
         id=f"{last:012x}{getrandbits(48):012x}",  # no secret
-        key_id=entries[0].key_id,
+        key_id=key_id,
         first=first,
         last=last,
-        count=len(entries),
-        prefix=low[0],
-        low=low[1],
-        high=high[1],
-        lines=Lines.of(text),
+        count=count,
+        prefix=prefix,
+        low=low,
+        high=high,
+        lines=Lines.of(lines),
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from svc.gateway.intake import STRETCH_BYTES, Intake, take_left_behind
-from svc.gateway.journal import Journal
+from svc.gateway.intake import Intake, take_left_behind
+from svc.gateway.journal import STRETCH_BYTES, Journal
 from svc.stores.base import Entry
 from svc.stores.batches import Stretch
 from svc.stores.sqlite import SqliteDatabase

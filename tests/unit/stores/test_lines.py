@@ -182,7 +182,7 @@ def test_what_the_version_before_compressed_is_read() -> None:
     ("at", "to"), [(0, b"x"), (0, b""), (4, b"\xff" * 12), (20, b"\x00" * 50), (60, b"?"), (-1, b"")], ids=repr
 )
 def test_what_is_damaged_is_a_value_error(at: int, to: bytes) -> None:
-    whole = Lines.of("x" * ZIPPED + journal(*map(entry, range(50))).decode()).zipped
+    whole = Lines.of(b"x" * ZIPPED + journal(*map(entry, range(50)))).zipped
     assert whole is not None
     damaged = whole[:at] + to + whole[at + len(to) :] if to else whole[:at]
     with pytest.raises(ValueError, match=r"."):
