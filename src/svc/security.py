@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -87,7 +88,7 @@ class Keyring:
         found: Key | bool | None = self._keys.get(digest)
         if found is None and self._issued is not None:
             found = self._issued.get(digest)
-        return found is key and _clock() < key.expires
+        return found is key and (key.expires == math.inf or _clock() < key.expires)
 
     def load(self, secret: str, then: Callable[[], None]) -> None:
         """Asks the database about a secret, then calls `then`; if `look` still cannot say, nobody can now."""

@@ -163,15 +163,13 @@ class FrontDoor(Reader):
 
     def _may_take(self) -> bool:
         """A request waits, and its answer would be read; else it waits for what has to come first."""
-        if self.transport.is_closing():
-            return False
         if self._paused:  # what it has been sent is to be read first; `_deadline` is that of `pause_writing`
-            if self._state != "unread":
+            if self._state != "unread" and not self.transport.is_closing():
                 self._state = "unread"
                 self.transport.pause_reading()
             return False
         if self._queue:
-            return True
+            return not self.transport.is_closing()
         if self._shutting:
             self._close()
         elif self._unreadable is not None:

@@ -152,7 +152,7 @@ class Exchange(TriesOwner):
                 raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
         self._plane.ledger.check()
         if self._plane.cache is None:
-            self._try(head, chain)
+            self._try(head, chain, self._began)
         else:
             self._look_up(self._plane.cache, head, chain)
 
@@ -160,7 +160,7 @@ class Exchange(TriesOwner):
         """The answer may have been given before, by one of the targets that may give it now."""
         name = cache.name(self._key, self._dialect.name, self._raw)
         if name is None:
-            self._try(head, chain)
+            self._try(head, chain, self._began)
             return
 
         def told(kept: Kept | None) -> None:
@@ -168,14 +168,14 @@ class Exchange(TriesOwner):
             cache.count(hit=offer is not None)
             if kept is not None and offer is not None:
                 self._tries = Replay(self, kept, offer, stream=head.stream)
-                self._tries.start()
+                self._tries.start(_now())
             else:
                 self._recorder = self._sink = cache.record(name, self._client)
-                self._try(head, chain)
+                self._try(head, chain, _now())
 
         cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
 
-    def _try(self, head: Head, chain: tuple[Offer, ...]) -> None:
+    def _try(self, head: Head, chain: tuple[Offer, ...], now: float) -> None:
         tries: Tries
         if len(chain) > 1 and self._plane.bounds.hedge_after > 0:
             tries = HedgedTries(self, self._plane, self._dialect, head, self._raw, chain)
@@ -185,17 +185,18 @@ class Exchange(TriesOwner):
         if self._plane.gate.limited(self._key):
             self._plane.gate.admit(self._key, head, self._raw, chain, self._admitted)
         else:
-            tries.start()
+            tries.start(now)
 
     def _admitted(self, lease: Lease | SvcError) -> None:
         """The limits of the key let it through, or do not."""
+        tries = self._tries
         if isinstance(lease, SvcError):
             self._refuse(lease)
-        elif self.over or self._tries is None:  # the client left while the database was asked
+        elif self.over or tries is None:  # the client left while the database was asked
             lease.settle(0, 0.0)
         else:
             self._lease = lease
-            self.guarded(self._tries.start)
+            self.guarded(lambda: tries.start(_now()))
 
     def fault(self) -> None:
         """A fault of ours: logged with its traceback, answered with nothing but the request id."""
@@ -269,8 +270,8 @@ class Exchange(TriesOwner):
             self._first_byte = _now()
             self._client.begin(self._headers())
 
-    def answered(self, passed: Passed) -> None:
-        self._first_byte = _now()
+    def answered(self, passed: Passed, now: float) -> None:
+        self._first_byte = now
         self._record("ok", 200, passed.usage)
         if self._recorder is not None:
             self._recorder.note(passed.body)
@@ -350,7 +351,6 @@ class Exchange(TriesOwner):
     def _record(self, status: Status, http_status: int, told: Usage | None, error: SvcError | None = None) -> None:
         """Into the books, before the last byte leaves."""
         plane, tries = self._plane, self._tries
-        now = _now()
         offer = self._offer
         bill = self._bill(status, told)
         if self._lease is not None:
@@ -369,7 +369,7 @@ class Exchange(TriesOwner):
                 model=offer.model_id if offer else None,
                 provider=offer.provider_name if offer else None,
                 attempts=tries.count if tries is not None else 0,
-                seconds=now - self._began,
+                seconds=_now() - self._began,
                 first=self._first_byte - self._began if self._first_byte else None,
                 code=error.code if error is not None else None,
                 bill=bill,

@@ -34,8 +34,8 @@ class HedgedTries(Tries):
         self._rival_index = 0
         self._rival_dropped: tuple[str, ...] = ()
 
-    def start(self) -> None:
-        super().start()
+    def start(self, now: float) -> None:
+        super().start(now)
         if self._index + 1 < len(self._chain):
             plane = self._plane
             self._hedge = plane.loop.call_later(plane.bounds.hedge_after, self._second)
@@ -97,8 +97,8 @@ class HedgedTries(Tries):
         self.attempt, self._index = rival, self._rival_index
         self.offer, self.dropped = rival.offer, self._rival_dropped
 
-    def _settle(self, winner: Attempt) -> None:
-        super()._settle(winner)
+    def _settle(self, winner: Attempt, now: float) -> None:
+        super()._settle(winner, now)
         self._cancel_hedge()
         rival, self._rival = self._rival, None
         if rival is None:

@@ -83,7 +83,7 @@ class Ledger:
 
     def cost(self, offer: Offer, usage: Usage) -> float | None:
         """USD; None when the price is not known."""
-        price = self.prices.of(offer.provider_name, offer.model_id)
+        price = self.prices.of_offer(offer)
         return None if price is None else cost_of(price, usage)
 
     async def _run(self) -> None:

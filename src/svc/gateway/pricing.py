@@ -51,6 +51,7 @@ class Prices:
         offers = list(offers)
         self._given: dict[tuple[str, str], Price] = {}
         self._prices: dict[tuple[str, str], Price] = {}
+        self._found: dict[Offer, Price | None] = {}
         self.give(offers)
         self.wanted = [
             (provider.name, model.id, offer.target.model, provider.address.geturl())
@@ -66,6 +67,7 @@ class Prices:
 
     def give(self, offers: Iterable[Offer]) -> None:
         """Takes the prices that offers carry themselves."""
+        self._found.clear()
         for offer in offers:
             model = offer.model
             if model.input_price is not None or model.output_price is not None:
@@ -75,7 +77,15 @@ class Prices:
     def learn(self, found: Mapping[tuple[str, str], Price]) -> None:
         """What the price list had; other models stay without a price."""
         self._prices |= {**found, **self._given}
+        self._found.clear()
         self.complete = True
+
+    def of_offer(self, offer: Offer) -> Price | None:
+        """As `of`; found again by the offer itself."""
+        found = self._found.get(offer)
+        if found is None:
+            found = self._found[offer] = self.of(offer.provider_name, offer.model_id)
+        return found
 
     def of(self, provider: str | None, model: str | None) -> Price | None:
         """None where it is not known, or not yet."""

@@ -42,8 +42,8 @@ class TriesOwner(ABC):
     request_id: str
 
     @abstractmethod
-    def answered(self, passed: Passed) -> None:
-        """A whole answer that is not a stream."""
+    def answered(self, passed: Passed, now: float) -> None:
+        """A whole answer that is not a stream; `now` is loop time."""
 
     @abstractmethod
     def streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
@@ -134,11 +134,9 @@ class Tries(AttemptOwner):
         self.resumed = 0
         """So often it went on."""
 
-    def start(self) -> None:
-        """The first try; raises SvcError when there is none to make."""
-        plane = self._plane
-        now = plane.now()
-        self._index = plane.steering.first(self._chain, self._raw, self._head, now)
+    def start(self, now: float) -> None:
+        """The first try; raises SvcError when there is none to make. `now` is loop time."""
+        self._index = self._plane.steering.first(self._chain, self._raw, self._head, now)
         self._try(now)
 
     def pause(self) -> None:
@@ -228,10 +226,10 @@ class Tries(AttemptOwner):
     def _again(self) -> None:
         self._owner.guarded(lambda: self._try(self._plane.now()))
 
-    def _settle(self, winner: Attempt) -> None:
+    def _settle(self, winner: Attempt, now: float) -> None:
         """The first byte."""
         self._won = True
-        plane, now = self._plane, self._plane.now()
+        plane = self._plane
         plane.steering.answered(winner.offer, now - winner.sent, now, stream=self._head.stream)
         if winner.offer.account:
             plane.steering.told(winner.offer, winner.headers, now)
@@ -321,12 +319,13 @@ class Tries(AttemptOwner):
         return plane.steering.next(self._chain, index + 1, self._raw, self._head, plane.now())
 
     def attempt_answered(self, attempt: Attempt, passed: Passed) -> None:
-        self._settle(attempt)
-        self._owner.answered(passed)
+        now = self._plane.now()
+        self._settle(attempt, now)
+        self._owner.answered(passed, now)
 
     def attempt_streamed(self, attempt: Attempt, data: bytes, pipe: Pipe) -> None:
         if not self._won:
-            self._settle(attempt)
+            self._settle(attempt, self._plane.now())
         elif self._awaited:
             self._taken_up(attempt)
         if pipe.error is not None:

@@ -49,6 +49,8 @@ class Upstream:
         """Shared by all connections: what is read is used up before the next read."""
         self.view = memoryview(self.buffer)
         self.body: list[bytes] = []
+        self._swept = time.monotonic()
+        """When unused connections were looked at: from then on one that is parked counts as unused."""
 
     @property
     def open_connections(self) -> int:
@@ -132,7 +134,7 @@ class Upstream:
         if idle is None:
             idle = self._idle[connection.origin] = []
         if len(idle) < IDLE_CONNECTIONS:
-            connection.idle_since = time.monotonic()
+            connection.idle_since = self._swept
             idle.append(connection)
         else:
             connection.close()
@@ -148,6 +150,7 @@ class Upstream:
 
     def sweep(self, now: float) -> None:
         """Closes what has been unused for too long. The oldest are at the front."""
+        self._swept = now
         for idle in self._idle.values():
             while idle and now - idle[0].idle_since > IDLE_SECONDS:
                 idle.pop(0).close()

@@ -62,7 +62,8 @@ class Replay:
         self.dropped = kept.dropped
         self.offer = offer
 
-    def start(self) -> None:
+    def start(self, now: float) -> None:
+        """At once; `now` is loop time."""
         if self._stream:
             self._go_on()
         else:
