@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 from svc.dialects.template import Template, is_plain
@@ -44,10 +45,11 @@ class Sink(ABC):
 class Relay:
     """Of one attempt, whose client takes chunks. What it does not carry goes the long way, and loses nothing."""
 
-    __slots__ = ("_frame", "_prefix", "_suffix", "_to", "active", "tokens")
+    __slots__ = ("_frame", "_prefix", "_suffix", "_write", "active", "tokens")
 
     def __init__(self, to: asyncio.Transport) -> None:
-        self._to = to
+        self._write: Callable[[bytes], None] = to.write
+        """Says nothing when the client has just left: that is the door's matter, in the loop's next turn."""
         self._frame: Template | None = None
         self._prefix = self._suffix = b""
         self.tokens = 0
@@ -76,7 +78,8 @@ class Relay:
             and data.endswith(self._suffix)
             and is_plain(data, start, stop)
         ):  # one chunk, as nearly always
-            return size if self._send(data, _TOKENS[stop - start]) else 0
+            self._send(data, _TOKENS[stop - start])
+            return size
         return self._several(data)
 
     def _several(self, data: bytes) -> int:
@@ -89,15 +92,14 @@ class Relay:
                 break
             tokens += _TOKENS[stop - text]
             at = end
-        return at if at and self._send(data[:at], tokens) else 0
+        if at:
+            self._send(data[:at], tokens)
+        return at
 
-    def _send(self, data: bytes, tokens: int) -> bool:
-        if self._to.is_closing():
-            return False
+    def _send(self, data: bytes, tokens: int) -> None:
         self.active = True
         self.tokens += tokens
-        self._to.write(data)
-        return True
+        self._write(data)
 
 
 def _size_at(data: bytes, at: int) -> int:
