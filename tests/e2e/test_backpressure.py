@@ -16,7 +16,7 @@ from tests.e2e.test_memory import resident
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider, Recorded
-from tests.fakes.script import Script, body, end, head, pause, raw, sse
+from tests.fakes.script import Gate, Script, answer, body, end, head, hold, pause, raw, sse
 
 STREAMS = 16
 KIB = 1024
@@ -69,6 +69,30 @@ def test_who_does_not_read_costs_little_and_stops_the_upstream(
         grown = (resident(gateway) - before) / STREAMS
         assert grown < 256 * KIB
         assert not any(one.played for one in fake.requests)
+
+
+def test_nor_does_it_cost_more_on_connections_that_read_freely(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """As they do behind a small answer."""
+    gateway, gate = start_gateway(), Gate()
+    asked = {"model": GPT, "messages": HI}
+    provider_a.always_plays(hold(gate) + answer(200, openai_wire.chat()))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(gateway.raw()) for _ in range(STREAMS)]
+        for client in clients:
+            client.send(request_bytes("POST", "/v1/chat/completions", asked, key=gateway.key))
+        provider_a.wait(STREAMS, 20)
+        gate.opened.set()
+        assert [client.read().status for client in clients] == [200] * STREAMS
+        provider_a.forget()
+        provider_a.always_plays(sse(FAST["long pieces"]))
+        before = resident(gateway)
+        for client in clients:
+            client.send(request_bytes("POST", "/v1/chat/completions", {**asked, "stream": True}, key=gateway.key))
+        provider_a.wait(STREAMS, 20)
+        wait_until_still(provider_a.requests)
+        assert (resident(gateway) - before) / STREAMS < 256 * KIB
 
 
 STREAM = {"model": GPT, "messages": HI, "stream": True}

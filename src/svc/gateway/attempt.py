@@ -146,7 +146,7 @@ class Attempt(Receiver):
         """Begins. `now` is loop time."""
         self.sent = now
         self.deadline = now + self._bounds.first_byte_timeout
-        self._call = upstream.send(self.offer, body, self)
+        self._call = upstream.send(self.offer, body, self, stream=self._stream)
 
     @property
     def draining(self) -> bool:

@@ -56,7 +56,7 @@ class Upstream:
     def open_connections(self) -> int:
         return len(self._open)
 
-    def send(self, offer: Offer, body: bytes, receiver: Receiver) -> Call:
+    def send(self, offer: Offer, body: bytes, receiver: Receiver, *, stream: bool = False) -> Call:
         """Sends a request; the answer comes to `receiver`, never from within this call."""
         head = b"%b%d\r\n\r\n" % (offer.head, len(body))
         call = Call(receiver, (head + body,) if len(body) < SHORT_BODY else (head, body))
@@ -64,6 +64,8 @@ class Upstream:
         while idle:
             connection = idle.pop()
             if connection.usable:
+                if stream and connection.bounded is not None:  # its client may not read
+                    connection.bounded.bind()
                 connection.start(call, reused=True)
                 return call
             connection.close()
