@@ -30,7 +30,7 @@ from svc.stores.tally import Tally
 log = logging.getLogger("svc.ledger")
 
 ROTATE_BYTES: Final = 4 * 1024 * 1024
-STRETCH_BYTES: Final = 256 * 1024
+STRETCH_BYTES: Final = 512 * 1024
 """Summed up together, and taken at once: some 500 lines, one transaction."""
 MAX_TALLIES: Final = 256
 """Kept while the database takes nothing."""
