@@ -92,13 +92,13 @@ class Gateway:
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
 
     def logged(self, text: str, timeout: float = 5.0) -> str:
-        """The log, once it holds `text`."""
+        """The log's whole lines, once one of them holds `text`: a file may be read in the middle of a write."""
         deadline = time.monotonic() + timeout
-        while text not in self.log:
+        while text not in (lines := self.log.rpartition("\n")[0]):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{text!r} is not in the log:\n{self.log}")
             time.sleep(0.01)
-        return self.log
+        return lines
 
     def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
