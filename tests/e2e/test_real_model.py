@@ -80,7 +80,7 @@ def test_openai_client_json(three: Gateway, model: str) -> None:
 def test_openai_client_stream(three: Gateway, model: str, usage: bool) -> None:
     asked = {"stream_options": {"include_usage": True}} if usage else {}
     with three.raw(timeout=60) as raw:
-        body = {"model": model, "messages": ASK, "max_tokens": 16, "stream": True, **asked}
+        body = {"model": model, "messages": ASK, "max_tokens": 16, "temperature": 0, "stream": True, **asked}
         got = raw.request("POST", "/v1/chat/completions", body, key=three.key)
     chunks = whole_chunks(got.body, usage=usage)
     assert text_of(chunks)
