@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
-_now: Final = time.monotonic
+_now: Final = time.monotonic  # looked up once: on the hot path
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -125,7 +125,7 @@ class Exchange(TriesOwner):
         """Takes the request's body. Errors of the client's are answered at once."""
         self._raw = raw
         self._plane.exchanges.add(self)
-        try:
+        try:  # as `guarded`, without making a method for each request
             self._open()
         except SvcError as error:
             self._refuse(error)

@@ -31,13 +31,13 @@ log = logging.getLogger("svc.ledger")
 
 ROTATE_BYTES: Final = 4 * 1024 * 1024
 STRETCH_BYTES: Final = 512 * 1024
-"""Summed up together, and taken at once: some 500 lines, one transaction."""
+"""Summed up together, and taken at once: some 900 lines, one transaction."""
 MAX_TALLIES: Final = 256
 """Kept while the database takes nothing."""
 MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
 SUFFIX: Final = ".journal"
-_write: Final = os.write
+_write: Final = os.write  # looked up once: on the hot path
 
 
 class Journal:

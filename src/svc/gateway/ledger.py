@@ -27,7 +27,7 @@ MIB: Final = 1024 * 1024
 RECOVER_SECONDS: Final = 1.0
 _MILLIS: Final = tuple(f"{number:03d}Z" for number in range(1000))
 """How an entry's time ends: made once, since each request needs one."""
-_clock: Final = time.time
+_clock: Final = time.time  # looked up once: on the hot path
 LIST_SECONDS: Final = 60.0
 """So long after the start the price list is asked, if all prices are known as shipped."""
 
