@@ -181,7 +181,7 @@ def test_who_stops_reading_in_mid_stream_loses_nothing(
 
 def test_who_stops_reading_for_good_is_dropped(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     gateway = start_gateway(config="[gateway]\nwrite_timeout = 0.5\nidle_timeout = 0.2\n")
-    provider_a.plays(carried("A", [*words(25), *["x" * 1600] * 6000], every=0))
+    provider_a.plays(carried("A", [*words(25), *["x" * 1600] * 24_000], every=0))  # more than the system's buffers hold
     with running(gateway, "A", GPT):
         provider_a.wait().wait_left(10)
     gateway.logged("client_closed")

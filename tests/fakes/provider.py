@@ -67,7 +67,7 @@ class Recorded:
     def wait_left(self, timeout: float = 5.0) -> float:
         """When the other side went away; raises TimeoutError when it has not."""
         if not self.gone.wait(timeout) or self.left is None:
-            raise TimeoutError("the other side kept the connection")
+            raise TimeoutError(f"the other side kept the connection; sent: {'all' if self.played else self.sent}")
         return self.left
 
 
