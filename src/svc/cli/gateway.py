@@ -16,7 +16,7 @@ import sys
 from svc import app, settings, telemetry, workers
 from svc.cli import _running
 from svc.gateway import recent
-from svc.gateway.intake import take_left_behind
+from svc.gateway.intake import take_left_behind, wait_for_orphans
 from svc.gateway.providers import providers_of
 from svc.listeners import address_of, listen
 from svc.settings import Settings
@@ -24,6 +24,8 @@ from svc.stores.base import Entry, StoreDown
 from svc.stores.opening import open_state
 
 _APART = "Each lets a key use all of its limits; with SVC_REDIS_URL they share them, and --workers needs no second one."
+_ORPHANS = 2.0
+"""Seconds: what they let through counts in the limits of the minute."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     with _running.gateway(found.home) as only:
         if not only and not found.environ.get("SVC_REDIS_URL"):
             print(f"svc: Another gateway runs with {found.home}. {_APART}", file=sys.stderr)
+        if only:
+            wait_for_orphans(found.home / "journal", _ORPHANS)
         before = _take_left_behind(found)
         if found.gateway.workers > 1:
             return _supervise(found, args, before)

@@ -291,6 +291,27 @@ def take_left_behind(folder: Path, database: Database) -> None:
         Intake(folder, database).take_all()
 
 
+def wait_for_orphans(folder: Path, seconds: float) -> None:
+    """Until no process writes a journal there: workers whose supervisor was killed go on for a moment. Not for ever."""
+    deadline = time.monotonic() + seconds
+    while any(map(_is_held, folder.glob(f"*{SUFFIX}"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
 def _bytes_in(folder: Path) -> int:
     total = 0
     for path in folder.glob(f"*{SUFFIX}"):

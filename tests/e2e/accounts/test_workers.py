@@ -139,6 +139,22 @@ def test_a_new_start_forgets_no_limit(start_gateway: StartGateway, workers: int)
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
 
 
+def test_what_workers_without_a_supervisor_let_through_counts(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[gateway]\nworkers = 2\n")
+    made = create(gateway, "--name", "patient", "--rpm", "5")
+    assert [chat(gateway, made["key"]) for _ in range(3)] == [200] * 3
+    orphans = workers_of(gateway)
+    for pid in orphans:
+        os.kill(pid, signal.SIGSTOP)
+    gateway.process.kill()
+    gateway.process.wait(5)
+    later = threading.Timer(0.8, lambda: [os.kill(pid, signal.SIGCONT) for pid in orphans])
+    later.start()
+    gateway.start()
+    later.join()
+    assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
+
+
 def test_a_second_gateway_of_the_same_folder_says_what_it_means(start_gateway: StartGateway) -> None:
     first = start_gateway()
     second = Gateway(first.home, env={})
