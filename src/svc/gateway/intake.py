@@ -36,7 +36,11 @@ PAUSE = 0.4
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
 REST = 6.0
-"""So many times the CPU time of a stretch the thread rests after it; less and less as it falls behind."""
+"""So many times the CPU time of a stretch that it decodes the thread rests after it; less as it falls behind."""
+MOST_REST, EVENLY = 20.0, 0.5
+"""The same of what is summed up; or what waits is taken evenly over so many seconds, if that is faster: some stretches
+one soon after the other would take the core from a loop that needs nearly all of it.
+"""
 BEHIND = 1.5
 """Seconds behind, at which it does not rest any more."""
 PATIENCE = 1.0
@@ -120,6 +124,7 @@ class Intake:
 
     def take_all(self) -> None:
         """Takes everything that can be taken now. Raises StoreDown."""
+        began = time.monotonic()
         if not self._migrated:
             self._database.migrate()
             self._migrated = True
@@ -127,16 +132,17 @@ class Intake:
             self._take_kept(self._journal)
             self._take_own(self._journal)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if self._journal is None or path != self._journal.path:
+            if self._journal is None:
                 self._take_dead(path)
-                if self._journal is not None:  # new entries do not wait for all that has piled up
-                    self._take_own(self._journal)
+            elif not self._journal.has(path):
+                self._take_dead(path)
+                self._take_own(self._journal)  # new entries do not wait for all that has piled up
         if self.down:
             log.error("the database of the ledger answers again")
         self.down = False
         if self._journal is not None:
             self._journal.waiting_bytes = 0
-        self._caught_up = time.monotonic()
+        self._caught_up = began
         self._prune()
 
     def _take_kept(self, journal: Journal) -> None:
@@ -156,16 +162,18 @@ class Intake:
             raise
 
     def _take_own(self, journal: Journal) -> None:
-        """What is new in its files: what is summed up, then what nobody sums up."""
-        while journal.tallies:
+        """What is new in its files: what is summed up by now, then what nobody sums up."""
+        for _ in range(len(journal.tallies)):
             tally = journal.tallies.popleft()
             began = time.thread_time()
             if tally.name >= self._path.name:  # else the rest of its file was taken as the journal of a dead process
                 self._take_at(self._folder / tally.name, tally.start, tally)
-            if journal.tallies:
-                self._rest(time.thread_time() - began)
-        path = journal.path
-        self._take_at(path, journal.untaken, None)
+            if waiting := len(journal.tallies):
+                self._much = True
+                self._stop.wait(min((time.thread_time() - began) * MOST_REST, EVENLY / waiting))
+        path, until = journal.path, journal.untaken
+        if not journal.tallies:  # looked at last: else what was summed up just now would be decoded
+            self._take_at(path, until, None)
 
     def _take_at(self, path: Path, until: int | None, tally: Tally | None) -> None:
         """What is new in a file of our own, up to there, then what is summed up; the file before it is ended first."""

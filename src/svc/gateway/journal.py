@@ -118,6 +118,10 @@ class Journal:
         tally = self._tally
         return None if tally is None else tally.start
 
+    def has(self, path: Path) -> bool:
+        """From the intake's thread: the file is being written, or what is summed up of it waits."""
+        return path == self.path or any(tally.name == path.name for tally in list(self.tallies))
+
     def _write(self, line: bytes) -> int:
         try:
             return _write(self._file, line)

@@ -196,3 +196,33 @@ def test_what_is_summed_up_is_not_decoded(tmp_path: Path, monkeypatch: pytest.Mo
         intake.take_all()
         assert intake.taken == number + 1
         assert database.spent({"k1": 0.0}) == {"k1": (number + 1) / 2}
+
+
+class Busy(SqliteDatabase):
+    """While it takes something, more is written, and summed up."""
+
+    journal: Journal
+    written = 0
+
+    def take(self, journal: str, start: int, end: int, found: Stretch) -> bool:
+        if self.written < 60:
+            for _ in range(3):
+                self.written += 1
+                write(self.journal, record(self.written, 0))
+            self.journal.open() if self.written % 5 else self.journal.seal()
+        return super().take(journal, start, end, found)
+
+
+def test_nor_is_what_was_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(Busy(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+        database.migrate()
+        database.journal = journal
+        intake = Intake(tmp_path / "journal", database, journal=journal)
+        monkeypatch.setattr(lines, "read", None)
+        write(journal, record(0, 0))
+        journal.seal()
+        while journal.tallies:
+            intake.take_all()
+        assert intake.taken == database.written + 1 == 61
+        intake.take_all()
+        assert list((tmp_path / "journal").iterdir()) == [journal.path]
