@@ -19,7 +19,7 @@ from svc.gateway.offers import origin_of
 from svc.gateway.providers import Origin, Provider
 
 PROBE_SECONDS: Final = 3.0
-STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})")
+STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)")
 STATUS_BYTES: Final = len("HTTP/1.1 200")
 INTERIM: Final = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d")
 """Another answer follows, on the same connection; after `101 Switching Protocols` none does."""

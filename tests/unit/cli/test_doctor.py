@@ -109,6 +109,8 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
     [
         ("http", b"", "it takes the connection, but sends no answer within 0.5 s"),
         ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
+        ("http", b"HTTP/1.1 000 Nothing\r\n\r\n", "what it answers is not HTTP"),
+        ("http", b"HTTP/1.1 099 Less\r\n\r\n", "what it answers is not HTTP"),
         ("http", b"\x15\x03\x03\x00\x02\x02\x32", "it speaks TLS: its address has to begin with https://"),
         ("http", None, "it closed the connection without an answer"),
         ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n", "it takes the connection, but sends no answer within 0.5 s"),
