@@ -50,8 +50,11 @@ def provider(
         gateway = Gateway(folder, env=env, config=CONFIG)
         gateway.command = [*command] or gateway.command
         gateway.start()
-        yield fake, gateway, line
-        assert gateway.stop() == 0
+        try:
+            yield fake, gateway, line
+        finally:
+            status = gateway.stop()
+        assert status == 0
         assert "Traceback" not in gateway.log
 
 
