@@ -35,11 +35,13 @@ PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
-REST = 6.0
-"""So many times the CPU time of a stretch that it decodes the thread rests after it; less as it falls behind."""
-MOST_REST, EVENLY = 20.0, 0.5
-"""The same of what is summed up; or what waits is taken evenly over so many seconds, if that is faster: some stretches
-one soon after the other would take the core from a loop that needs nearly all of it.
+REST_DECODED = 6.0
+"""So many times the CPU time of a stretch that it has decoded the thread rests; less and less as it falls behind."""
+REST_SUMMED = 20.0
+"""The same for a stretch that was summed up already, unless SPREAD says less."""
+SPREAD = 0.5
+"""Seconds, at most, over which what is summed up is taken: evenly, since some stretches one soon after the other would
+take the core from a loop that needs nearly all of it.
 """
 BEHIND = 1.5
 """Seconds behind, at which it does not rest any more."""
@@ -84,7 +86,8 @@ class Intake:
         self._much = False
         """There was more than a stretch to take."""
         self._prune_at = 0.0
-        self._caught_up = time.monotonic()
+        self._caught_up = self._ended = time.monotonic()
+        """When the last look began, and when it ended, that took everything."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
 
@@ -134,7 +137,7 @@ class Intake:
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             if self._journal is None:
                 self._take_dead(path)
-            elif not self._journal.has(path):
+            elif path != self._journal.path:
                 self._take_dead(path)
                 self._take_own(self._journal)  # new entries do not wait for all that has piled up
         if self.down:
@@ -142,7 +145,7 @@ class Intake:
         self.down = False
         if self._journal is not None:
             self._journal.waiting_bytes = 0
-        self._caught_up = began
+        self._caught_up, self._ended = began, time.monotonic()
         self._prune()
 
     def _take_kept(self, journal: Journal) -> None:
@@ -163,14 +166,18 @@ class Intake:
 
     def _take_own(self, journal: Journal) -> None:
         """What is new in its files: what is summed up by now, then what nobody sums up."""
-        for _ in range(len(journal.tallies)):
+        count = len(journal.tallies)
+        for _ in range(count):
             tally = journal.tallies.popleft()
             began = time.thread_time()
-            if tally.name >= self._path.name:  # else the rest of its file was taken as the journal of a dead process
+            try:
                 self._take_at(self._folder / tally.name, tally.start, tally)
-            if waiting := len(journal.tallies):
+            except StoreDown:  # for the next look; if there is no room any more, one of the newest is forgotten
+                journal.tallies.appendleft(tally)
+                raise
+            if journal.tallies:
                 self._much = True
-                self._stop.wait(min((time.thread_time() - began) * MOST_REST, EVENLY / waiting))
+                self._stop.wait(min((time.thread_time() - began) * REST_SUMMED, SPREAD / count))
         path, until = journal.path, journal.untaken
         if not journal.tallies:  # looked at last: else what was summed up just now would be decoded
             self._take_at(path, until, None)
@@ -250,8 +257,8 @@ class Intake:
 
     def _rest(self, took: float) -> None:
         self._much = True
-        behind = time.monotonic() - self._caught_up
-        self._stop.wait(took * REST * max(0.0, 1.0 - behind / BEHIND))
+        behind = time.monotonic() - self._ended
+        self._stop.wait(took * REST_DECODED * max(0.0, 1.0 - behind / BEHIND))
 
     def _store(self, name: str, start: int, data: bytes, tally: Tally | None = None) -> bool:
         if not _by_place(name):
@@ -309,11 +316,11 @@ def wait_for_orphans(folder: Path, seconds: float) -> None:
 def _is_held(path: Path) -> bool:
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError:  # it is in by now, or is somebody else's
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return True
     finally:
         os.close(file)

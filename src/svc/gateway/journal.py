@@ -1,7 +1,7 @@
 """The journal: one line a finished answer, appended before the answer's last byte leaves. A file for each process.
 
     <folder>/<time>-<pid>-<random>.journal     held locked (flock) by the process that writes it
-      written ── ROTATE_BYTES ──> let go of; a new one is begun
+      written ── ROTATE_BYTES ──> a new one is begun; let go of when all that is summed up of it is in
       let go of, or its writer died (the kernel frees the lock) ──> taken into the database by anyone, and deleted
 
 No name comes twice, on no machine: by it a database that several share knows how much of each it has.
@@ -40,6 +40,16 @@ SUFFIX: Final = ".journal"
 _write: Final = os.write  # looked up once: on the hot path
 
 
+class _Held:
+    """An open file, closed and let go of by the last who has this: its journal, or what is summed up of it."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+
 class Journal:
     """Owned by one event loop, which alone appends; a thread takes what is kept and says how much waits on disk."""
 
@@ -56,6 +66,7 @@ class Journal:
         """Of what was written, and can be taken; in order. The intake takes them out."""
         self._tally: Tally | None = None
         self._file = -1
+        self._held: _Held | None = None
         self._size = 0
         self._rotate_at = ROTATE_BYTES
         self._kept: deque[bytes] = deque()
@@ -73,10 +84,8 @@ class Journal:
             path = self._folder / f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
             file = _claim(path)
         self.seal()
-        previous, self._file, self._size, self.path = self._file, file, 0, path
+        self._file, self._held, self._size, self.path = file, _Held(file), 0, path
         self._rotate_at = ROTATE_BYTES
-        if previous >= 0:
-            os.close(previous)
 
     def append(self, line: bytes, record: Record | None = None) -> None:
         """Adds a line, its newline included, that `record` made. Never raises: what the disk does not take is kept in
@@ -100,7 +109,7 @@ class Journal:
     def _note(self, record: Record, size: int) -> None:
         tally = self._tally
         if tally is None:
-            tally = self._tally = Tally(self.path.name, self._size)
+            tally = self._tally = Tally(self.path.name, self._size, self._held)
         usage, usd = record.bill.usage, record.bill.usd
         tally.note(size, record.key, record.model, record.provider, record.time, record.request_id, usage, usd)
         if tally.end - tally.start >= STRETCH_BYTES:
@@ -113,14 +122,10 @@ class Journal:
             self._tally = None
 
     @property
-    def untaken(self) -> int | None:
-        """From the intake's thread: where in the present file that begins which will be summed up; None if nothing."""
-        tally = self._tally
-        return None if tally is None else tally.start
-
-    def has(self, path: Path) -> bool:
-        """From the intake's thread: the file is being written, or what is summed up of it waits."""
-        return path == self.path or any(tally.name == path.name for tally in list(self.tallies))
+    def untaken(self) -> int:
+        """From the intake's thread: so far into the present file, nothing waits to be summed up."""
+        size, tally = self._size, self._tally  # in this order: what is begun in between begins there, or later
+        return size if tally is None else tally.start
 
     def _write(self, line: bytes) -> int:
         try:
@@ -189,9 +194,7 @@ class Journal:
     def close(self) -> None:
         """Lets go of the file; what is in it can be taken by anyone."""
         self.seal()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file, self._held = -1, None
 
 
 def _claim(path: Path) -> int:

@@ -61,10 +61,12 @@ class Group:
 class Tally:
     """Of the lines from `start` to `end` (bytes) of the journal `name`, which are `count`."""
 
-    __slots__ = ("_found", "_last", "count", "end", "groups", "name", "order", "sound", "start")
+    __slots__ = ("_found", "_last", "count", "end", "groups", "held", "name", "order", "sound", "start")
 
-    def __init__(self, name: str, start: int) -> None:
+    def __init__(self, name: str, start: int, held: object = None) -> None:
         self.name = name
+        self.held = held
+        """Keeps others from the file while this is there."""
         self.start = start
         self.end = start
         self.count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -144,11 +145,17 @@ def test_what_workers_without_a_supervisor_let_through_counts(start_gateway: Sta
     made = create(gateway, "--name", "patient", "--rpm", "5")
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200] * 3
     orphans = workers_of(gateway)
+
+    def go_on() -> None:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     for pid in orphans:
         os.kill(pid, signal.SIGSTOP)
     gateway.process.kill()
     gateway.process.wait(5)
-    later = threading.Timer(0.8, lambda: [os.kill(pid, signal.SIGCONT) for pid in orphans])
+    later = threading.Timer(0.8, go_on)
     later.start()
     gateway.start()
     later.join()

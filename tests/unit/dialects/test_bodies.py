@@ -30,9 +30,9 @@ def told(dialect: Dialect, head: Head, raw: bytes) -> tuple[Any, ...]:
     return (*fields, meant(built.body), built.dropped)
 
 
-def meant(sent: bytes) -> Any:
+def meant(sent: bytes) -> str:
     """What the provider reads: a text with escapes may go on as it came, or be written anew. Fields stay in order."""
-    return json.loads(sent, object_pairs_hook=list)
+    return repr(json.loads(sent, object_pairs_hook=tuple))
 
 
 def fresh(dialect: Dialect, raw: bytes) -> tuple[Any, ...] | str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from svc.gateway import journal as journals
 from svc.gateway.bill import NOTHING, Bill
-from svc.gateway.intake import Intake, take_left_behind
+from svc.gateway.intake import Intake, take_left_behind, wait_for_orphans
 from svc.gateway.journal import Journal
 from svc.gateway.record import Lines, Record
 from svc.stores import lines
@@ -226,3 +228,82 @@ def test_nor_is_what_was_written_meanwhile(tmp_path: Path, monkeypatch: pytest.M
         assert intake.taken == database.written + 1 == 61
         intake.take_all()
         assert list((tmp_path / "journal").iterdir()) == [journal.path]
+
+
+def test_the_dead_do_not_wait_until_nothing_is_written(tmp_path: Path) -> None:
+    with contextlib.closing(Busy(tmp_path / "svc.db")) as database:
+        database.migrate()
+        with opened(tmp_path / "journal") as dead:
+            dead.append(Lines().line(record(1000, 0)) + b"}\n")
+        with opened(tmp_path / "journal") as journal:
+            database.journal = journal
+            write(journal, record(0, 0))
+            journal.seal()
+            Intake(tmp_path / "journal", database, journal=journal).take_all()
+            assert journal.tallies
+            assert database.written < 30
+            assert not dead.path.exists() or not dead.path.stat().st_size
+
+
+def test_nobody_else_takes_what_is_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker would have to decode it. The file is begun before one with an earlier name: the clock is set."""
+    folder, database = tmp_path / "journal", SqliteDatabase(tmp_path / "svc.db")
+    with contextlib.closing(database), opened(folder) as journal:
+        database.migrate()
+        intake = Intake(folder, database, journal=journal)
+        monkeypatch.setattr(lines, "read", None)
+        first = journal.path
+        write(journal, record(0, 0))
+        with monkeypatch.context() as clock:
+            clock.setattr(journals.time, "time_ns", lambda: 1)
+            journal.open()
+        write(journal, record(1, 0))
+        journal.seal()
+        take_left_behind(folder, database)
+        assert first.exists()
+        assert database.entries(limit=10) == []
+        intake.take_all()
+        assert intake.taken == 2
+        assert list(folder.iterdir()) == [journal.path]
+        take_left_behind(folder, database)
+        assert journal.path.exists()
+
+
+class Down(SqliteDatabase):
+    """Takes nothing, for a while."""
+
+    refusals = 5
+
+    def take(self, journal: str, start: int, end: int, found: Stretch) -> bool:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise StoreDown("not now")
+        return super().take(journal, start, end, found)
+
+
+def test_what_is_summed_up_waits_for_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(Down(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+        database.migrate()
+        intake = Intake(tmp_path / "journal", database, journal=journal)
+        monkeypatch.setattr(lines, "read", None)
+        for number in range(5):
+            write(journal, record(number, 0))
+            journal.seal()
+            with pytest.raises(StoreDown):
+                intake.take_all()
+        intake.take_all()
+        assert intake.taken == 5
+
+
+def test_a_start_waits_for_those_who_still_write(tmp_path: Path) -> None:
+    began = time.monotonic()
+    wait_for_orphans(tmp_path / "journal", 5)
+    assert time.monotonic() - began < 1
+    with opened(tmp_path / "journal") as journal:
+        wait_for_orphans(tmp_path / "journal", 0.2)
+        assert time.monotonic() - began >= 0.2
+        leaves = threading.Timer(0.3, journal.close)
+        leaves.start()
+        wait_for_orphans(tmp_path / "journal", 60)
+        assert 0.5 <= time.monotonic() - began < 30
+        leaves.join()
