@@ -43,9 +43,11 @@ def an_entry(id: str, **fields: object) -> Entry:
 
 def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
     faults: list[Exception] = []
+    together = threading.Barrier(8)
 
     def migrate() -> None:
         database = opener()
+        together.wait(30)
         try:
             database.migrate()
             database.migrate()
@@ -54,7 +56,7 @@ def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
         finally:
             database.close()
 
-    threads = [threading.Thread(target=migrate) for _ in range(4)]
+    threads = [threading.Thread(target=migrate) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

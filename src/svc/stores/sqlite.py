@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class SqliteDatabase(Sql):
             db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             if new:  # by its path: closing any descriptor of ours would drop SQLite's locks; its side files follow suit
                 self._path.chmod(0o600)
-            db.execute("PRAGMA journal_mode = WAL")
+            _keep_log(db)
             db.execute("PRAGMA synchronous = NORMAL")
             self._db = db
         return self._db
@@ -60,6 +61,19 @@ class SqliteDatabase(Sql):
             raise
 
     _migrating = _transaction
+
+
+def _keep_log(db: sqlite3.Connection) -> None:
+    """In WAL mode. Of several that open a new file, each has to wait here: SQLite does not, to change the mode."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def open_database(url: str) -> SqliteDatabase:
