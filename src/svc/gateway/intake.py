@@ -135,11 +135,10 @@ class Intake:
             self._take_kept(self._journal)
             self._take_own(self._journal)
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if self._journal is None:
+            if self._journal is None or path != self._journal.path:
                 self._take_dead(path)
-            elif path != self._journal.path:
-                self._take_dead(path)
-                self._take_own(self._journal)  # new entries do not wait for all that has piled up
+                if self._journal is not None:  # new entries do not wait for all that has piled up
+                    self._take_own(self._journal)
         if self.down:
             log.error("the database of the ledger answers again")
         self.down = False

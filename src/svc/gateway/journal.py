@@ -192,7 +192,7 @@ class Journal:
             self._said = False
 
     def close(self) -> None:
-        """Lets go of the file; what is in it can be taken by anyone."""
+        """Writes no more; anyone can take what is in the file once all that is summed up of it is in."""
         self.seal()
         self._file, self._held = -1, None
 
