@@ -36,6 +36,7 @@ from svc.stores.aside import Aside
 from svc.stores.counting import Limits
 from svc.stores.opening import open_database
 from svc.stores.shared import SharedCounters
+from svc.wire.key import Key
 
 ROUNDS = 20_000
 CHUNK = (
@@ -73,6 +74,9 @@ class Wire(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing waits here."""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Nothing is read here: who reads is called."""
 
     def abort(self) -> None:
         """There is nothing to close."""
@@ -217,7 +221,9 @@ def limited(plane: Plane, counters: SharedCounters, upstream: Upstream, client: 
     """The same for a key under every limit there is."""
     keys = plane.keyring._keys
     ((digest, key),) = keys.items()
-    keys[digest] = msgspec.structs.replace(key, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6)
+    keys[digest] = Key(
+        key.id, key.name, key.scopes, models=key.models, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6
+    )
     counters.begin(Limits(key_id=key.id, budget=1), 0)
     under = cost(exchange(upstream, client, False), 5000)
     keys[digest] = key
