@@ -21,7 +21,7 @@ from svc.dialects.pipe import open_pipe
 from svc.dialects.template import Template
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.bounds import Bounds
-from svc.gateway.connection import Call, Receiver
+from svc.gateway.call import Call, Receiver
 from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, lost, not_understood
 from svc.gateway.healing.pace import Pace

@@ -73,12 +73,8 @@ class Free:
         self._reads.connection_lost(exc)
 
 
-class Upper(Protocol):
+class Small(Protocol):
     """A Protocol of asyncio's, by its methods; it has to be one that the loop does not ask for room."""
-
-    bounded: Bounded | None
-
-    def connection_made(self, transport: asyncio.Transport, /) -> None: ...
 
     def data_received(self, data: bytes, /) -> None: ...
 
@@ -91,10 +87,18 @@ class Upper(Protocol):
     def connection_lost(self, exc: Exception | None, /) -> None: ...
 
 
-class Bounded:
-    """A BufferedProtocol of asyncio's, by its methods, for an `Upper` that can be given the transport to itself."""
+class Upper(Small, Protocol):
+    """That a connection is made for."""
 
-    __slots__ = ("_buffer", "_free", "_transport", "_upper", "_view")
+    bounded: Bounded | None
+
+    def connection_made(self, transport: asyncio.Transport, /) -> None: ...
+
+
+class Bounded:
+    """A BufferedProtocol of asyncio's, by its methods, for an `Upper`, which or whose relay can read in its place."""
+
+    __slots__ = ("_buffer", "_reads", "_transport", "_upper", "_view")
 
     _transport: asyncio.Transport
 
@@ -103,18 +107,20 @@ class Bounded:
         self._upper = upper
         self._buffer = buffer
         self._view = memoryview(buffer)
-        self._free = False
+        self._reads: Small | None = None
+        """Who reads in its place."""
 
-    def let(self, size: int) -> None:
-        """The upper one hands small pieces on, as they come; the last one had `size` bytes."""
-        if size <= SMALL and not self._free and self._transport.is_reading():
-            self._free = True
-            self._transport.set_protocol(self._upper)  # type: ignore[arg-type]
+    def let(self, size: int, reads: Small | None = None) -> None:
+        """`reads`, or else the upper one, hands small pieces on, as they come; the last one had `size` bytes."""
+        reads = reads or self._upper
+        if size <= SMALL and self._reads is not reads and self._transport.is_reading():
+            self._reads = reads
+            self._transport.set_protocol(reads)  # type: ignore[arg-type]
 
     def bind(self) -> None:
         """A large one has come, or nothing is read for a while, and the next one may be large."""
-        if self._free:
-            self._free = False
+        if self._reads is not None:
+            self._reads = None
             self._transport.set_protocol(self)  # type: ignore[arg-type]
 
     def forget(self) -> None:
@@ -137,7 +143,9 @@ class Bounded:
         self._upper.data_received(self._view[:nbytes].tobytes())
 
     def data_received(self, data: bytes) -> None:
-        """For loops that take only its children for a BufferedProtocol."""
+        """For loops that take only its children for a BufferedProtocol. It has to be there in uvloop, too, which keeps
+        this method of whoever has read before as long as there is no other.
+        """
         self._upper.data_received(data)
 
     def eof_received(self) -> None:

@@ -6,19 +6,17 @@ idle ── start ──> waiting ── head ──> reading ── end ──>
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Final, Protocol
 
 import httptools
 
 from svc.gateway.bounded import SMALL, Bounded
+from svc.gateway.call import Call, Receiver
 from svc.gateway.heads import STRANGE, halves
 from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
-from svc.gateway.relay import Relay, Sink
+from svc.gateway.relay import Relay
 from svc.gateway.tls import Transport
 
 log = logging.getLogger("svc.gateway")
@@ -26,39 +24,6 @@ log = logging.getLogger("svc.gateway")
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
 """Bytes of an answer's head."""
-
-
-class Receiver(ABC):
-    """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
-
-    __slots__ = ("sink",)
-
-    sink: Sink | None
-    """Where pieces go once a stream has begun; its owner sets it, and need not be asked for each of them."""
-
-    @abstractmethod
-    def on_resent(self) -> None:
-        """The request is sent once more: the provider had closed the connection, which was kept from an earlier one."""
-
-    @abstractmethod
-    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The head; names are lower case, the last of equal names wins."""
-
-    @abstractmethod
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-
-    @abstractmethod
-    def on_end(self) -> None:
-        """The answer is whole, as far as HTTP can tell."""
-
-    @abstractmethod
-    def on_lost(self, reason: str, *, timed_out: bool, made: bool) -> None:
-        """The connection could not be made (`timed_out`: in time), or was `made` and broke; `reason` is for the log."""
-
-    @abstractmethod
-    def on_fault(self) -> None:
-        """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
 
 
 class Pool(Protocol):
@@ -74,49 +39,6 @@ class Pool(Protocol):
     def park(self, connection: Connection) -> None: ...
 
     def closed(self, connection: Connection) -> None: ...
-
-
-class Call:
-    """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
-
-    __slots__ = ("connecting", "connection", "receiver", "request")
-
-    def __init__(self, receiver: Receiver, request: tuple[bytes, ...]) -> None:
-        self.receiver: Receiver | None = receiver
-        self.request = request
-        self.connection: Connection | None = None
-        self.connecting: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        """Lets go of the upstream at once: its connection is closed. No callback follows."""
-        self.receiver = None
-        connecting, self.connecting = self.connecting, None  # its frames hold this
-        if connecting is not None:
-            connecting.cancel()
-        if self.connection is not None:
-            self.connection.close()
-
-    def lost(self, reason: str, *, timed_out: bool = False, made: bool = False) -> None:
-        self.connecting = None
-        receiver, self.receiver = self.receiver, None
-        if receiver is not None:
-            receiver.on_lost(reason, timed_out=timed_out, made=made)
-
-    def pause(self) -> None:
-        """Reads no more from the upstream until `resume`."""
-        if self.connection is not None:
-            self.connection.transport.pause_reading()
-            if self.connection.bounded is not None:  # what comes meanwhile will be there at once
-                self.connection.bounded.bind()
-
-    def resume(self) -> None:
-        if self.connection is not None:
-            self.connection.transport.resume_reading()
-
-    def relay(self, relay: Relay) -> None:
-        """It may carry the next piece. For the receiver, while it is handed one."""
-        if self.connection is not None:
-            self.connection.lay(relay)
 
 
 class Connection:
@@ -208,10 +130,15 @@ class Connection:
             self.transport.writelines(call.request)
 
     def lay(self, relay: Relay) -> None:
-        """It carries the next reads, if it can."""
+        """It carries the next reads, if it can; the first of them comes from here, and if that is small, it reads."""
         self.relay = relay
-        if self.bounded is not None:
-            self.bounded.let(self._size)
+        relay.lay(self)
+
+    def _lift(self) -> None:
+        """What comes next is not for the relay."""
+        if self.relay is not None:
+            self.relay.laid = False
+            self.relay = None
 
     def close(self) -> None:
         """Closes at once: what was not sent yet is of no use to anyone."""
@@ -220,7 +147,8 @@ class Connection:
 
     def _release(self) -> Call | None:
         call, self._call = self._call, None
-        self._receiver = self.relay = None
+        self._receiver = None
+        self._lift()
         if call is not None:
             call.connection = None
         return call
@@ -234,15 +162,25 @@ class Connection:
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        begin, size = 0, len(data)
-        if size > SMALL and self.bounded is not None:
+        """Of what is no stream yet, of TLS, and while it is bounded; else see `Relay.data_received`."""
+        if len(data) > SMALL:
+            self.bind()
+        relay = self.relay
+        begin = relay.carry(data) if relay is not None else 0
+        if begin < len(data):
+            self.read(data, begin)
+        if relay is not None and relay.laid and self.bounded is not None:
+            self.bounded.let(len(data), relay)
+
+    def bind(self) -> None:
+        """A large one has come."""
+        if self.bounded is not None:
             self.bounded.bind()
-        if self.relay is not None:
-            begin = self.relay.carry(data)
-            if begin == size:
-                return
-            self.relay = None
-        self._size = size
+
+    def read(self, data: bytes, begin: int) -> None:
+        """What was not carried: all from `begin` on."""
+        self._lift()
+        self._size = len(data)
         if self._call is None:  # nobody asked: the connection's state cannot be known any more
             self.transport.abort()
             return
@@ -283,7 +221,7 @@ class Connection:
         if self._ended:
             self._finish()
         elif not self._between or last != LF:
-            self.relay = None
+            self._lift()
 
     def _is_known(self, data: bytes) -> bool:
         """The head is that of the last answer, and all is there: the parser need not look."""

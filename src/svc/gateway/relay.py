@@ -1,6 +1,6 @@
 """Chunks of plain text on their way from a provider's connection to the client's: as they are, framing and all.
 
-On the hottest path: of a long stream, nearly every piece goes through `Relay.carry` and nothing else.
+On the hottest path: of a long stream, nearly every piece goes through `Relay.data_received` and nothing else.
 
     e3 CRLF data: {"id":"c1",…,"delta":{"content":" Hello"},"finish_reason":null}]} LF LF CRLF
     └line─┘ └───────────────── prefix ───────────────┘└text┘└────────── suffix ──────────────┘
@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from functools import lru_cache
+from typing import Final, Protocol
 
 from svc.dialects.template import Template, is_plain
+from svc.gateway.bounded import SMALL
 from svc.gateway.estimate import ASCII_PER_TOKEN
 from svc.gateway.reply import SIZE_LINES
 
@@ -42,10 +44,33 @@ class Sink(ABC):
         return None
 
 
-class Relay:
-    """Of one attempt, whose client takes chunks. What it does not carry goes the long way, and loses nothing."""
+class Below(Protocol):
+    """The provider's connection."""
 
-    __slots__ = ("_frame", "_prefix", "_suffix", "_write", "active", "tokens")
+    def read(self, data: bytes, begin: int, /) -> None:
+        """What has come, from `begin` on."""
+
+    def bind(self) -> None:
+        """A large one has come."""
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+
+class Relay:
+    """Of one attempt, whose client takes chunks. What it does not carry goes the long way, and loses nothing.
+
+    It reads for the provider's connection while what comes is small: a Protocol of asyncio's, by its methods.
+    """
+
+    __slots__ = ("_below", "_frame", "_prefix", "_suffix", "_write", "active", "laid", "tokens")
+
+    _below: Below
 
     def __init__(self, to: asyncio.Transport) -> None:
         self._write: Callable[[bytes], None] = to.write
@@ -56,12 +81,19 @@ class Relay:
         """In what it has carried, by the rule of `estimate.completion_tokens`."""
         self.active = False
         """It has carried something since this was last set to False."""
+        self.laid = False
+        """The next chunk may be carried. Its connection says so, and takes it back."""
+
+    def lay(self, below: Below) -> None:
+        """What comes from there may be carried, until `laid` is taken back."""
+        self._below = below
+        self.laid = True
 
     def fit(self, frame: Template) -> None:
         """Carries chunks of this frame only, from now on. It has to be `plain`."""
         if self._frame is not frame:
             self._frame = frame
-            self._prefix, self._suffix = frame.prefix, frame.suffix + _CRLF
+            self._prefix, self._suffix = frame.prefix, _ending(frame.suffix)
 
     def carry(self, data: bytes) -> int:
         """Sends the chunks of the frame that `data` begins with; how many bytes these are."""
@@ -100,6 +132,38 @@ class Relay:
         self.active = True
         self.tokens += tokens
         self._write(data)
+
+    # asyncio
+
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        if size > SMALL:
+            self._below.bind()
+        begin = self.carry(data) if self.laid else 0
+        if begin < size:
+            self._below.read(data, begin)
+
+    def eof_received(self) -> None:
+        self._below.eof_received()
+
+    def pause_writing(self) -> None:
+        self._below.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._below.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._below.connection_lost(exc)
+
+
+@lru_cache(maxsize=64)
+def _short_ending(suffix: bytes) -> bytes:
+    """One object for all streams that end their chunks alike: it stays in the CPU's cache."""
+    return suffix + _CRLF
+
+
+def _ending(suffix: bytes) -> bytes:
+    return _short_ending(suffix) if len(suffix) < len(LINES) else suffix + _CRLF
 
 
 def _size_at(data: bytes, at: int) -> int:

@@ -16,7 +16,8 @@ from typing import Final
 
 from svc.errors import UsageError
 from svc.gateway.bounded import Bounded
-from svc.gateway.connection import Call, Connection, Receiver
+from svc.gateway.call import Call, Receiver
+from svc.gateway.connection import Connection
 from svc.gateway.names import Names
 from svc.gateway.offers import Offer
 from svc.gateway.providers import Origin

@@ -100,19 +100,23 @@ def test_who_lets_nothing_go_is_bounded_throughout() -> None:
     assert max(run(lambda: Reads(lets=False), FLOOD)) <= ROOM
 
 
+class Wire:
+    """Who has been given to it to read."""
+
+    def __init__(self, *, reading: bool = True) -> None:
+        self.given: list[object] = []
+        self._reading = reading
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def set_protocol(self, protocol: object) -> None:
+        self.given.append(protocol)
+
+
 @pytest.mark.parametrize(("size", "reading"), [(SMALL, True), (SMALL + 1, True), (SMALL, False)])
 def test_only_small_pieces_make_it_free_and_only_while_it_reads(size: int, reading: bool) -> None:
-    class Wire:
-        def __init__(self) -> None:
-            self.given: list[object] = []
-
-        def is_reading(self) -> bool:
-            return reading
-
-        def set_protocol(self, protocol: object) -> None:
-            self.given.append(protocol)
-
-    wire, upper = Wire(), Reads()
+    wire, upper = Wire(reading=reading), Reads()
     bounded = Bounded(upper, bytearray(ROOM))
     bounded.connection_made(wire)  # type: ignore[arg-type]
     bounded.let(size)
@@ -120,3 +124,14 @@ def test_only_small_pieces_make_it_free_and_only_while_it_reads(size: int, readi
     bounded.bind()
     bounded.bind()
     assert wire.given == ([upper, bounded] if size <= SMALL and reading else [])
+
+
+def test_another_may_read_in_the_place_of_the_upper_one() -> None:
+    wire, upper, other = Wire(), Reads(), Reads()
+    bounded = Bounded(upper, bytearray(ROOM))
+    bounded.connection_made(wire)  # type: ignore[arg-type]
+    for reads in (other, other, None, None, other):
+        bounded.let(1, reads)
+    bounded.bind()
+    bounded.let(SMALL + 1, other)
+    assert wire.given == [other, upper, other, bounded]
