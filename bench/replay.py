@@ -20,12 +20,17 @@ ANSWER = (
 )
 PIECE = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4o-mini","choices":[{"index":0,'
-    b'"delta":{%b},"finish_reason":%b}]}\n\n'
+    b'"delta":{%b},"logprobs":null,"finish_reason":%b}],"usage":null}\n\n'
 )
+USAGE = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4o-mini","choices":[],"usage":'
+    b'{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}\n\n'
+)
+"""For the gateway, which asks for it."""
 OPENAI = (
     PIECE % (b'"role":"assistant","content":""', b"null"),
     PIECE % (b'"content":" word"', b"null"),
-    PIECE % (b"", b'"stop"') + b"data: [DONE]\n\n",
+    PIECE % (b"", b'"stop"') + USAGE + b"data: [DONE]\n\n",
 )
 ANTHROPIC = (
     b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from svc.dialects.chunks import KnownChunks
 from svc.dialects.flow import Pipe
 from svc.errors import SvcError
 from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks
@@ -22,7 +23,7 @@ from svc.wire.usage import Usage
 class Target:
     """What a dialect must know of the place a request goes to; `model` is the model's name at the upstream."""
 
-    __slots__ = ("max_output_tokens", "mends", "model", "quirks", "stream_usage")
+    __slots__ = ("known", "max_output_tokens", "mends", "model", "quirks", "stream_usage")
 
     def __init__(self, model: str, *, max_output_tokens: int = 4096, quirks: Quirks | None = None) -> None:
         quirks = quirks or Quirks()
@@ -33,6 +34,8 @@ class Target:
         """It takes `stream_options.include_usage`."""
         self.mends = bool(quirks.rejects or quirks.renames or quirks.min_temperature)
         """It has other quirks than that."""
+        self.known: dict[bool, KnownChunks] = {}
+        """What its streams have in common; those with usage for the client, and those without."""
 
 
 class Head:
@@ -200,5 +203,5 @@ class Dialect(ABC):
         """Raises ProviderFailed when it is not understandable."""
 
     @abstractmethod
-    def pass_stream(self, *, include_usage: bool) -> Pipe:
+    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
         """Of a stream whose client and upstream both speak it; `include_usage` as above."""

@@ -5,7 +5,7 @@ feed ─ Splitter ─ event ─ StreamReader ─ delta ─ StreamWriter ─> byt
 
 from __future__ import annotations
 
-from svc.dialects.base import Dialect, StreamReader, StreamWriter
+from svc.dialects.base import Dialect, StreamReader, StreamWriter, Target
 from svc.dialects.failures import cut_short, error_of
 from svc.dialects.flow import Pipe
 from svc.errors import ProviderFailed, SvcError
@@ -13,10 +13,10 @@ from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, UsageSe
 from svc.wire.sse import split
 
 
-def open_pipe(upstream: Dialect, client: Dialect, *, include_usage: bool) -> Pipe:
-    """The pipe for a stream; the same dialect on both sides does not go through the hub."""
+def open_pipe(upstream: Dialect, client: Dialect, *, include_usage: bool, target: Target | None = None) -> Pipe:
+    """The pipe for a stream from `target`; the same dialect on both sides does not go through the hub."""
     if upstream.name == client.name:
-        return client.pass_stream(include_usage=include_usage)
+        return client.pass_stream(include_usage=include_usage, target=target)
     return Translation(upstream.reader(), client.writer(include_usage=include_usage))
 
 

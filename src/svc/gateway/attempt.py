@@ -112,7 +112,7 @@ class Attempt(Receiver):
         self._idle_timeout = bounds.idle_timeout
         self._stream = stream
         self._pipe: Pipe | None = pipe or (
-            open_pipe(offer.dialect, client, include_usage=include_usage) if stream else None
+            open_pipe(offer.dialect, client, include_usage=include_usage, target=offer.target) if stream else None
         )
         if self._pipe is not None:
             self._pipe.key = offer.provider.key
@@ -246,9 +246,11 @@ class Attempt(Receiver):
                 self.sink.write(out, False)
             if pipe.frame is not None:
                 self._lay(pipe.frame, self.sink)
-        else:
-            self.first = self.first or data
-            self._turn(pipe, out)
+            return
+        self.first = self.first or data
+        self._turn(pipe, out)
+        if self.sink is not None and pipe.frame is not None:  # the first one has told how those of text will look
+            self._lay(pipe.frame, self.sink)
 
     def _lay(self, frame: Template, sink: Sink) -> None:
         """Pieces like this one need not come here."""

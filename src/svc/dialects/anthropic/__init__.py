@@ -69,7 +69,7 @@ class Anthropic(Dialect):
     def pass_answer(self, raw: bytes) -> Passed:
         return pass_answer(raw)
 
-    def pass_stream(self, *, include_usage: bool) -> Pipe:
+    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
         return PassedStream()
 
 

@@ -71,8 +71,8 @@ class OpenAI(Dialect):
     def pass_answer(self, raw: bytes) -> Passed:
         return pass_answer(raw)
 
-    def pass_stream(self, *, include_usage: bool) -> Pipe:
-        return PassedStream(include_usage=include_usage)
+    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
+        return PassedStream(include_usage=include_usage, known=target.known if target is not None else None)
 
 
 dialect: Dialect = OpenAI()

@@ -1,8 +1,8 @@
 """The stream of an OpenAI upstream on its way to an OpenAI client: handed on as it is where it is right, else mended.
 
-              template fits              parsed, clean           parsed, mended
-feed ─ take ──────┬──────── split ─ event ────┬───────────────────────┬────> bytes for the client
-                  └> the block itself         └> the event itself     └> encoded anew
+            template fits      known, from the stream before     parsed, clean      parsed, mended
+feed ─ take ──────┬──────── split ─ event ────┬───────────────────────┬──────────────────┬────> bytes for the client
+                  └> the block itself         └> the event itself     └> itself, too     └> encoded anew
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from svc.dialects.chunks import KnownChunks, before_usage, opened, rest_of, stamped
 from svc.dialects.failures import cut_short, failure_of
 from svc.dialects.flow import HandedOn
 from svc.dialects.openai.mending import Choice, first_is_clean, typed
@@ -21,23 +22,42 @@ from svc.dialects.reading import upstream_object
 from svc.dialects.template import MAX_LEARNED, learn
 from svc.dialects.values import new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed, SvcError
+from svc.wire.chat import FinishReason
 from svc.wire.problem import encode_problem
 from svc.wire.sse import event_data, event_name, is_bare
 
 DONE: Final = b"data: [DONE]"
 _OBJECT: Final = 0x7B
+_END: Final = 0x7D
 _CHUNK: Final = msgspec.json.Decoder(ChunkShape)
+_USAGE: Final = msgspec.json.Decoder(UsageShape)
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class PassedStream(HandedOn):
     """`Pipe` from an OpenAI upstream to an OpenAI client."""
 
-    __slots__ = ("_asked", "_choices", "_created", "_id", "_learned", "_usage_due", "_usage_sent")
+    __slots__ = (
+        "_asked",
+        "_choices",
+        "_created",
+        "_id",
+        "_known",
+        "_known_by",
+        "_learned",
+        "_stamp",
+        "_usage_due",
+        "_usage_sent",
+    )
 
-    def __init__(self, *, include_usage: bool) -> None:
+    def __init__(self, *, include_usage: bool, known: dict[bool, KnownChunks] | None = None) -> None:
+        """`known`: where what the target's streams have in common is kept, by `include_usage`."""
         super().__init__()
         self._asked = include_usage
+        self._known_by = known
+        self._known: KnownChunks | None = None
+        """What this stream shares with others, from its first chunk on."""
+        self._stamp = b""
         self._learned = 0
         self._id = ""
         self._created = 0
@@ -58,7 +78,8 @@ class PassedStream(HandedOn):
     def _event(self, event: bytes) -> bytes:
         if is_bare(event):
             if len(event) > 6 and event[6] == _OBJECT:
-                return self._chunk(event, event[6:], bare=True)
+                made = self._known_chunk(event)
+                return made if made is not None else self._chunk(event, event[6:], bare=True)
             if event == DONE:
                 return self._done(event)
         data = event_data(event)
@@ -81,6 +102,8 @@ class PassedStream(HandedOn):
 
     def _chunk(self, event: bytes, data: bytes, *, bare: bool) -> bytes:
         """One chunk as the client gets it; empty when it has nothing for the client."""
+        if self._stamp and not self._id:  # known until now
+            self._id, self._created = stamped(self._stamp)
         try:
             if not data.isascii():
                 data.decode()
@@ -88,9 +111,12 @@ class PassedStream(HandedOn):
         except _FAULTS:
             chunk = None
         if chunk is not None and self._takes_unasked_usage(chunk):
+            self._know_usage(event)
             return b""
-        known = set(self._choices)
+        begun = set(self._choices)
         if chunk is not None and self._is_clean(chunk):
+            if bare:
+                self._know(event, chunk)
             self._note(chunk)
             made = event if bare else b"data: " + data.replace(b"\n", b" ")
             pieces = chunk.choices
@@ -100,18 +126,99 @@ class PassedStream(HandedOn):
                 return b""
             made = b"data: " + msgspec.json.encode(body)
         self.started = True
-        self._learn(event, made, pieces, known)
+        self._learn(event, made, pieces, begun)
         return made
 
-    def _learn(self, event: bytes, made: bytes, pieces: list[ChunkChoice], known: set[int]) -> None:
+    def _learn(self, event: bytes, made: bytes, pieces: list[ChunkChoice], begun: set[int]) -> None:
         """A chunk of text that changed nothing in what is known makes a template; any other ends the one there is."""
         self._template = None
-        if len(pieces) != 1 or pieces[0].index not in known or self._learned >= MAX_LEARNED:
+        if len(pieces) != 1 or pieces[0].index not in begun or self._learned >= MAX_LEARNED:
             return
         name = _only_text(pieces[0])
         if name is not None:
             self._learned += 1
             self._template = learn(event, made, name)
+            if self._known is not None and self._learned == 1 and name != b"arguments":
+                self._know_text(self._known, pieces[0].index)
+
+    # what streams have in common
+
+    def _known_chunk(self, event: bytes) -> bytes | None:
+        """What the client gets for a chunk that streams before this one had, too; None for any other."""
+        if not self.started:
+            return self._open(event)
+        known, at = self._known, len(self._stamp)
+        if known is None or not event.startswith(self._stamp):
+            return None
+        if known.reason is not None and event[at:] == known.finish:
+            return self._end_choice(event, known, known.reason)
+        if known.usage and not self._asked and event[at : at + len(known.usage)] == known.usage:
+            return self._take_known_usage(event, at + len(known.usage))
+        return None
+
+    def _open(self, event: bytes) -> bytes | None:
+        known = self._known_by.get(self._asked) if self._known_by is not None else None
+        stamp = known.stamp(event) if known is not None else b""
+        if known is None or not stamp:
+            return None
+        self.started = True
+        self._known, self._stamp = known, stamp
+        self.model = known.model
+        self._choices[known.index] = Choice()
+        self._template = known.template(stamp)
+        return event
+
+    def _end_choice(self, event: bytes, known: KnownChunks, reason: FinishReason) -> bytes | None:
+        choice = self._choices.get(known.index)
+        if choice is None or choice.finish is not None:
+            return None
+        self._template = None
+        choice.finish = reason
+        self.model = known.model
+        if self.finish is None:
+            self.finish = reason
+        return event
+
+    def _take_known_usage(self, event: bytes, at: int) -> bytes | None:
+        usage = _usage_in(event[at:-1]) if event[-1] == _END else None
+        if usage is None or not _adds_up(usage):
+            return None
+        self.usage = usage_of(usage)
+        return b""
+
+    def _know(self, event: bytes, chunk: ChunkShape) -> None:
+        """A right chunk, which is not noted yet: the next stream may begin, or end, with such a one."""
+        if self._known_by is None or len(chunk.choices) != 1 or type(chunk.usage) is UsageShape:
+            return
+        choice, known = chunk.choices[0], self._known
+        if choice.delta.tool_calls is not UNSET:
+            return
+        if not self.started:
+            found = opened(event, chunk.id, chunk.created, choice.index, chunk.model)
+            if found is not None and choice.finish_reason is None:
+                self._known, self._stamp = found
+                self._known_by[self._asked] = found[0]
+        elif known is not None and choice.finish_reason is not None:
+            rest = rest_of(event, self._stamp)
+            if rest and choice.index == known.index and chunk.model == known.model:
+                known.finish, known.reason = rest, choice.finish_reason
+
+    def _know_text(self, known: KnownChunks, index: int) -> None:
+        """A template has been learned."""
+        template = self._template
+        if template is None or not template.plain or index != known.index or self.model != known.model:
+            return
+        if template.prefix.startswith(self._stamp) and rest_of(template.prefix + template.suffix, self._stamp):
+            known.text = (template.prefix[len(self._stamp) :], template.suffix)
+
+    def _know_usage(self, event: bytes) -> None:
+        """The chunk of usage was for us alone."""
+        if self._known is not None:
+            begin = before_usage(rest_of(event, self._stamp))
+            if begin and event[-1] == _END and _usage_in(event[len(self._stamp) + len(begin) : -1]) is not None:
+                self._known.usage = begin
+
+    # parsed
 
     def _is_clean(self, chunk: ChunkShape) -> bool:
         if self.started and (chunk.id != self._id or chunk.created != self._created):
@@ -134,14 +241,14 @@ class PassedStream(HandedOn):
     def _is_clean_usage(self, usage: Any) -> bool:
         if not (self._asked and self._complete and not self._usage_sent and isinstance(usage, UsageShape)):
             return False
-        return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+        return _adds_up(usage)
 
     def _takes_unasked_usage(self, chunk: ChunkShape) -> bool:
         """Whether it is for us alone: the client did not want it."""
         usage = chunk.usage
         if self._asked or chunk.choices or not self.started or not isinstance(usage, UsageShape):
             return False
-        if chunk.x_groq is not None or usage.total_tokens != usage.prompt_tokens + usage.completion_tokens:
+        if chunk.x_groq is not None or not _adds_up(usage):
             return False
         self.usage = usage_of(usage)
         return True
@@ -181,8 +288,9 @@ class PassedStream(HandedOn):
         mended, pieces = self._mend_choices(choices)
         if not mended:
             return None, []
-        self._id = self._id or text_or(body.get("id"), new_id("chatcmpl-"))
-        self._created = self._created or whole_or_now(body.get("created"))
+        if not self.started:
+            self._id = text_or(body.get("id"), new_id("chatcmpl-"))
+            self._created = whole_or_now(body.get("created"))
         self.model = text_or(body.get("model"), self.model or "unknown")
         return {**body, **self._frame(), "choices": mended}, pieces
 
@@ -223,6 +331,18 @@ class PassedStream(HandedOn):
             return b""
         self._usage_sent = True
         return b"data: " + msgspec.json.encode({**self._frame(), "choices": [], "usage": self._usage_due}) + b"\n\n"
+
+
+def _usage_in(data: bytes) -> UsageShape | None:
+    """None where it is anything else."""
+    try:
+        return _USAGE.decode(data) if data.isascii() else None
+    except _FAULTS:
+        return None
+
+
+def _adds_up(usage: UsageShape) -> bool:
+    return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
 def _only_text(choice: ChunkChoice) -> bytes | None:
