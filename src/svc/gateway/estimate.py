@@ -117,9 +117,8 @@ def completion_tokens(size: int, first: bytes, last: bytes) -> int:
         middle -= len(last)
         last_length, last_tokens = _measure(last)
         length, tokens = length + last_length, tokens + last_tokens
-    if not length:  # neither holds text, so what lies between does: a token in each event, as long as the last ones
-        length, tokens = len(last), last.count(b"\n\n")
-        return round(middle * tokens / length)
+    if not length:  # neither holds text, so what lies between does: a token in each event, as long as the first ones
+        return round(middle * max(1, first.count(b"\n\n")) / len(first))
     return tokens + round(middle * tokens / length)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from svc.gateway.estimate import DENSEST, prompt_tokens
+from svc.gateway.estimate import DENSEST, completion_tokens, prompt_tokens
 
 
 def body(content: Any, **more: Any) -> bytes:
@@ -84,3 +84,13 @@ def test_thirty_mebibytes_cost_little() -> None:
         began = time.process_time()
         prompt_tokens(raw)
         assert time.process_time() - began < 20.0  # no figure: what is not linear takes minutes
+
+
+OPENING = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+WORD = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" word"},"finish":null}]}\n\n'
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b": ping\n\n", OPENING, WORD])
+def test_a_stream_that_ends_in_something_short_has_no_more_tokens_for_it(last: bytes) -> None:
+    size = len(OPENING) + 100 * len(WORD) + len(last)
+    assert completion_tokens(size, OPENING, last) == pytest.approx(100, abs=10)
