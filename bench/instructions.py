@@ -20,7 +20,7 @@ from bench.replay import ANTHROPIC, CLAUDE, GPT, OPENAI, Replay, gateway
 SOURCE = Path(__file__).parent.parent / "src"
 PLATFORM = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
 """Another one has figures of its own."""
-BATCHES, WARM = 4, 30
+BATCHES, WARM = 6, 30
 REQUESTS, PIECES = 40, 200
 """In a batch."""
 SECONDS = 90.0

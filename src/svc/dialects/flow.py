@@ -145,18 +145,20 @@ class HandedOn(Pipe):
         template = self._template
         if template is not None and (carried := template.carry(block)) is not None:
             return carried
-        events = split(block)
         out: list[bytes] = []
+        same = 0
         try:
-            for event in events:
-                if made := self._hand(event):
+            for event in split(block):
+                made = self._hand(event)
+                if made:
                     out.append(made)
+                if made is event:
+                    same += len(event) + 2
                 if self.ended:
                     break
         except SvcError as error:
             return self._broken(_joined(out), error, last=last)
-        joined = _joined(out)
-        return block if joined == block else joined
+        return block if same == len(block) else _joined(out)
 
     def _hand(self, event: bytes) -> bytes:
         template = self._template

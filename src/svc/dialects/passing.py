@@ -28,6 +28,9 @@ _FIELDS: Final = frozenset(
 _MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
 """The field, and not the end of a long name, which the outline leaves out."""
 _OPTIONS: Final = b'"stream_options"'
+_BRACE: Final = 0x7D
+SHORT: Final = 16 * 1024
+"""Bytes of a body that are cut by a copy more: it costs less than to spare it."""
 _ASK_USAGE: Final = b',"stream_options":{"include_usage":true}}'
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
@@ -48,7 +51,8 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
     if head.model != target.model:
         body = _replace_model(raw, target.model)
     if ask_usage and not seen.options:
-        body = b"".join((memoryview(body)[: body.rindex(b"}")], _ASK_USAGE))
+        end = len(body) - 1 if body[-1] == _BRACE else body.rindex(b"}")
+        body = body[:end] + _ASK_USAGE if end < SHORT else b"".join((memoryview(body)[:end], _ASK_USAGE))
     return Built(body)
 
 

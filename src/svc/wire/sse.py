@@ -86,7 +86,7 @@ def split(block: bytes) -> list[bytes]:
     end = len(block) - 2
     if end > 0 and block.find(b"\n\n") == end:  # nearly always
         return [block[:end]]
-    return [event for event in block.split(b"\n\n") if event.strip(b"\n")]
+    return [event for event in block.split(b"\n\n") if event and (event[0] != _LF or event.strip(b"\n"))]
 
 
 def is_bare(event: bytes) -> bool:
