@@ -18,6 +18,7 @@ from svc.gateway.known import KnownAnswer
 from svc.gateway.providers import Origin
 from svc.gateway.relay import Relay
 from svc.gateway.tls import Transport
+from svc.gateway.writer import Writer
 
 log = logging.getLogger("svc.gateway")
 
@@ -66,6 +67,7 @@ class Connection:
         "_silent",
         "_size",
         "_strange",
+        "_writer",
         "bounded",
         "idle_since",
         "on_body",
@@ -103,6 +105,8 @@ class Connection:
         """Bytes of the last read that was not carried."""
         self.bounded: Bounded | None = None
         """What reads for this; None over TLS."""
+        self._writer: Writer | None = None
+        """None over TLS, which has its own."""
         self._silent = False
         """Used before, and silent since the present request: if it closes now, that is old age and no failure."""
 
@@ -124,10 +128,12 @@ class Connection:
         self._head_size = 0
         self._silent = reused
         self._fresh = True
-        if len(call.request) == 1:
-            self.transport.write(call.request[0])
-        else:
+        if len(call.request) > 1:
             self.transport.writelines(call.request)
+        elif self._writer is not None:
+            self._writer.write(call.request[0])
+        else:
+            self.transport.write(call.request[0])
 
     def lay(self, relay: Relay) -> None:
         """It carries the next reads, if it can; the first of them comes from here, and if that is small, it reads."""
@@ -157,6 +163,8 @@ class Connection:
 
     def connection_made(self, transport: Transport) -> None:
         self.transport = transport
+        if self.bounded is not None:
+            self._writer = Writer(transport)  # type: ignore[arg-type]
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._pool.opened(self)
@@ -260,6 +268,8 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.closed(self)
         self.bounded = None
+        if self._writer is not None:
+            self._writer.close()
         del self._parser, self._feed  # which, like it, hold this: no garbage collector is needed
         if self._call is None:
             return

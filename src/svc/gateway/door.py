@@ -27,6 +27,7 @@ from svc.gateway.plane import Plane
 from svc.gateway.reader import Reader
 from svc.gateway.reply import SIZE_LINES, SMALL
 from svc.gateway.request import Request
+from svc.gateway.writer import Writer
 
 LINGER_SECONDS: Final = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
@@ -62,6 +63,7 @@ class FrontDoor(Reader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.writer = Writer(self.transport)
         self._free = Free(self, self.transport)
         self.log_end = log_end(peer_of(transport))
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
@@ -75,6 +77,7 @@ class FrontDoor(Reader):
         self._gone()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.writer.close()
         self._leave()
         del self._parser, self._free  # which hold this: no garbage collector is needed
         self._gone()
@@ -209,6 +212,7 @@ class FrontDoor(Reader):
             self._cold = Cold(self._answered, **self._options)
             self._cold.connection_made(self.transport)
             self._options["server_state"].connections.discard(self._cold)
+        self.writer.doubt()
         self._cold.data_received(request.serialised())
 
     def _upgrade(self, rest: bytes) -> None:
@@ -247,7 +251,7 @@ class FrontDoor(Reader):
             return
         status, request_id = status or error.status, self._plane.new_request_id()
         self._plane.refused(request_id, self._request, error, status, self.log_end)
-        self.transport.write(reply.last(error, status, self._plane.date, request_id, self._request))
+        self.writer.write(reply.last(error, status, self._plane.date, request_id, self._request))
         self._queue.clear()
         self._wait("lingering", LINGER_SECONDS)
         end = self.transport.write_eof if self.transport.can_write_eof() else self._close
@@ -261,7 +265,7 @@ class FrontDoor(Reader):
             return
         request.keep_alive = request.keep_alive and not self._shutting
         headers = reply.headers(headers, request, self._plane.bounds.cors_origins)
-        self.transport.write(reply.whole(status, self._plane.date, headers, body))
+        self.writer.write(reply.whole(status, self._plane.date, headers, body))
         self._answered()
 
     def begin(self, headers: str) -> None:
@@ -272,19 +276,19 @@ class FrontDoor(Reader):
             self._chunked = request.chunkable
             self._held = reply.stream_head(self._plane.date, headers, chunked=request.chunkable)
 
-    def chunks_to(self) -> asyncio.Transport | None:
-        return self.transport if self._chunked and not self._held else None
+    def chunks_to(self) -> Writer | None:
+        return self.writer if self._chunked and not self._held else None
 
     def write(self, data: bytes, end: bool) -> None:
         if self.transport.is_closing():
             return
         size = len(data)
         if self._chunked and not self._held and not end and 0 < size < SMALL:
-            self.transport.write(SIZE_LINES[size] + data + b"\r\n")  # as `reply.chunk`, for nearly every piece
+            self.writer.write(SIZE_LINES[size] + data + b"\r\n")  # as `reply.chunk`, for nearly every piece
             return
         data = reply.chunk(self._held, data, end) if self._chunked else self._held + data
         self._held = b""
         if data:
-            self.transport.write(data)
+            self.writer.write(data)
         if end:
             self._answered()

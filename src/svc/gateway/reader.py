@@ -31,6 +31,7 @@ from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
 from svc.gateway.request import MAX_AT_ONCE, Request, head_too_large, is_far_ahead
+from svc.gateway.writer import Writer
 
 MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
@@ -61,9 +62,11 @@ class Reader(Client):
         "_throttled",
         "_unreadable",
         "transport",
+        "writer",
     )
 
     transport: asyncio.Transport
+    writer: Writer
     _free: Free
     """Reads while what comes is small; of a connection that is made."""
 
@@ -250,7 +253,7 @@ class Reader(Client):
         if request.expects and self._busy is None and not self._parser.should_upgrade():
             if request.refusal is not None:
                 raise request.refusal
-            self.transport.write(reply.CONTINUE)
+            self.writer.write(reply.CONTINUE)
 
     def _decode(self, request: Request) -> None:
         """A hot route may be written with escapes, as the others may: they are resolved once."""
@@ -314,4 +317,4 @@ class Reader(Client):
             if request.refusal is not None:
                 self._reject(request.refusal)
             else:
-                self.transport.write(reply.CONTINUE)
+                self.writer.write(reply.CONTINUE)

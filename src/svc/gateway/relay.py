@@ -8,9 +8,7 @@ On the hottest path: of a long stream, nearly every piece goes through `Relay.da
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -18,6 +16,7 @@ from svc.dialects.template import Template, is_plain
 from svc.gateway.bounded import SMALL
 from svc.gateway.estimate import ASCII_PER_TOKEN
 from svc.gateway.reply import SIZE_LINES
+from svc.gateway.writer import Writer
 
 _CRLF: Final = b"\r\n"
 _LINES: Final = {len(line) + size + len(_CRLF): line for size, line in enumerate(SIZE_LINES) if size}
@@ -39,7 +38,7 @@ class Sink(ABC):
     @abstractmethod
     def write(self, data: bytes, end: bool) -> None: ...
 
-    def chunks_to(self) -> asyncio.Transport | None:
+    def chunks_to(self) -> Writer | None:
         """Where chunks of HTTP/1.1 may be written instead, from now on; None if they may not."""
         return None
 
@@ -68,12 +67,12 @@ class Relay:
     It reads for the provider's connection while what comes is small: a Protocol of asyncio's, by its methods.
     """
 
-    __slots__ = ("_below", "_frame", "_prefix", "_suffix", "_write", "active", "laid", "tokens")
+    __slots__ = ("_below", "_frame", "_prefix", "_suffix", "_to", "active", "laid", "tokens")
 
     _below: Below
 
-    def __init__(self, to: asyncio.Transport) -> None:
-        self._write: Callable[[bytes], None] = to.write
+    def __init__(self, to: Writer) -> None:
+        self._to = to
         """Says nothing when the client has just left: that is the door's matter, in the loop's next turn."""
         self._frame: Template | None = None
         self._prefix = self._suffix = b""
@@ -131,7 +130,7 @@ class Relay:
     def _send(self, data: bytes, tokens: int) -> None:
         self.active = True
         self.tokens += tokens
-        self._write(data)
+        self._to.write(data)
 
     # asyncio
 

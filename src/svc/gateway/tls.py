@@ -15,6 +15,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from svc.gateway.writer import Writer
+
 LONGEST: Final = 16 * 1024
 """Plain bytes in one piece of TLS, at most."""
 PART: Final = 64 * 1024
@@ -80,6 +82,7 @@ class TlsTransport:
         "_unseal",
         "_upper",
         "_view",
+        "_writer",
         "secured",
     )
 
@@ -116,6 +119,7 @@ class TlsTransport:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._writer = Writer(self._transport)
         self._handshake()
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -146,6 +150,7 @@ class TlsTransport:
         """See above."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._writer.close()
         upper = self._upper
         del self._upper  # each held the other: no garbage collector is needed
         error = exc or self._broken
@@ -221,7 +226,7 @@ class TlsTransport:
 
     def _send(self) -> None:
         if self._outgoing.pending:
-            self._transport.write(self._sealed())
+            self._writer.write(self._sealed())
 
     # a transport
 
@@ -236,7 +241,7 @@ class TlsTransport:
             self._broken = error.with_traceback(None)
             self._transport.abort()
         else:
-            self._transport.write(self._sealed())
+            self._writer.write(self._sealed())
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
         sealed: list[bytes] = []
@@ -251,6 +256,7 @@ class TlsTransport:
             self._transport.abort()
         else:
             self._transport.writelines(sealed)
+            self._writer.doubt()
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()

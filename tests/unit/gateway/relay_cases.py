@@ -13,6 +13,7 @@ from svc.gateway.call import Call, Receiver
 from svc.gateway.connection import Connection
 from svc.gateway.providers import Origin
 from svc.gateway.relay import Relay
+from svc.gateway.writer import Writer
 
 PREFIX, SUFFIX = b'data: {"delta":{"content":"', b'"}}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -35,6 +36,9 @@ class Wire:
 
     def pause_reading(self) -> None:
         self.reading = False
+
+    def get_extra_info(self, name: str) -> object:
+        return None
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -97,7 +101,7 @@ class Stream:
         self.connection = Connection(self.pool, Origin("127.0.0.1", 1, tls=False))
         self.bounded = Bounded(self.connection, bytearray(4 * SMALL))
         above: Any = self.above
-        self.relay = Relay(above)
+        self.relay = Relay(Writer(above))
         frame = (PREFIX, SUFFIX)
         self.relay.fit(Template(frame, frame))
         below: Any = self.below
