@@ -64,6 +64,9 @@ class Wire(asyncio.Transport):
         self.aborted = False
         self.reading = True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent.append(bytes(data))
 
