@@ -33,6 +33,8 @@ log = logging.getLogger("svc.ledger")
 
 PAUSE = 0.4
 """Seconds between two looks: an entry can be queried within 2 s."""
+LONG_PAUSE = 0.9
+"""After a look that found something: each such look costs a millisecond, however little it finds."""
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
 REST_DECODED = 6.0
@@ -101,7 +103,9 @@ class Intake:
 
     def _run(self) -> None:
         patience = time.monotonic() + PATIENCE
-        while not self._stop.wait(SHORT_PAUSE if self._much else PAUSE):
+        taken = 0
+        while not self._stop.wait(SHORT_PAUSE if self._much else LONG_PAUSE if self.taken > taken else PAUSE):
+            taken = self.taken
             if self._ready() or time.monotonic() > patience:
                 self._look()
         self._look()
@@ -134,9 +138,9 @@ class Intake:
         if self._journal is not None:
             self._take_kept(self._journal)
             self._take_own(self._journal)
-        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if self._journal is None or path != self._journal.path:
-                self._take_dead(path)
+        for name in _journals(self._folder):
+            if self._journal is None or name != self._journal.path.name:
+                self._take_dead(self._folder / name)
                 if self._journal is not None:  # new entries do not wait for all that has piled up
                     self._take_own(self._journal)
         if self.down:
@@ -308,7 +312,7 @@ def take_left_behind(folder: Path, database: Database) -> None:
 def wait_for_orphans(folder: Path, seconds: float) -> None:
     """Until no process writes a journal there: workers whose supervisor was killed go on for a moment. Not for ever."""
     deadline = time.monotonic() + seconds
-    while any(map(_is_held, folder.glob(f"*{SUFFIX}"))) and time.monotonic() < deadline:
+    while any(_is_held(folder / name) for name in _journals(folder)) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
@@ -326,11 +330,19 @@ def _is_held(path: Path) -> bool:
     return False
 
 
+def _journals(folder: Path) -> list[str]:
+    """Their names, the oldest first. By `os`: a glob takes a tenth of what a look does."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
+    except FileNotFoundError:
+        return []
+
+
 def _bytes_in(folder: Path) -> int:
     total = 0
-    for path in folder.glob(f"*{SUFFIX}"):
+    for name in _journals(folder):
         try:
-            total += path.stat().st_size
+            total += (folder / name).stat().st_size
         except FileNotFoundError:
             continue
     return total
