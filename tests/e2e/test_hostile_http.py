@@ -170,13 +170,15 @@ def test_odd_but_plain(hasty: Gateway, fakes: Mapping[str, FakeProvider], what: 
     assert sum(len(fake.requests) for fake in fakes.values()) == TAKEN[what].startswith(b"POST")
 
 
-UNREADABLE = ("websocket", "garbage", "two hosts", "CONNECT", "chunked twice")
+UNREADABLE = ("websocket", "websocket, two Connection headers", "garbage", "two hosts", "CONNECT", "chunked twice")
 
 
 @pytest.mark.parametrize("before", [HEALTH, HOT, HOT * 3], ids=["cold", "hot", "three"])
 @pytest.mark.parametrize("after", UNREADABLE)
 def test_what_came_before_is_answered_first(hasty: Gateway, fakes: object, before: bytes, after: str) -> None:
-    unreadable = {**REFUSED, "websocket": SOCKET, "garbage": b"\x00garbage\r\n\r\n"}[after]
+    undecided = SOCKET.replace(b"upgrade\r\n", b"upgrade\r\nconnection: keep-alive\r\n", 1)
+    others = {"websocket": SOCKET, "websocket, two Connection headers": undecided, "garbage": b"\x00garbage\r\n\r\n"}
+    unreadable = (REFUSED | others)[after]
     with hasty.raw() as client:
         client.send(before + unreadable)
         for _ in range(before.count(b" HTTP/1.1\r\n")):

@@ -22,4 +22,7 @@ def borrow(transport: asyncio.BaseTransport) -> Borrowed | None:
     own = transport.get_extra_info("socket")
     if own is None or own.fileno() < 0:
         return None
-    return Borrowed(own.family, own.type | socket.SOCK_NONBLOCK, own.proto, own.fileno())
+    try:
+        return Borrowed(own.family, own.type, own.proto, own.fileno())  # it does not block: the loop has seen to that
+    except OSError:  # reset just now
+        return None

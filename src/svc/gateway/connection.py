@@ -128,12 +128,11 @@ class Connection:
         self._head_size = 0
         self._silent = reused
         self._fresh = True
-        if len(call.request) > 1:
-            self.transport.writelines(call.request)
-        elif self._writer is not None:
-            self._writer.write(call.request[0])
+        to = self._writer or self.transport
+        if len(call.request) == 1:
+            to.write(call.request[0])
         else:
-            self.transport.write(call.request[0])
+            to.writelines(call.request)
 
     def lay(self, relay: Relay) -> None:
         """It carries the next reads, if it can; the first of them comes from here, and if that is small, it reads."""

@@ -227,7 +227,8 @@ class FrontDoor(Reader):
             self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
         else:
             self._leave()
-            Cold(self._answered, **self._options).take(self.transport, request.serialised(), rest)
+            self.writer.close()  # whatever happens to this: no word of its own may come between the WebSocket's
+            Cold(self._answered, **self._options).take(self.transport, request.for_websocket(), rest)
 
     def _answered(self) -> None:
         """The answer to `_busy` is written; what came in the meantime is next."""

@@ -142,6 +142,11 @@ class Request:
         framed = [(b"content-length", b"%d" % self.size)] if self.body else []
         return self._head([one for one in self.headers if one[0] not in _FRAMING] + framed) + b"".join(self.body)
 
+    def for_websocket(self) -> bytes:
+        """The head again, with one Connection header: of several, llhttp heeds all, and uvicorn the last."""
+        headers = [one for one in self.headers if one[0] != b"connection" and one[0] not in _FRAMING]
+        return self._head([*headers, (b"connection", b"upgrade")])
+
     def without_upgrade(self) -> bytes:
         """The head again, as of a request that asks for no other protocol."""
         return self._head([one for one in self.headers if one[0] not in (b"upgrade", b"http2-settings")])

@@ -255,8 +255,7 @@ class TlsTransport:
             self._broken = error.with_traceback(None)
             self._transport.abort()
         else:
-            self._transport.writelines(sealed)
-            self._writer.doubt()
+            self._writer.writelines(sealed)
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()

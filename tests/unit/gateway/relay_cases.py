@@ -43,6 +43,9 @@ class Wire:
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_closing(self) -> bool:
+        return False
+
     def set_protocol(self, protocol: object) -> None:
         self.readers.append(protocol)
 

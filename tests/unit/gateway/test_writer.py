@@ -95,6 +95,8 @@ def test_all_arrives_in_order_however_slowly_it_is_read(
                 if rng.random() < 0.2:
                     side.transport.write(data)
                     side.writer.doubt()
+                elif rng.random() < 0.2:
+                    side.writer.writelines([data[:7], data[7:]])
                 else:
                     side.writer.write(data)
                 if rng.random() < 0.3:
@@ -132,6 +134,22 @@ def test_after_the_connection_is_lost_nothing_goes_to_who_has_its_number_now(
                     theirs.recv(1)
                 if ours.fileno() != number:
                     os.close(number)
+
+    run(make, main())
+
+
+@pytest.mark.parametrize("make", LOOPS)
+def test_nothing_follows_what_an_aborted_connection_has_forgotten(
+    make: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def main() -> None:
+        async with connected() as (side, other):
+            side.writer.write(b"a" * 5_000_000)
+            assert side.transport.get_write_buffer_size()
+            side.transport.abort()
+            side.writer.write(b"b")
+            side.writer.write(b"c")
+            assert set(await read(other, 6_000_000)) == {ord("a")}
 
     run(make, main())
 
@@ -178,6 +196,9 @@ def test_a_transport_without_a_socket_of_its_own_is_written_to() -> None:
 
         def get_write_buffer_size(self) -> int:
             return 0
+
+        def is_closing(self) -> bool:
+            return False
 
     transport = Elsewhere()
     writer = Writer(transport)
