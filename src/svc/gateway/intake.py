@@ -1,6 +1,6 @@
 """Takes journals into the database, stretch by stretch, in a thread: this process's own, and those of the dead.
 
-    every PAUSE s, or LONG_PAUSE:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
+    every PAUSE s:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
 
 The thread shares a core and the interpreter with the loop, so it works for a millisecond or two at a time, and rests
 in between in proportion: answers are late by one stretch, never by what has piled up. What the loop has summed up
