@@ -84,6 +84,8 @@ class Intake:
         """So much of it is in; None when only the database knows."""
         self._unsure: list[bytes] = []
         """Lines that were in memory, and may be in the database. No journal may get them."""
+        self._strange: set[str] = set()
+        """Journals in the folder that cannot be opened: another user's."""
         self._migrated = False
         self._much = False
         """There was more than a stretch to take."""
@@ -215,6 +217,9 @@ class Intake:
         except FileNotFoundError:  # another process was quicker
             self._database.forget(path.name)
             return
+        except (PermissionError, IsADirectoryError) as error:  # what is behind it does not wait for it
+            self._left_alone(path.name, error)
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # it is being written, or another process takes it
@@ -228,6 +233,11 @@ class Intake:
                 path.unlink(missing_ok=True)
         finally:
             os.close(file)
+
+    def _left_alone(self, name: str, error: OSError) -> None:
+        if name not in self._strange:
+            self._strange.add(name)
+            log.error("the journal %s is left alone, and what it holds is not in the ledger: %s", name, error.strerror)
 
     def _take_whole(self, file: int, name: str) -> bool:
         """False if a process that has died was still heard by the database: the next look tells how far it got."""

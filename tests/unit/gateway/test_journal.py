@@ -110,6 +110,21 @@ def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tm
     assert list(folder.iterdir()) == []
 
 
+def test_what_cannot_be_opened_keeps_nothing_else_from_the_ledger(
+    database: SqliteDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another user's, of a gateway that was once started as root: here a folder, since root may open everything."""
+    folder = tmp_path / "journal"
+    (folder / "1-1-a.journal").mkdir(parents=True)
+    (folder / "2-1-a.journal").write_bytes(line("a"))
+    intake = Intake(folder, database)
+    intake.take_all()
+    intake.take_all()
+    assert ids(database) == {"a"}
+    assert [path.name for path in folder.iterdir()] == ["1-1-a.journal"]
+    assert caplog.text.count("1-1-a.journal is left alone") == 1
+
+
 def test_a_journal_that_is_being_written_is_left_alone(
     journal: Journal, database: SqliteDatabase, tmp_path: Path
 ) -> None:
