@@ -39,7 +39,7 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 # Unlike `native`: where there is a compiler the hot path has to compile.
 test: $(VENV)/.dev lint
 	@$(BIN)/python native/compile.py
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3  # on two cores: they wait for half of their time
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
