@@ -23,7 +23,10 @@ PORTKEY_FAULT = "this.updateHeaders(i,n.cacheStatus,o)"
 """As published, 1.15.2 on Node 20 answers every stream with 500: it adds to headers that may not be changed (its issue
 1389). To measure what it does with streams, the answer is copied before, in a second file beside its own.
 """
-PORTKEY_MENDED = f"(i=new Response(i.body,{{status:i.status,headers:[...i.headers]}})),{PORTKEY_FAULT}"
+PORTKEY_MENDED = (
+    '("text/event-stream"===i.headers.get("content-type")&&(i=new Response(i.body,{status:i.status,headers:[...i.headers]}))),'
+    + PORTKEY_FAULT
+)
 SVC = ROOT / ".venv" / "bin" / "svc"
 
 
