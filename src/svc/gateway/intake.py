@@ -32,9 +32,11 @@ from svc.stores.tally import Tally
 log = logging.getLogger("svc.ledger")
 
 PAUSE = 0.4
-"""Seconds between two looks: an entry can be queried within 2 s."""
-LONG_PAUSE = 0.9
-"""After a look that found something: each such look costs a millisecond, however little it finds."""
+"""Seconds between two looks."""
+LONG_PAUSE = 0.7
+"""After a look that found something: each such look costs a millisecond, however little it finds. An entry waits for
+two of them at most, and can be queried within 2 s.
+"""
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
 REST_DECODED = 6.0

@@ -121,6 +121,11 @@ class Journal:
             self.tallies.append(self._tally)
             self._tally = None
 
+    def offer(self) -> None:
+        """As `seal`, if all before it is taken. Else it grows: small stretches cost the intake what large ones do."""
+        if not self.tallies:
+            self.seal()
+
     @property
     def untaken(self) -> int:
         """From the intake's thread: so far into the present file, nothing waits to be summed up."""

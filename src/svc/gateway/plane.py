@@ -163,7 +163,7 @@ class Plane:
         now = self.now()
         self.date = formatdate(usegmt=True)
         self._flush()
-        self.ledger.journal.seal()
+        self.ledger.journal.offer()
         for attempt in list(self.attempts):
             if attempt.over:
                 self.attempts.discard(attempt)

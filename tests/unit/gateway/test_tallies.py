@@ -126,6 +126,21 @@ def test_a_price_that_was_not_known_is_looked_for(tmp_path: Path) -> None:
             lines.read_tallied(journal.path.read_bytes(), journal.tallies[0])
 
 
+def test_what_comes_while_some_waits_is_taken_together(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
+        intake = Intake(tmp_path, database, journal=journal)
+        for number in range(4):
+            write(journal, record(number, 0))
+            journal.offer()
+        assert [tally.count for tally in journal.tallies] == [1]
+        intake.take_all()
+        journal.offer()
+        assert [tally.count for tally in journal.tallies] == [3]
+        intake.take_all()
+        journal.offer()
+        assert (intake.taken, list(journal.tallies)) == (4, [])
+
+
 class Moody(SqliteDatabase):
     """Takes nothing now and then, and hears of it or not."""
 
