@@ -24,9 +24,6 @@ NOISY, STARVED = 0.15, 0.5
 DUE = {"stream": 200 * 50, "few": 10 * 50}
 """Pieces a second that the provider sends; who hands on much fewer is overloaded."""
 
-MENDED = "(streams mended)"
-"""Of Portkey's version: `targets` has put one line into it."""
-
 TOP = """# Beside other gateways
 
 Made by `make compare` ({when}): the same work for each, in turns, {rounds} round(s) of {seconds:g} s; each figure is the median
@@ -96,12 +93,8 @@ def _noise(rows: list[Row]) -> str:
 
 
 def _notes(rows: list[Row], versions: dict[str, str]) -> str:
-    """Why a figure is missing, or is not of what was published."""
+    """Why a figure is missing."""
     found = {}
-    if MENDED in versions.get("portkey", ""):
-        found[
-            "* Portkey: as published it answers every stream with 500 (its issue 1389); that fault is mended here."
-        ] = None
     for row in rows:
         name = row["target"]
         if "missing" in row:

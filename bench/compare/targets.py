@@ -11,22 +11,13 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.compare.report import MENDED
-
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / ".compare"
 CLIENT_KEY, PROVIDER_KEY = "sk-client-1234", "sk-provider-5678"
 MODEL = "gpt-4o-mini"
 LITELLM = PLACE / "litellm" / "bin" / "litellm"
 PORTKEY = PLACE / "node" / "node_modules" / "@portkey-ai" / "gateway"
-PORTKEY_FAULT = "this.updateHeaders(i,n.cacheStatus,o)"
-"""As published, 1.15.2 on Node 20 answers every stream with 500: it adds to headers that may not be changed (its issue
-1389). To measure what it does with streams, the answer is copied before, in a second file beside its own.
-"""
-PORTKEY_MENDED = (
-    '("text/event-stream"===i.headers.get("content-type")&&(i=new Response(i.body,{status:i.status,headers:[...i.headers]}))),'
-    + PORTKEY_FAULT
-)
+"""With @hono/node-server 1.14.1 (`locks/package.json`): newer ones, which it allows, break its streams (its issue 1389)."""
 SVC = ROOT / ".venv" / "bin" / "svc"
 
 
@@ -119,18 +110,8 @@ def _portkey(folder: Path, port: int, provider: int) -> Target:
         raise FileNotFoundError("Portkey is not installed: make compare installs it, and needs node and npm")
     headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{provider}/v1"}
     env = {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost", "HOME": str(folder)}
-    command = ["node", str(_mended(script)), f"--port={port}", "--headless"]
+    command = ["node", str(script), f"--port={port}", "--headless"]
     return Target("portkey", command, health="/", env=env, headers=headers, settle=3)
-
-
-def _mended(script: Path) -> Path:
-    """Portkey with that fault mended; as it is if it has no such line."""
-    text = script.read_text()
-    if PORTKEY_FAULT not in text:
-        return script
-    mended = script.with_name("start-server.mended.js")
-    mended.write_text(text.replace(PORTKEY_FAULT, PORTKEY_MENDED))
-    return mended
 
 
 def version(name: str) -> str:
@@ -149,6 +130,6 @@ def version(name: str) -> str:
     if name == "litellm":
         found = list((PLACE / "litellm").glob("lib/python*/site-packages/litellm-*.dist-info"))
         return f"LiteLLM {re.sub('[.]dist-info$', '', found[0].name.partition('-')[2])}" if found else "LiteLLM"
-    script = PORTKEY / "build" / "start-server.js"
-    mended = f" {MENDED}" if script.exists() and PORTKEY_FAULT in script.read_text() else ""
-    return f"Portkey {json.loads((PORTKEY / 'package.json').read_text())['version']}{mended}"
+    server = PORTKEY.parents[1] / "@hono" / "node-server"
+    portkey, beneath = [json.loads((place / "package.json").read_text())["version"] for place in (PORTKEY, server)]
+    return f"Portkey {portkey} (@hono/node-server {beneath})"

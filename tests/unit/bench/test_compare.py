@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from bench.compare.report import MENDED, made
+from bench.compare.report import made
 
 VERSIONS = {"nginx": "nginx 1.22.1", "svc": "svc 0.1.0 at abc", "litellm": "LiteLLM 1.2"}
 
@@ -57,10 +57,3 @@ def test_times_on_a_clock_that_others_ran_are_left_out() -> None:
 def test_a_target_that_is_not_installed_is_named() -> None:
     page, _ = page_and_chart(row("nginx", 10), {"target": "litellm", "round": 0, "missing": "it is not installed"})
     assert "* litellm: it is not installed" in page
-
-
-def test_what_was_mended_is_said() -> None:
-    page, _ = made([row("nginx", 10)], {"nginx": "nginx 1", "portkey": f"Portkey 1 {MENDED}"}, "a processor", 2, 3)
-    assert "* Portkey: as published it answers every stream with 500" in page
-    page, _ = made([row("nginx", 10)], {"nginx": "nginx 1", "portkey": "Portkey 2"}, "a processor", 2, 3)
-    assert "as published" not in page
