@@ -34,9 +34,11 @@ log = logging.getLogger("svc.ledger")
 PAUSE = 0.4
 """Seconds between two looks."""
 LONG_PAUSE = 0.7
-"""After a look that found something: each such look costs a millisecond, however little it finds. An entry waits for
-two of them at most, and can be queried within 2 s.
+"""After a look that found something, and was QUICK: each costs a millisecond, however little it finds. An entry comes
+after one look at most into what the next one takes, so it waits for two pauses and three looks: less than 2 s.
 """
+QUICK = 0.1
+"""Seconds of a look that a database beside us needs; behind a slower one PAUSE makes up for it."""
 SHORT_PAUSE = 0.1
 """After a look that found more than a stretch."""
 REST_DECODED = 6.0
@@ -86,8 +88,10 @@ class Intake:
         """So much of it is in; None when only the database knows."""
         self._unsure: list[bytes] = []
         """Lines that were in memory, and may be in the database. No journal may get them."""
-        self._strange: set[str] = set()
-        """Journals in the folder that cannot be opened: another user's."""
+        self.left_alone: frozenset[str] = frozenset()
+        """Journals in the folder that cannot be opened: another user's. Their entries may be in nobody's ledger."""
+        self._shut: set[str] = set()
+        """Of them, what this look has found."""
         self._migrated = False
         self._much = False
         """There was more than a stretch to take."""
@@ -107,13 +111,20 @@ class Intake:
 
     def _run(self) -> None:
         patience = time.monotonic() + PATIENCE
-        taken = 0
-        while not self._stop.wait(SHORT_PAUSE if self._much else LONG_PAUSE if self.taken > taken else PAUSE):
-            taken = self.taken
-            if self._ready() or time.monotonic() > patience:
+        pause = PAUSE
+        while not self._stop.wait(pause):
+            taken, began = self.taken, time.monotonic()
+            if self._ready() or began > patience:
                 self._look()
+            pause = self.pause(self.taken - taken, time.monotonic() - began)
         self._look()
         self._database.close()
+
+    def pause(self, found: int, took: float) -> float:
+        """Seconds to the next look, after one that found so much and took so long."""
+        if self._much:
+            return SHORT_PAUSE
+        return LONG_PAUSE if found and took < QUICK else PAUSE
 
     def _look(self) -> None:
         self._much = False
@@ -142,11 +153,13 @@ class Intake:
         if self._journal is not None:
             self._take_kept(self._journal)
             self._take_own(self._journal)
+        self._shut = set()
         for name in _journals(self._folder):
             if self._journal is None or name != self._journal.path.name:
                 self._take_dead(self._folder / name)
                 if self._journal is not None:  # new entries do not wait for all that has piled up
                     self._take_own(self._journal)
+        self.left_alone = frozenset(self._shut)
         if self.down:
             log.error("the database of the ledger answers again")
         self.down = False
@@ -220,7 +233,7 @@ class Intake:
             self._database.forget(path.name)
             return
         except (PermissionError, IsADirectoryError) as error:  # what is behind it does not wait for it
-            self._left_alone(path.name, error)
+            self._leave_alone(path.name, error)
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -236,10 +249,10 @@ class Intake:
         finally:
             os.close(file)
 
-    def _left_alone(self, name: str, error: OSError) -> None:
-        if name not in self._strange:
-            self._strange.add(name)
-            log.error("the journal %s is left alone, and what it holds is not in the ledger: %s", name, error.strerror)
+    def _leave_alone(self, name: str, error: OSError) -> None:
+        self._shut.add(name)
+        if name not in self.left_alone:
+            log.error("the journal %s is left alone, only its owner can take it: %s", name, error.strerror)
 
     def _take_whole(self, file: int, name: str) -> bool:
         """False if a process that has died was still heard by the database: the next look tells how far it got."""

@@ -32,8 +32,8 @@ log = logging.getLogger("svc.ledger")
 ROTATE_BYTES: Final = 4 * 1024 * 1024
 STRETCH_BYTES: Final = 512 * 1024
 """Summed up together, and taken at once: some 900 lines, one transaction."""
-MAX_TALLIES: Final = 256
-"""Kept while the database takes nothing."""
+MAX_TALLIES: Final = 96
+"""Kept while the database takes nothing: two seconds of a whole core, or 65 MB if each line is another key's."""
 MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
 SUFFIX: Final = ".journal"
@@ -122,7 +122,7 @@ class Journal:
             self._tally = None
 
     def offer(self) -> None:
-        """As `seal`, if all before it is taken. Else it grows: small stretches cost the intake what large ones do."""
+        """As `seal`, if none waits. Else it grows: small stretches cost the intake what large ones do."""
         if not self.tallies:
             self.seal()
 

@@ -1,6 +1,6 @@
 """The ledger of a gateway: journal, intake and prices together, as the plane uses them.
 
-An answer's entry is in the journal before its last byte leaves; a second later it is in the database.
+An answer's entry is in the journal before its last byte leaves; two seconds later, at most, it is in the database.
 """
 
 from __future__ import annotations

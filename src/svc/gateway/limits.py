@@ -268,7 +268,7 @@ class Gate:
         spent = await self._spent(limits)
         if spent != FROM_NOTHING:
             self._counters.begin(limits, spent)
-            spent = max(spent, self._counters.spent(limits))  # the last second's entries are not in the database yet
+            spent = max(spent, self._counters.spent(limits))  # the last entries are not in the database yet
         self._go_on(asked, spent)
 
     async def _spent(self, limits: Limits) -> int:

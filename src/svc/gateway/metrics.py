@@ -46,6 +46,7 @@ HELP: Final = {
     "svc_upstream_connections": ("gauge", "Connections to providers."),
     "svc_tasks": ("gauge", "Tasks of the event loop; there is none per request."),
     "svc_journal_lag_seconds": ("gauge", "Since everything was last taken from the journal into the database."),
+    "svc_journals_left_alone": ("gauge", "Journals in the folder that may not be opened: another user's."),
     "svc_journal_lost_total": ("counter", "Entries for which there was no room anywhere."),
     "svc_log_lines_dropped_total": ("counter", "Access-log lines for which the reader was too slow."),
     "svc_speech_sessions": ("gauge", "Live speech sessions that are open."),

@@ -61,6 +61,7 @@ class Watch:
             "svc_upstream_connections": plane.upstream.open_connections,
             "svc_tasks": len(asyncio.all_tasks()),
             "svc_journal_lag_seconds": plane.ledger.intake.lag,
+            "svc_journals_left_alone": len(plane.ledger.intake.left_alone),
             "svc_journal_lost_total": plane.ledger.journal.lost,
             "svc_log_lines_dropped_total": plane.log_dropped,
             **plane.beside(),

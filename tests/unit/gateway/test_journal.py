@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -110,19 +113,36 @@ def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tm
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["another user's", "a folder"])
 def test_what_cannot_be_opened_keeps_nothing_else_from_the_ledger(
-    database: SqliteDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database: SqliteDatabase,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
-    """Another user's, of a gateway that was once started as root: here a folder, since root may open everything."""
     folder = tmp_path / "journal"
-    (folder / "1-1-a.journal").mkdir(parents=True)
+    strange = folder / "1-1-a.journal"
+    strange.mkdir(parents=True)
     (folder / "2-1-a.journal").write_bytes(line("a"))
+    real = os.open
+
+    def refuse(path: Any, *rest: Any) -> int:  # root, who may run this, is refused nothing
+        if path == strange:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *rest)
+
+    if kind == "another user's":
+        monkeypatch.setattr(os, "open", refuse)
     intake = Intake(folder, database)
     intake.take_all()
     intake.take_all()
     assert ids(database) == {"a"}
-    assert [path.name for path in folder.iterdir()] == ["1-1-a.journal"]
+    assert intake.left_alone == {strange.name}
     assert caplog.text.count("1-1-a.journal is left alone") == 1
+    strange.rename(folder / "kept")
+    intake.take_all()
+    assert intake.left_alone == set()
 
 
 def test_a_journal_that_is_being_written_is_left_alone(

@@ -19,6 +19,7 @@ from svc.gateway import journal as journals
 from svc.gateway.bill import NOTHING, Bill
 from svc.gateway.intake import Intake, take_left_behind, wait_for_orphans
 from svc.gateway.journal import Journal
+from svc.gateway.plane import TICK
 from svc.gateway.record import Lines, Record
 from svc.stores import lines
 from svc.stores.base import Entry, StoreDown
@@ -139,6 +140,34 @@ def test_what_comes_while_some_waits_is_taken_together(tmp_path: Path) -> None:
         intake.take_all()
         journal.offer()
         assert (intake.taken, list(journal.tallies)) == (4, [])
+
+
+@pytest.mark.parametrize("took", [0.0, 0.09, 0.1, 0.3])
+@pytest.mark.parametrize("phase", [0.01, 0.11, 0.21])
+def test_an_entry_can_be_queried_within_two_seconds(tmp_path: Path, took: float, phase: float) -> None:
+    """By a clock of the test's: 20 requests a second, a tick every TICK, and looks that take so long."""
+    tick, look, new = 0.0, phase, 0.0
+    waiting: list[float] = []
+    longest = 0.0
+    with opened(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
+        intake = Intake(tmp_path, database, journal=journal)
+        while (now := min(tick, look, new)) < 20:
+            if now == new:
+                write(journal, record(round(now * 20), 0))
+                waiting.append(now)
+                new += 0.05
+            elif now == tick:
+                journal.offer()
+                tick += TICK
+            else:
+                before = intake.taken
+                intake.take_all()
+                found = intake.taken - before
+                look += took + intake.pause(found, took)
+                longest = max([longest, *(now + took - at for at in waiting[:found])])
+                del waiting[:found]
+    assert 0.4 < longest < 1.8
+    assert len(waiting) < 40
 
 
 class Moody(SqliteDatabase):
