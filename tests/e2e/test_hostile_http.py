@@ -6,6 +6,7 @@ behind them on the connection has to fare as if they were not there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -46,6 +47,11 @@ def last_chunk(data: bytes) -> bytes:
 
 WHOLE = last_chunk(b"\r\n0\r\n\r\n")
 REFUSED = {
+    # WebSockets that websockets would not answer
+    "a WebSocket with a long line": SOCKET.replace(b"realtime", b"a" * 8200),
+    "a WebSocket with a long header": SOCKET.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 8200 + b"\r\n\r\n"),
+    "a WebSocket with a body": SOCKET.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\n\r\nhello"),
+    "a WebSocket with chunks": SOCKET.replace(b"\r\n\r\n", f"\r\n{CHUNKED}\r\n0\r\n\r\n".encode()),
     # whose server it is
     "no host": get(""),
     "two hosts": get("host: x\r\nhost: y\r\n"),
@@ -185,6 +191,16 @@ def test_what_came_before_is_answered_first(hasty: Gateway, fakes: object, befor
             assert client.read().status == 200
         assert 400 <= client.read().status < 500
         assert client.closed()
+
+
+@pytest.mark.parametrize("path", [b"realtime", b"nothing"])
+def test_what_comes_with_a_websocket_and_is_none_ends_it(hasty: Gateway, fakes: object, path: bytes) -> None:
+    key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    with hasty.raw() as client:
+        client.send(SOCKET.replace(b"realtime", path).replace(b"\r\n\r\n", b"\r\n" + key) + b"\xff" * 100 + HEALTH)
+        with contextlib.suppress(ConnectionError):
+            while client.socket.recv(4096):  # until it ends; raises TimeoutError while it does not
+                pass  # and nothing is written to the log, which `serve` looks at
 
 
 def test_a_stream_is_not_cut_by_what_cannot_be_read(gateway: Gateway, provider_a: FakeProvider) -> None:

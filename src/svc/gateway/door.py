@@ -226,9 +226,17 @@ class FrontDoor(Reader):
         elif self._busy is not None:
             self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
         else:
-            self._leave()
-            self.writer.close()  # whatever happens to this: no word of its own may come between the WebSocket's
-            Cold(self._answered, **self._options).take(self.transport, request.for_websocket(), rest)
+            self._hand_over(request, rest)
+
+    def _hand_over(self, request: Request, rest: bytes) -> None:
+        try:
+            head = request.for_websocket()
+        except SvcError as error:
+            self._reject(error)
+            return
+        self._leave()
+        self.writer.close()  # whatever happens to this: no word of its own may come between the WebSocket's
+        Cold(self._answered, **self._options).take(self.transport, head, rest)
 
     def _answered(self) -> None:
         """The answer to `_busy` is written; what came in the meantime is next."""

@@ -22,6 +22,8 @@ MAX_ECHOED: Final = 128
 """Characters of a header that is echoed, such as a client's own request id."""
 _READ: Final = frozenset((b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding"))
 """The headers, beside Host, that say how a request is to be taken."""
+MAX_SOCKET_LINE: Final = 8 * 1024 - 2
+"""Bytes of a line, its end not included: what websockets reads."""
 _FRAMING: Final = frozenset((b"expect", b"transfer-encoding", b"content-length"))
 _WHOLE: Final = re.compile(rb"(?i)https?://[^/?#]*")
 
@@ -143,9 +145,19 @@ class Request:
         return self._head([one for one in self.headers if one[0] not in _FRAMING] + framed) + b"".join(self.body)
 
     def for_websocket(self) -> bytes:
-        """The head again, with one Connection header: of several, llhttp heeds all, and uvicorn the last."""
+        """The head again, with one Connection header: of several, llhttp heeds all, and uvicorn the last.
+
+        Raises SvcError for a head that is none to websockets, which would not answer at all.
+        """
+        if self.declared or any(name == b"transfer-encoding" for name, _ in self.headers):
+            raise InvalidRequest("A WebSocket is asked for without a body.")
+        if not self.url.isascii():
+            raise InvalidRequest("The path has to be ASCII.")
         headers = [one for one in self.headers if one[0] != b"connection" and one[0] not in _FRAMING]
-        return self._head([*headers, (b"connection", b"upgrade")])
+        head = self._head([*headers, (b"connection", b"upgrade")])
+        if max(map(len, head.split(b"\r\n"))) > MAX_SOCKET_LINE:
+            raise HeadTooLarge(f"No line of a WebSocket's head may have more than {MAX_SOCKET_LINE} bytes.")
+        return head
 
     def without_upgrade(self) -> bytes:
         """The head again, as of a request that asks for no other protocol."""

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
 
 from svc import __version__
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
@@ -107,6 +108,8 @@ class Noted:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except (ClientDisconnected, WebSocketDisconnect):  # a WebSocket, left before it was answered
+            pass
         except Exception:  # the edge: a fault of ours
             request_id = ours[0][1].decode()
             log.exception("fault in request %s", request_id)

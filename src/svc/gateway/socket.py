@@ -30,6 +30,14 @@ class Socket(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         self._handshake.log_end = log_end(peer_of(transport))
 
+    def handle_parser_exception(self) -> None:
+        """Also for what comes before the answer, which uvicorn does not think of: the connection is cut off."""
+        if self.conn.close_sent is not None:
+            super().handle_parser_exception()
+        else:
+            self.handshake_complete = self.disconnected = True
+            self.transport.abort()
+
     async def send(self, message: Any) -> None:
         """Knows, beyond uvicorn, that an application that has refused the upgrade is done."""
         await super().send(message)
