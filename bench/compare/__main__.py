@@ -1,4 +1,4 @@
-"""Compares gateways on the same work, in turns, and writes docs/compare.md and docs/compare.svg: `make compare`.
+"""Compares gateways on the same work, in turns, and writes docs/compare.md, its chart and its table: `make compare`.
 
     python -m bench.compare --targets nginx,svc --rounds 3          (writes nothing without --write)
 
@@ -49,7 +49,11 @@ def main() -> int:
     parser.add_argument("--targets", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--write", action="store_true", help="write docs/compare.md and docs/compare.svg")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write docs/compare.md, docs/compare.svg and the table of docs/performance.md",
+    )
     given = parser.parse_args()
     names = given.targets.split(",")
     if unknown := set(names) - set(NAMES):
@@ -71,6 +75,8 @@ def main() -> int:
     if given.write:
         (ROOT / "docs" / "compare.md").write_text(text, encoding="utf-8")
         (ROOT / "docs" / "compare.svg").write_text(chart, encoding="utf-8")
+        page = ROOT / "docs" / "performance.md"
+        page.write_text(report.inserted(page.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 0
 
 

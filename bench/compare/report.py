@@ -24,6 +24,8 @@ NOISY, STARVED = 0.15, 0.5
 DUE = {"stream": 200 * 50, "few": 10 * 50}
 """Pieces a second that the provider sends; who hands on much fewer is overloaded."""
 
+MARKS = ("<!-- make compare writes from here -->", "<!-- to here -->")
+
 TOP = """# Beside other gateways
 
 Made by `make compare` ({when}): the same work for each, in turns, {rounds} round(s) of {seconds:g} s; each figure is the median
@@ -48,6 +50,14 @@ def made(rows: list[Row], versions: dict[str, str], machine: str, rounds: int, s
         cells = [_cell(_values(rows, name, work, field), unit) for name in names]
         table += f"| {title} | {' | '.join(cells)} |\n"
     return head + table + _notes(rows, versions), chart(rows, versions)
+
+
+def inserted(page: str, made: str) -> str:
+    """`page` with the table of what was made between MARKS; raises ValueError where they are missing."""
+    before, rest = page.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    table = "\n".join(line for line in made.splitlines() if line.startswith("|"))
+    return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}"
 
 
 def _values(rows: list[Row], name: str, work: str | None, field: str) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from bench.compare.report import made
+from bench.compare.report import MARKS, inserted, made
 
 VERSIONS = {"nginx": "nginx 1.22.1", "svc": "svc 0.1.0 at abc", "litellm": "LiteLLM 1.2"}
 
@@ -57,3 +57,14 @@ def test_times_on_a_clock_that_others_ran_are_left_out() -> None:
 def test_a_target_that_is_not_installed_is_named() -> None:
     page, _ = page_and_chart(row("nginx", 10), {"target": "litellm", "round": 0, "missing": "it is not installed"})
     assert "* litellm: it is not installed" in page
+
+
+def test_the_table_of_the_other_page_is_put_in_its_place() -> None:
+    page, _ = page_and_chart(row("nginx", 10), row("svc", 30))
+    before = f"# Title\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nmore | text\n"
+    after = inserted(before, page)
+    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in after
+    assert "old" not in after
+    assert after.startswith("# Title\n\n")
+    assert after.endswith("more | text\n")
+    assert inserted(after, page) == after
