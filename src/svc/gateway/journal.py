@@ -121,7 +121,7 @@ class Journal:
             self.tallies.append(self._tally)
             self._tally = None
 
-    def offer(self) -> None:
+    def seal_next(self) -> None:
         """As `seal`, if none waits. Else it grows: small stretches cost the intake what large ones do."""
         if not self.tallies:
             self.seal()

@@ -163,7 +163,7 @@ class Plane:
         now = self.now()
         self.date = formatdate(usegmt=True)
         self._flush()
-        self.ledger.journal.offer()
+        self.ledger.journal.seal_next()
         for attempt in list(self.attempts):
             if attempt.over:
                 self.attempts.discard(attempt)

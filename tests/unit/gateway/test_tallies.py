@@ -132,13 +132,13 @@ def test_what_comes_while_some_waits_is_taken_together(tmp_path: Path) -> None:
         intake = Intake(tmp_path, database, journal=journal)
         for number in range(4):
             write(journal, record(number, 0))
-            journal.offer()
+            journal.seal_next()
         assert [tally.count for tally in journal.tallies] == [1]
         intake.take_all()
-        journal.offer()
+        journal.seal_next()
         assert [tally.count for tally in journal.tallies] == [3]
         intake.take_all()
-        journal.offer()
+        journal.seal_next()
         assert (intake.taken, list(journal.tallies)) == (4, [])
 
 
@@ -157,7 +157,7 @@ def test_an_entry_can_be_queried_within_two_seconds(tmp_path: Path, took: float,
                 waiting.append(now)
                 new += 0.05
             elif now == tick:
-                journal.offer()
+                journal.seal_next()
                 tick += TICK
             else:
                 before = intake.taken
