@@ -91,7 +91,7 @@ def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
     with watched([os.getpid(), *cluster.workers()]) as starving:
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, range(streams)))
-        time.sleep(1)
+        time.sleep(2)  # so long an entry may take to the database
     return _compare(cluster, made["id"], left, starving)
 
 
