@@ -26,6 +26,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 		|| { rm -rf $(VENV); echo "Python's venv is missing; install it, for example with: apt-get install python3-venv"; exit 1; }
 	@echo "setting up in $(VENV); this takes a minute the first time"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
+	@# An environment from before the distribution was named svc-gateway: two of them would own bin/svc.
+	@$(BIN)/pip uninstall --quiet --yes svc 2>/dev/null || true
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c $(OPENMP) 2>/dev/null || { $(APT) libgomp1 && $(BIN)/python -c $(OPENMP); } \
 		|| echo "the embedded model will not start: libgomp is missing; install it, for example with: apt-get install libgomp1"

@@ -28,6 +28,7 @@ from svc import settings
 from svc.cli import _probing, _running
 from svc.cli._probing import Unreachable
 from svc.cli.base import print_json, print_table
+from svc.distribution import install_command
 from svc.errors import SvcError, UsageError
 from svc.gateway.providers import Provider, key_variables, missing_keys, providers_of
 from svc.gateway.upstream import default_tls
@@ -101,7 +102,7 @@ def _home(home: Path) -> Finding:
 def _extra(extra: str, module: str) -> Finding:
     if find_spec(module) is not None:
         return Finding(f"extra {extra}", "ok", "installed")
-    return Finding(f"extra {extra}", "off", "not installed", f"pip install 'svc[{extra}]'")
+    return Finding(f"extra {extra}", "off", "not installed", install_command(extra))
 
 
 def _model(name: str, loaded: Settings) -> Finding:

@@ -26,6 +26,7 @@ from svc.cli import _running
 from svc.cli._watching import Batch, Screen, Stages
 from svc.cli.base import Progress, home, print_json, print_table
 from svc.client.config import stand_by
+from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import Runs, run_many
 from svc.pipeline.definition import Pipeline, parse
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", metavar="DIR", type=Path, help="write each stage's output there")
     parser.add_argument("--watch", action="store_true", help="show the stages at work on standard error")
     parser.add_argument("--jobs", metavar="N", type=int, help="inputs at a time, of many (default 2; with --ray: all)")
-    parser.add_argument("--ray", metavar="ADDRESS", help="on a Ray cluster: auto, or HOST:PORT; svc[ray] is needed")
+    parser.add_argument("--ray", metavar="ADDRESS", help="on a Ray cluster: auto, or HOST:PORT; takes the extra ray")
     parser.add_argument("--resume", action="store_true", help="leave out the inputs that are done in the output file")
 
 
@@ -86,7 +87,7 @@ def _cluster(args: argparse.Namespace, text: str) -> Any:
     try:
         cluster = plugins.load("pipeline", "cluster")
     except ImportError as error:
-        raise CommandFailed("Running on a cluster needs the package ray: pip install 'svc[ray]'") from error
+        raise CommandFailed(f"Running on a cluster needs the package ray: {install_command('ray')}") from error
     return cluster.Cluster(args.ray, text, args.pipeline, os.environ, args.jobs)
 
 

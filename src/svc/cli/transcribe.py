@@ -33,6 +33,7 @@ from svc.client.address import resolve
 from svc.client.live import LiveSession, dial
 from svc.client.loop import LoopNet
 from svc.client.session import Session, Times
+from svc.distribution import install_command
 from svc.errors import (
     AuthenticationFailed,
     CommandFailed,
@@ -237,7 +238,7 @@ def _converter(format_: Format) -> Callable[[bytes], bytes]:
         resample = plugins.load("speech", "resample")
     except ImportError:
         raise CommandFailed(
-            "This audio has to be resampled, which takes numpy: pip install 'svc[speech]', or send 16 kHz mono."
+            f"This audio has to be resampled, which takes numpy: {install_command('speech')}, or send 16 kHz mono."
         ) from None
     return resample.Converter(format_).push  # type: ignore[no-any-return]
 

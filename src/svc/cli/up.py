@@ -21,6 +21,7 @@ import msgspec
 
 from svc import app, settings
 from svc.cli import _running, models
+from svc.distribution import install_command
 from svc.gateway import local
 from svc.listeners import listen
 from svc.settings import Settings
@@ -65,7 +66,7 @@ def _serve(found: Settings, registry_port: int) -> None:
 
 def _models(found: Settings) -> list[str]:
     if not local.installed():
-        print("svc: there is no embedded model here: pip install 'svc[local]'", file=sys.stderr)
+        print(f"svc: there is no embedded model here: {install_command('local')}", file=sys.stderr)
     speech = find_spec("sherpa_onnx") is not None
     return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech
 

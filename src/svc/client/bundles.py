@@ -26,6 +26,7 @@ from svc.bundles.peek import peek
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import Reference, choose, parse
 from svc.bundles.remote import TIMEOUT, Remote, Unreachable
+from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetching import fetch_into
@@ -248,7 +249,7 @@ def check_trust(entry: Entry, trusted_keys: tuple[str, ...]) -> None:
         try:
             signature: Any = plugins.load("bundles", "signature")
         except ImportError as error:
-            raise CommandFailed("Trusted keys need the package cryptography: pip install 'svc[signing]'") from error
+            raise CommandFailed(f"Trusted keys need the package cryptography: {install_command('signing')}") from error
         signature.check(entry, trusted_keys)
 
 

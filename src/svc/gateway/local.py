@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from svc.distribution import install_command
 from svc.errors import CommandFailed
 
 SLOTS = 4
@@ -82,7 +83,7 @@ def threads() -> int:
 
 def _check(orders: Orders) -> None:
     if not installed():
-        raise CommandFailed("The embedded model needs an extra; install it with: pip install 'svc[local]'")
+        raise CommandFailed(f"The embedded model needs an extra; install it with: {install_command('local')}")
     if not Path(orders.model_path).is_file():
         raise CommandFailed(f"{orders.model} is not there; add it with: svc models add {orders.model}")
 

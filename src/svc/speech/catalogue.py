@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import newest
+from svc.distribution import install_command
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings
 from svc.speech.model import DESCRIPTION, Model, recognise
@@ -49,7 +50,7 @@ class Catalogue:
         SpeechFailed when the folder holds no model or cannot be read, or speech is not installed.
         """
         if not installed():
-            raise SpeechFailed("Speech is not installed here: pip install 'svc[speech]'.")
+            raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
         try:
             folder = self._permitted(config.model_dir) if config.model_dir else self._installed(config.model)
             model = self._with_detector(recognise(folder))

@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
+from svc.distribution import install_command
 from svc.errors import InvalidRequest, SpeechFailed
 from svc.speech.audio import RATES, Format, Wav, read_wav
 from svc.speech.process import bare_environ
@@ -96,7 +97,7 @@ def _check(kind: str | None) -> None:
         return
     taken = ["wav", *(LIGHT if light else ()), *(("m4a", "mp4", "webm", "aac") if heavy else ())]
     extra = "whisper" if kind in HEAVY else "speech"
-    missing = f" For {kind}: pip install 'svc[{extra}]'." if kind else ""
+    missing = f" For {kind}: {install_command(extra)}." if kind else ""
     raise InvalidRequest(f"This is no sound file of a kind that is taken: {', '.join(taken)}.{missing}", param="file")
 
 

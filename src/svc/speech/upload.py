@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
+from svc.distribution import install_command
 from svc.errors import InvalidRequest, SpeechFailed, SvcError
 from svc.speech import link, transcripts
 from svc.speech.books import UPLOAD_PATH
@@ -39,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
 async def transcribe(service: Service, key: Key, request: Request) -> Response:
     """Answers the form. Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed."""
     if find_spec("python_multipart") is None:
-        raise SpeechFailed("Speech is not installed here: pip install 'svc[speech]'.")
+        raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
     try:
         async with request.form(max_files=1, max_fields=32) as form:
             wanted = _wanted(form)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from svc import plugins
+from svc.distribution import install_command
 from svc.errors import SpeechFailed, SvcError
 from svc.speech import link
 from svc.speech.detector import Detector
@@ -196,7 +197,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, SvcError):
         return error.message
     if isinstance(error, ImportError):
-        return f"The engine's library is not installed ({error.name}): pip install 'svc[speech,whisper]'."
+        return f"The engine's library is not installed ({error.name}): {install_command('speech', 'whisper')}."
     return f"{type(error).__name__}; the gateway's log has more."
 
 

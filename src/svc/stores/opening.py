@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from svc import plugins
+from svc.distribution import install_command
 from svc.errors import UsageError
 from svc.stores import home as state
 from svc.stores.base import Database
@@ -31,6 +32,6 @@ def open_database(url: str) -> Database:
     try:
         module = plugins.load("stores", name)
     except ImportError as error:
-        raise UsageError(f"The database needs the extra '{name}': pip install 'svc[{name}]' ({error}).") from error
+        raise UsageError(f"The database needs the extra '{name}': {install_command(name)} ({error}).") from error
     found: Database = module.open_database(url)
     return found

@@ -21,6 +21,7 @@ from svc.bundles.platform import fallbacks
 from svc.bundles.reference import choose, parse
 from svc.cli import base
 from svc.client.bundles import Options
+from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles import choosing
 from svc.stores.bundles.base import BundleStore, Draft
@@ -109,7 +110,7 @@ def signing() -> Any:
         return plugins.load("bundles", "signature")
     except ImportError as error:
         raise CommandFailed(
-            "Signing needs the package cryptography; install it with: pip install 'svc[signing]'"
+            f"Signing needs the package cryptography; install it with: {install_command('signing')}"
         ) from error
 
 

@@ -16,6 +16,7 @@ import msgspec
 from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
 from svc.client.client import Client
+from svc.distribution import install_command
 from svc.errors import PipelineFailed
 from svc.gateway.local import START_TIMEOUT, STOP_TIMEOUT, Orders, Sampling, installed, threads
 from svc.pipeline.definition import Stage
@@ -48,7 +49,7 @@ def make(stage: Stage, bundle: Bundle) -> Generation:
     except msgspec.ValidationError as error:
         raise PipelineFailed(f"The bundle {bundle.reference} has a `sampling` that is none: {error}.") from error
     if not installed():
-        raise PipelineFailed("Text generation on this machine needs an extra: pip install 'svc[local]'")
+        raise PipelineFailed(f"Text generation on this machine needs an extra: {install_command('local')}")
     return Generation(stage, bundle, bundle.path / name, context, sampling)
 
 

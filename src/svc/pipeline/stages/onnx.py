@@ -10,6 +10,7 @@ from typing import Any
 from svc import plugins
 from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
+from svc.distribution import install_command
 from svc.errors import PipelineFailed
 from svc.pipeline.definition import Kind, Stage
 from svc.pipeline.stages.base import Item, Kinds, Told, inside
@@ -38,7 +39,7 @@ def make(stage: Stage, bundle: Bundle) -> Onnx:
     for name in (_model_file(bundle.metadata), *described.files):
         inside(bundle, name)
     if any(find_spec(name) is None for name in _NEEDED):
-        raise PipelineFailed("ONNX models need an extra: pip install 'svc[onnx]'")
+        raise PipelineFailed(f"ONNX models need an extra: {install_command('onnx')}")
     return Onnx(bundle, described)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from svc import plugins
 from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
+from svc.distribution import install_command
 from svc.errors import PipelineFailed, SpeechFailed, SvcError
 from svc.pipeline.definition import Stage
 from svc.pipeline.stages.base import Item, Kinds, Sound, Told
@@ -38,7 +39,7 @@ def make(stage: Stage, bundle: Bundle) -> Recognition:
     except SpeechFailed as error:
         raise PipelineFailed(f"The bundle {bundle.reference} cannot be used: {error.message}") from error
     if find_spec("sherpa_onnx") is None or find_spec("numpy") is None:
-        raise PipelineFailed("Speech recognition needs an extra: pip install 'svc[speech]'")
+        raise PipelineFailed(f"Speech recognition needs an extra: {install_command('speech')}")
     if model.engine not in plugins.names("speech.engines"):
         raise PipelineFailed(f"The bundle {bundle.reference} asks for an engine {model.engine!r} that is not known.")
     return Recognition(bundle, model)

@@ -18,6 +18,7 @@ import msgspec
 from svc import plugins
 from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
+from svc.distribution import install_command
 from svc.errors import InvalidRequest, PipelineFailed
 from svc.pipeline.definition import Stage
 from svc.pipeline.stages.base import Item, Kinds, Sound, Told, inside
@@ -66,7 +67,7 @@ def make(stage: Stage, bundle: Bundle) -> Voice:
         )
     for package, extra in (_PACKAGES[engine] for engine in (about.engine, about.sounds) if engine):
         if find_spec(package) is None:
-            raise PipelineFailed(f"This voice needs an extra: pip install 'svc[{extra}]'")
+            raise PipelineFailed(f"This voice needs an extra: {install_command(extra)}")
     for name in about.files.values():
         inside(bundle, name)
     return Voice(bundle, about)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from svc import plugins
 from svc.bundles.archive import limits_of
+from svc.distribution import install_command
 from svc.errors import UsageError
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.folder import FolderStore
@@ -25,7 +26,7 @@ def open_store(
     try:
         bucket = plugins.load("stores.bundles", "s3")
     except ImportError as error:
-        raise UsageError("A bucket needs the package obstore: pip install 'svc[s3]'") from error
+        raise UsageError(f"A bucket needs the package obstore: {install_command('s3')}") from error
     opened: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
         f"s3://{rest}", folder / ".registry", environ, proxy=proxy
     )
