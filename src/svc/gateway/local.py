@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from svc.distribution import install_command
+from svc.environment import child_environment
 from svc.errors import CommandFailed
 
 SLOTS = 4
@@ -156,6 +157,7 @@ class LocalModel:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
+            env=child_environment(),
             start_new_session=True,  # Ctrl-C is for the gateway, which first finishes its answers
         )
         listener = asyncio.create_task(self._listen(process), name="local model log")

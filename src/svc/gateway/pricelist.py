@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from svc.environment import child_environment
 from svc.gateway.price import Price
 
 log = logging.getLogger("svc.ledger")
@@ -54,6 +55,7 @@ async def _asked(wanted: list[Wanted]) -> bytes | None:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        env=child_environment(),
     )
     try:
         async with asyncio.timeout(SECONDS):

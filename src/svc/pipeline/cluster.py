@@ -1,7 +1,7 @@
 """A pipeline on the machines of a Ray cluster that runs already: one actor for each job, which loads the models once.
 
 Inputs are read here and outputs are written here, so no machine needs the files of another. Each resolves bundles for
-itself; the environment's settings for `svc` go with the pipeline, and its state folder does not.
+itself; the addresses and keys that its stages use go with the pipeline, and the state folder does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import ray
 
 from svc.errors import CommandFailed, SvcError
-from svc.pipeline.definition import Kind, parse
+from svc.pipeline.definition import Kind, Pipeline, parse
 from svc.pipeline.orchestrator import Failure, Listener, Made, Orchestrator
 from svc.pipeline.stages.base import Item
 
@@ -27,7 +27,10 @@ PATIENCE = 300.0
 """Seconds until the first actor must be ready: a worker may have to download its models."""
 MORE_PATIENCE = 10.0
 """Seconds that the others have after it."""
-_OURS = re.compile(r"(SVC_(?!HOME$)|PROVIDER_|OPENAI_|ANTHROPIC_|GROQ_)[A-Z_]+")
+_ADDRESSES = re.compile(
+    r"SVC_(GATEWAY_URL|PLATFORM_URL|API_KEY|REGISTRY_(URL|KEY|ROOT)|TRUSTED_KEYS|BUNDLE_MAX_(BYTES|RATIO))"
+)
+_PROVIDERS = re.compile(r"(PROVIDER|OPENAI|ANTHROPIC|GROQ)_[A-Z_]+")
 
 
 TRIES = 3
@@ -86,7 +89,7 @@ class Cluster:
         try:
             resources: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
             wanted = jobs or max(1, int(resources.get("CPU", 1)))
-            ours = {name: value for name, value in environ.items() if _OURS.fullmatch(name)}
+            ours = cluster_environment(parse(definition, where), environ)
             kind: Any = ray.remote(num_cpus=1)(Worker)
             self._actors: list[Any] = [kind.remote(definition, where, ours) for _ in range(wanted)]
             self._begin()
@@ -149,6 +152,16 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         ray.shutdown()
+
+
+def cluster_environment(pipeline: Pipeline, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the addresses and keys that the stages use; keys of providers only if a stage calls a provider."""
+    calls_provider = any(stage.target == "integration" for stage in pipeline.stages)
+    return {
+        name: value
+        for name, value in environ.items()
+        if _ADDRESSES.fullmatch(name) or (calls_provider and _PROVIDERS.fullmatch(name))
+    }
 
 
 def _knock(address: str) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from svc.environment import child_environment
 from svc.errors import SpeechFailed
 from svc.speech import link
 from svc.speech.audio import Format
@@ -192,9 +193,8 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def bare_environ() -> dict[str, str]:
-    """For a process that computes: nobody's keys, and one thread, where libraries that see the cores want more."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_API_KEYS"))}
-    return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    """For a process that computes: no secrets, and one thread, where libraries that see the cores want more."""
+    return child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

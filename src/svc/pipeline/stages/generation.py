@@ -17,6 +17,7 @@ from svc.bundles.metadata import Metadata
 from svc.client.bundles import Bundle
 from svc.client.client import Client
 from svc.distribution import install_command
+from svc.environment import child_environment
 from svc.errors import PipelineFailed
 from svc.gateway.local import START_TIMEOUT, STOP_TIMEOUT, Orders, Sampling, installed, threads
 from svc.pipeline.definition import Stage
@@ -92,6 +93,7 @@ class Generation:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=child_environment(),
         )
         self._process = process
         assert process.stdin is not None  # they are pipes

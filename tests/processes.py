@@ -1,0 +1,47 @@
+"""Child processes as /proc shows them, and the secrets that those which parse input must not have. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+SECRETS = {
+    "OPENAI_API_KEY": "secret-1",
+    "MY_VENDOR_TOKEN": "secret-2",
+    "PROVIDER_B_API_KEY_FILE": "/run/secret-3",
+    "SVC_REGISTRY_KEYS": "secret-4",
+    "SVC_OCI_PASSWORD": "secret-5",
+    "AWS_SECRET_ACCESS_KEY": "secret-6",
+    "PGPASSWORD": "secret-7",
+    "HF_TOKEN": "secret-8",
+    "LLAMA_API_KEY": "secret-9",
+    "MY_DATABASE_URL": "postgresql://user:secret-10@host/name",
+}
+
+
+def children(parent: int, module: str) -> list[int]:
+    """The ids of a process's children that run `python -m module`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            of = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if of == parent and module.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def child(parent: int, module: str, timeout: float = 60) -> int:
+    """The id of the one child that runs a module, once it does."""
+    deadline = time.monotonic() + timeout
+    while not (found := children(parent, module)):
+        assert time.monotonic() < deadline, f"no {module} below {parent}"
+        time.sleep(0.05)
+    (one,) = found
+    return one
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment that a process was started with."""
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if pair)
