@@ -97,6 +97,21 @@ def test_chat_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
     assert result.stdout.strip()
 
 
+def test_the_sdk_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
+    code = "import svc; c = svc.Client(); print(c.gateway_url); print([model.id for model in c.models()])"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(up[0].home, up[0].env),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 0, found.stderr
+    (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
+    assert found.stdout.split()[0] == gateway
+    assert "smollm2-135m" in found.stdout
+
+
 def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> None:
     for more in ([], ["--no-stream"]):
         result = up[0].chat("--max-tokens", "3", "--system", "Be long.", *more, text="Tell me a story")

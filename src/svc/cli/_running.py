@@ -11,17 +11,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from svc.client.discovery import find as find
+from svc.client.discovery import read_key as read_key
+from svc.client.discovery import read_record
 from svc.errors import UsageError
 from svc.security import new_secret
 from svc.stores.home import prepare
 
 REGISTRY_PORT = 8080
-_KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
 
 
 @contextmanager
@@ -76,15 +77,6 @@ def make_key(home: Path) -> str:
     return key
 
 
-def read_key(home: Path) -> str | None:
-    """The API key of this machine, if there is one."""
-    try:
-        text = (home / "api_key").read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    return text if _KEY.fullmatch(text) else None
-
-
 def remember(home: Path, url: str) -> None:
     """Says where the gateway of this process is."""
     draft = home / f"gateway.json.{os.getpid()}"
@@ -94,27 +86,5 @@ def remember(home: Path, url: str) -> None:
 
 def forget(home: Path) -> None:
     """Takes back what this process said."""
-    if _read(home)[1] == os.getpid():
+    if read_record(home)[1] == os.getpid():
         (home / "gateway.json").unlink(missing_ok=True)
-
-
-def find(home: Path) -> str | None:
-    """The address of the gateway that `svc up` runs now, if it does."""
-    url, pid = _read(home)
-    if pid <= 0:
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass  # it lives, and is somebody else's
-    return url
-
-
-def _read(home: Path) -> tuple[str, int]:
-    try:
-        said = json.loads((home / "gateway.json").read_text(encoding="ascii"))
-        return str(said["url"]), int(said["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "", 0

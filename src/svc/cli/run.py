@@ -22,10 +22,8 @@ from typing import Any
 import msgspec
 
 from svc import plugins
-from svc.cli import _running
 from svc.cli._watching import Batch, Screen, Stages
-from svc.cli.base import Progress, home, print_json, print_table
-from svc.client.config import stand_by
+from svc.cli.base import Progress, print_json, print_table
 from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import Runs, run_many
@@ -60,8 +58,6 @@ def run(args: argparse.Namespace) -> int:
     """0, or 1 when a stage failed."""
     text = read_definition(args.pipeline)
     pipeline = parse(text, args.pipeline)
-    if here := _running.find(home()):
-        stand_by(here, _running.read_key(home()))
     if args.check:
         return _check(pipeline, as_json=args.json)
     inputs = [*args.input, *(_listed(args.input_list) if args.input_list else [])]

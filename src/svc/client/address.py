@@ -1,6 +1,7 @@
 """Which gateway a client calls (interface, "Gateway URL resolution"; decisions, section 6). Pure.
 
-the stage's or client's own > svc.init, svc.set_gateway_url > SVC_GATEWAY_URL > SVC_PLATFORM_URL + /v1 > the default
+the stage's or client's own > svc.init, svc.set_gateway_url > SVC_GATEWAY_URL > SVC_PLATFORM_URL + /v1 > the default,
+which is a `svc up` that runs with the same SVC_HOME, else the production gateway
 """
 
 from __future__ import annotations

@@ -13,23 +13,12 @@ from svc.client.address import with_version
 from svc.errors import InvalidRequest
 
 
-class Near(msgspec.Struct, frozen=True):
-    """A gateway that takes the place of the default, and the key that goes nowhere but there."""
-
-    url: str
-    key: str | None
-
-    def __repr__(self) -> str:
-        return f"Near({self.url!r})"  # never the key
-
-
 class Config(msgspec.Struct, frozen=True):
     """`gateway` is complete, with `/v1`. None: the environment decides."""
 
     api_key: str | None = msgspec.field(default=None)
     gateway: str | None = None
     registry: str | None = None
-    near: Near | None = None
 
     def __repr__(self) -> str:
         return f"Config(gateway={self.gateway!r}, registry={self.registry!r})"  # never the key
@@ -42,7 +31,7 @@ class _Process:
         self._lock = threading.Lock()
         self.config = Config()
 
-    def change(self, **values: str | Near | None) -> None:
+    def change(self, **values: str | None) -> None:
         with self._lock:
             self.config = msgspec.structs.replace(self.config, **values)
 
@@ -79,11 +68,6 @@ def set_gateway_url(url: str) -> None:
 def set_api_key(key: str) -> None:
     """The key that is sent to the gateway. Raises InvalidRequest for one that a header cannot carry."""
     _process.change(api_key=check_key(key))
-
-
-def stand_by(url: str, key: str | None) -> None:
-    """For commands: the gateway to take when nothing names one. `url` ends in `/v1`."""
-    _process.change(near=Near(url, key))
 
 
 def check_key(key: str | None) -> str | None:

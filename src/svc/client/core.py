@@ -11,7 +11,8 @@ import msgspec
 
 from svc import plugins
 from svc.client.address import resolve
-from svc.client.config import Near, check_key, current
+from svc.client.config import check_key, current
+from svc.client.discovery import find, read_key, state_folder
 from svc.client.session import Session, Times
 from svc.client.wires import Net
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
@@ -77,10 +78,11 @@ class Core:
         if direct:
             base, headers = direct.base_url.rstrip("/"), direct.headers
         else:
-            near = told.near or Near(PRODUCTION_GATEWAY, None)
-            base = resolve(gateway_url, told.gateway, environ, default=near.url)
-            self.key = self.key or (near.key if base == near.url else None)
-            headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+            home = state_folder(environ)
+            here = find(home)
+            base = resolve(gateway_url, told.gateway, environ, default=here or PRODUCTION_GATEWAY)
+            key = self.key or (read_key(home) if base == here else None)  # not `self.key`: a registry would get it
+            headers = {"authorization": f"Bearer {key}"} if key else {}
         whose = "provider" if direct else "gateway"
         self.session = Session(net, base, headers, retries=retries, times=times, whose=whose)
         self.net = net

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,10 @@ ENVIRON = {"SVC_GATEWAY_URL": "http://gateway:3000/v1", "SVC_PLATFORM_URL": "htt
 
 
 @pytest.fixture(autouse=True)
-def untold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def untold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))  # no `svc up` of this machine
     svc.init()
     yield
     svc.init()
