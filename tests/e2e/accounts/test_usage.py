@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.accounts.test_keys import create
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+from tests.e2e.reading import data_lines
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
@@ -113,6 +114,21 @@ def test_a_provider_that_has_lost_count_stops_no_accounting(
     assert got.whole
     assert entry_of(gateway, got.headers["x-request-id"])["prompt_tokens"] == 0
     assert entry_of(gateway, gateway.chat().headers["x-request-id"])["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_that_only_the_total_counts_is_billed_as_output(
+    gateway: Gateway, provider_a: FakeProvider, stream: bool
+) -> None:
+    told = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
+    events = [*openai_wire.stream(usage=False, done=False), openai_wire.chunk(choices=[], usage=told), openai_wire.DONE]
+    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=told)))
+    got = gateway.chat(stream=stream, **({"stream_options": {"include_usage": True}} if stream else {}))
+    shown = json.loads(data_lines(got.body)[-2])["usage"] if stream else got.json["usage"]
+    assert shown == told
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["prompt_tokens"], entry["completion_tokens"]) == (7, 395)
+    assert entry["cost_usd"] == pytest.approx((7 * 0.15 + 395 * 0.6) / 1e6)
 
 
 def test_what_never_reached_an_upstream_is_not_in_the_ledger(gateway: Gateway) -> None:

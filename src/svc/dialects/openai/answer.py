@@ -23,30 +23,23 @@ def pass_answer(raw: bytes) -> Passed:
     try:
         if not raw.isascii():
             raw.decode()
-        passed = _passed(raw)
-        if passed is not None:
-            return passed
+        return _passed(raw)
     except _FAULTS:
         pass  # mended below, or refused there with a better reason
     raw = msgspec.json.encode(mend_answer(upstream_object(raw)))
     try:
-        passed = _passed(raw)
+        return _passed(raw)
     except _FAULTS:
-        passed = None
-    if passed is None:
-        raise ProviderFailed("The provider's answer was not understandable.")
-    return passed
+        raise ProviderFailed("The provider's answer was not understandable.") from None
 
 
-def _passed(raw: bytes) -> Passed | None:
-    """None if its usage does not add up; raises one of _FAULTS."""
+def _passed(raw: bytes) -> Passed:
+    """Raises one of _FAULTS for what is not in the published shape."""
     _, _, _, model, choices, usage, _ = FIELDS(_decode(raw))
     if usage is None:
         return Passed(raw, None, choices[0].finish_reason, model)
     prompt, completion, total, of_prompt, of_completion = FIELDS(usage)
-    if total != prompt + completion:
-        return None
-    told = usage_from(prompt, completion, of_prompt, of_completion)
+    told = usage_from(prompt, completion, total, of_prompt, of_completion)
     return Passed(raw, told, choices[0].finish_reason, model)
 
 

@@ -14,6 +14,8 @@ from svc.wire.usage import MOST_TOKENS
 Text = Annotated[str, Meta(min_length=1)]
 Index = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+MAX_TOTAL_TOKENS: Final = 2 * MOST_TOKENS
+Total = Annotated[int, Meta(ge=0, le=MAX_TOTAL_TOKENS)]
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -44,23 +46,29 @@ class CompletionDetails(msgspec.Struct, gc=False):
 
 
 class UsageShape(msgspec.Struct, gc=False):
-    """`usage`, complete; whoever reads it looks whether it adds up."""
+    """`usage`, complete. The total may exceed the sum of the other two: see `usage.usage_from`."""
 
     prompt_tokens: Number
     completion_tokens: Number
-    total_tokens: int
+    total_tokens: Total
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
 
 
 def mend_usage(found: Any) -> dict[str, Any] | None:
-    """An upstream's usage object with the three counts as integers; None when there is nothing to count."""
+    """An upstream's usage object; a count that is missing or invalid is filled in. None when there is none at all."""
     if not isinstance(found, dict) or not any(isinstance(found.get(name), int) for name in _COUNTS):
         return None
     mended = {**found}
-    for name in ("prompt_tokens", "completion_tokens"):
-        mended[name] = _count(found.get(name))
-    mended["total_tokens"] = mended["prompt_tokens"] + mended["completion_tokens"]
+    prompt, completion = _count(found.get("prompt_tokens")), _count(found.get("completion_tokens"))
+    total = _count(found.get("total_tokens"), MAX_TOTAL_TOKENS)
+    if total is None:
+        total = (prompt or 0) + (completion or 0)
+    if prompt is None:
+        prompt = min(max(0, total - (completion or 0)), MOST_TOKENS)
+    if completion is None:
+        completion = min(max(0, total - prompt), MOST_TOKENS)
+    mended |= {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
     for name, kind in _DETAILS.items():
         try:
             msgspec.convert(found.get(name), kind)
@@ -76,8 +84,8 @@ _DETAILS: Final[dict[str, Any]] = {
 }
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS else 0
+def _count(value: object, most: int = MOST_TOKENS) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 class FunctionShape(msgspec.Struct, gc=False):

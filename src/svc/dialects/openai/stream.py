@@ -181,7 +181,7 @@ class PassedStream(HandedOn):
 
     def _take_known_usage(self, event: bytes, at: int) -> bytes | None:
         usage = _usage_in(event[at:-1]) if event[-1] == _END else None
-        if usage is None or not _adds_up(usage):
+        if usage is None:
             return None
         self.usage = usage_of(usage)
         return b""
@@ -239,16 +239,14 @@ class PassedStream(HandedOn):
         return True
 
     def _is_clean_usage(self, usage: Any) -> bool:
-        if not (self._asked and self._complete and not self._usage_sent and isinstance(usage, UsageShape)):
-            return False
-        return _adds_up(usage)
+        return self._asked and self._complete and not self._usage_sent and isinstance(usage, UsageShape)
 
     def _takes_unasked_usage(self, chunk: ChunkShape) -> bool:
         """Whether it is for us alone: the client did not want it."""
         usage = chunk.usage
         if self._asked or chunk.choices or not self.started or not isinstance(usage, UsageShape):
             return False
-        if chunk.x_groq is not None or not _adds_up(usage):
+        if chunk.x_groq is not None:
             return False
         self.usage = usage_of(usage)
         return True
@@ -339,10 +337,6 @@ def _usage_in(data: bytes) -> UsageShape | None:
         return _USAGE.decode(data) if data.isascii() else None
     except _FAULTS:
         return None
-
-
-def _adds_up(usage: UsageShape) -> bool:
-    return usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
 def _only_text(choice: ChunkChoice) -> bytes | None:
