@@ -204,6 +204,7 @@ class Session:
         if self.state == "live":
             self._epoch += 1
             self._bytes = 0
+            self._joiner = Joiner()  # half a sample of the old utterance would shift the new one by a byte
             if not self._flushed:
                 self._hear_next()
             self._orders.append(Reset())

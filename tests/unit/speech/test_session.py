@@ -60,6 +60,13 @@ def test_an_odd_byte_waits_for_the_next_frame():
     assert session.orders() == [protocol.Feed(b"ab"), protocol.Feed(b"cd")]
 
 
+def test_session_reset_within_a_sample_drops_its_first_half():
+    session = live()
+    for message in (b"abc", RESET, b"de"):
+        session.receive(message, 0)
+    assert session.orders() == [protocol.Feed(b"ab"), protocol.Reset(), protocol.Feed(b"de")]
+
+
 def test_flush_twice_is_answered_twice_and_in_order():
     session = live()
     session.receive(bytes(3200), 0)
