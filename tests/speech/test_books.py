@@ -2,18 +2,15 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 import websockets
 
 from tests.speech import material
+from tests.speech.accounts import entries, issued
 from tests.speech.gateway import KEY, Gateway, session
 from tests.speech.gateway import gateway as run
 
@@ -29,27 +26,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def books(home: Path, model: Path) -> Iterator[Gateway]:
     with run(home) as running:
         yield running
-
-
-def svc(home: Path, *arguments: str) -> Any:
-    environ = {**os.environ, "SVC_HOME": str(home)}
-    done = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
-    return json.loads(done.stdout)
-
-
-def issued(home: Path, name: str, *limits: str) -> dict[str, str]:
-    made = svc(home, "keys", "create", "--name", name, "--json", *limits)
-    return {"Authorization": f"Bearer {made['key']}"}
-
-
-async def entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
-    """What the ledger says of a key, oldest first, once there is so much."""
-    for _ in range(100):
-        found = [row for row in svc(home, "usage", "--json") if row["key_name"] == name]
-        if len(found) >= count:
-            break
-        await asyncio.sleep(0.1)
-    return found[::-1]
 
 
 async def numbers(gateway: Gateway) -> dict[str, float]:

@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 from svc.errors import MethodNotAllowed, SvcError
 from svc.security import bearer
 from svc.speech.books import STREAM_PATH, UPLOAD_PATH
+from svc.speech.keywatch import KeyWatch
 from svc.speech.service import Service
 from svc.speech.stream import Stream
 from svc.speech.upload import transcribe
@@ -50,8 +51,9 @@ class _Socket:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         offered = scope["subprotocols"]
+        secret = _secret(websocket, offered)
         try:
-            key = await self._service.key(_secret(websocket, offered))
+            key = await self._service.key(secret)
         except SvcError as error:
             scope[CODE] = error.code
             answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
@@ -59,7 +61,8 @@ class _Socket:
             return
         scope[KEY] = key
         await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await Stream(self._service, websocket, key, scope["request_ids"]).run()
+        watch = KeyWatch(self._service.keyring, secret or "", key)
+        await Stream(self._service, websocket, watch, scope["request_ids"]).run()
 
 
 def _secret(websocket: WebSocket, offered: list[str]) -> str | None:

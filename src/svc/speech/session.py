@@ -7,7 +7,7 @@
     │                                                  ▼  │ └─────────────────┤
     │                                                REFUSED (config)         │ lost: the worker died, another is asked
     │                                                                         │ for; what was stable is not forgotten
-    └────────────── close, time-outs, shutdown: CLOSED ◀──────────────────────┘
+    └────────────── close, time-outs, key, shutdown: CLOSED ◀─────────────────┘
 
 While OPENING, and when config or close come behind a flush that is not answered, messages are held (`reading` is
 false then). interface.md, "Streaming speech-to-text" and "Events"; decisions.md, section 4.
@@ -288,6 +288,10 @@ class Session:
     def shutdown(self) -> None:
         """The server stops."""
         self._close("server_shutdown", 1001)
+
+    def revoke(self) -> None:
+        """The key is no longer valid: it was revoked, has expired, or may not use this any more."""
+        self._close("key_revoked", 1008)
 
     def turn_away(self, error: SvcError) -> None:
         """There is no room for this session, or a limit of its key is reached."""

@@ -15,14 +15,14 @@ from collections import deque
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from svc.errors import SvcError
+from svc.errors import AuthenticationFailed, SvcError
 from svc.speech import link, session
 from svc.speech.audio import BYTES_PER_SECOND
 from svc.speech.books import STREAM_PATH, Ids, Status, Visit
+from svc.speech.keywatch import KeyWatch
 from svc.speech.pool import SLICE, Seat
 from svc.speech.service import Service
 from svc.wire import speech as wire
-from svc.wire.key import Key
 
 TICK = 0.5
 MAX_OUTBOX = 64
@@ -39,9 +39,9 @@ FINAL_PATIENCE = 90.0
 class Stream:
     """Runs one session on an accepted WebSocket."""
 
-    def __init__(self, service: Service, websocket: WebSocket, key: Key, ids: Ids) -> None:
+    def __init__(self, service: Service, websocket: WebSocket, watch: KeyWatch, ids: Ids) -> None:
         settings = service.settings
-        self._service, self._socket, self._key, self._ids = service, websocket, key, ids
+        self._service, self._socket, self._watch, self._ids = service, websocket, watch, ids
         self._loop = asyncio.get_running_loop()
         self._session = session.Session(
             f"sess_{secrets.token_hex(12)}",
@@ -70,7 +70,7 @@ class Stream:
         with contextlib.ExitStack() as stack:
             try:
                 stack.callback(self._service.pool.admit())
-                self._visit = await self._service.visits.enter(self._key, STREAM_PATH, self._ids, lasts=True)
+                self._visit = await self._service.visits.enter(self._watch.key, STREAM_PATH, self._ids, lasts=True)
             except SvcError as error:
                 self._session.turn_away(error)
                 self._carry_out()
@@ -118,12 +118,13 @@ class Stream:
         if self._visit is None:
             return
         status: Status = "client_closed" if gone else "ok"
-        http_status = 499 if gone else 101
+        http_status, code = 499 if gone else 101, None
         if self._model is None and self._refusal is not None:
-            status, http_status = "error", self._refusal.status
+            status, http_status, code = "error", self._refusal.status, self._refusal.code
         elif self._session.closed_for == "server_shutdown":
             status = "cut"
-        code = self._refusal.code if self._refusal is not None and status == "error" else None
+        elif self._session.closed_for == "key_revoked":
+            status, code = "cut", AuthenticationFailed.code
         self._visit.end(status, http_status, asked=self._asked, model=self._model, first=self._ready, code=code)
 
     # client -> worker
@@ -199,7 +200,7 @@ class Stream:
         hearer = _Hearer(self)
         self._asked = order.config.model or self._service.settings.default_model
         try:
-            seat, name, _ = await self._service.attach(self._key, order.config, hearer)
+            seat, name, _ = await self._service.attach(self._watch.key, order.config, hearer)
         except SvcError as error:
             self._refusal = error
             self._session.refused(order.number, error)
@@ -243,6 +244,8 @@ class Stream:
         elif self._owed_since is not None and now > self._owed_since + FINAL_PATIENCE and self._seat is not None:
             self._owed_since = now
             self._seat.abandon()
+        if not self._watch.is_valid(self._model):
+            self._session.revoke()
         self._session.tick(now)
         self._carry_out()
         self._ticker = self._loop.call_later(TICK, self._tick)

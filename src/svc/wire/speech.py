@@ -21,7 +21,7 @@ MAX_NAME = 4096
 """Characters of a string in `config`."""
 
 Code = Literal["asr_error", "invalid_request", "rate_limit_exceeded", "model_not_found"]
-Reason = Literal["client_close", "idle_timeout", "session_limit", "server_shutdown"]
+Reason = Literal["client_close", "idle_timeout", "session_limit", "server_shutdown", "key_revoked"]
 
 
 class Config(msgspec.Struct, frozen=True):

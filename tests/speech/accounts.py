@@ -1,0 +1,30 @@
+"""Keys of a gateway's home, and what its ledger says of them, by the real command."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def svc(home: Path, *arguments: str) -> Any:
+    environ = {**os.environ, "SVC_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def issued(home: Path, name: str, *limits: str) -> dict[str, str]:
+    made = svc(home, "keys", "create", "--name", name, "--json", *limits)
+    return {"Authorization": f"Bearer {made['key']}"}
+
+
+async def entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
+    """What the ledger says of a key, oldest first, once there is so much."""
+    for _ in range(100):
+        found = [row for row in svc(home, "usage", "--json") if row["key_name"] == name]
+        if len(found) >= count:
+            break
+        await asyncio.sleep(0.1)
+    return found[::-1]
