@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps faces faults soak lock clean compare compare-lock
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak lock clean compare compare-lock
 
 run: setup
 	$(BIN)/svc up
@@ -49,6 +49,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
+	$(BIN)/python -m tests.mutation
+
 lock: ## needs uv; writes hashes and no addresses
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra speech --extra voice --group build -o requirements.lock pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
@@ -85,7 +88,10 @@ $(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.j
 	if command -v npm >/dev/null; then cd $(COMPARE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
 
-compare-lock: ## needs uv and npm
+compare-mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
+	$(BIN)/python -m tests.mutation
+
+lock: ## needs uv and npm
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
 		-o $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/litellm.in
 	cd $(COMPARE_LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
@@ -103,7 +109,10 @@ $(CONFORMANCE)/.ready: $(wildcard $(LOCKS)/*.lock) $(LOCKS)/package-lock.json
 	if command -v npm >/dev/null; then cd $(CONFORMANCE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
 
-conformance-lock: ## needs uv and npm; writes hashes and no addresses
+conformance-mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
+	$(BIN)/python -m tests.mutation
+
+lock: ## needs uv and npm; writes hashes and no addresses
 	for name in clients llamaindex; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
 		--no-header --no-emit-index-url -o $(LOCKS)/$$name.lock $(LOCKS)/$$name.in || exit 1; done
 	cd $(LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
