@@ -36,6 +36,7 @@ def source(path: Path) -> Dialect:
 
 def check(path: Path, to: str, made: str) -> None:
     """The result equals its golden file; with the environment variable it becomes that file."""
+    made = re.sub(r"call_[0-9a-f]{32}", "call_made-here", made)
     expected = path.with_name(f"{path.stem}.to-{to}{path.suffix}")
     if REWRITE:
         expected.write_text(made)

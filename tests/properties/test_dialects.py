@@ -164,7 +164,8 @@ def test_a_damaged_answer_is_mended_or_refused(data: st.DataObject) -> None:
     if upstream.name == "openai":
         choice = json.loads(passed.body)["choices"][0]
         assert choice["message"]["role"] == "assistant"
-        assert choice["finish_reason"] == passed.finish
+        shown = choice["finish_reason"]
+        assert (passed.finish == "tool_calls") if shown == "function_call" else (shown == passed.finish)
 
 
 @given(raw=st.binary(max_size=200) | st.text(max_size=50).map(lambda text: text.encode(errors="replace")))

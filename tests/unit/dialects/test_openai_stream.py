@@ -137,7 +137,7 @@ def test_two_calls_under_one_index() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [("end_turn", "stop"), ("model_length", "length"), ("function_call", "tool_calls"), ("length", "length")],
+    [("end_turn", "stop"), ("model_length", "length"), ("tool_use", "tool_calls"), ("length", "length")],
 )
 def test_finish_reasons(reason: str, shown: str) -> None:
     pipe, out = run(FIRST + chunk({}, reason) + DONE)

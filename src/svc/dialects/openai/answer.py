@@ -8,7 +8,7 @@ import msgspec
 
 from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
-from svc.dialects.openai.shapes import AnswerShape, finish_reason, mend_usage
+from svc.dialects.openai.shapes import FINISH, AnswerShape, mend_usage, passed_reason
 from svc.dialects.openai.usage import usage_from
 from svc.dialects.reading import FIELDS, upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
@@ -37,10 +37,10 @@ def _passed(raw: bytes) -> Passed:
     """Raises one of _FAULTS for what is not in the published shape."""
     _, _, _, model, choices, usage, _ = FIELDS(_decode(raw))
     if usage is None:
-        return Passed(raw, None, choices[0].finish_reason, model)
+        return Passed(raw, None, FINISH[choices[0].finish_reason], model)
     prompt, completion, total, of_prompt, of_completion = FIELDS(usage)
     told = usage_from(prompt, completion, total, of_prompt, of_completion)
-    return Passed(raw, told, choices[0].finish_reason, model)
+    return Passed(raw, told, FINISH[choices[0].finish_reason], model)
 
 
 def mend_answer(body: dict[str, Any]) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def _mend_choice(choice: dict[str, Any], position: int) -> dict[str, Any]:
         raise ProviderFailed("The provider's answer has a choice without a message.")
     index = choice.get("index")
     reason = choice.get("finish_reason")
-    if reason is None and message.get("tool_calls"):
-        reason = "tool_calls"
+    if reason is None:
+        reason = next((name for name in ("tool_calls", "function_call") if message.get(name)), None)
     return {
         **choice,
         "index": index if type(index) is int and index >= 0 else position,
         "message": _mend_message(message),
-        "finish_reason": finish_reason(reason),
+        "finish_reason": passed_reason(reason),
     }
 
 

@@ -70,6 +70,7 @@ class _Message(msgspec.Struct):
     reasoning_content: str | None = None
     thinking_blocks: list[_Thought] | None = None
     tool_calls: list[_Call] | None = None
+    function_call: Any = None
     tool_call_id: str | None = None
     cache_control: dict[str, Any] | None = None
 
@@ -172,6 +173,10 @@ def _message(message: _Message, path: str) -> Message:
     if message.role == "function":
         raise InvalidRequest(
             "The provider of this model does not take the role `function`; use `tool`.", param=f"{path}.role"
+        )
+    if message.function_call is not None:
+        raise InvalidRequest(
+            "The provider of this model does not take `function_call`; use `tool_calls`.", param=f"{path}.function_call"
         )
     if message.content is None and message.role != "assistant":
         raise InvalidRequest(f"`{path}.content` is required.", param=f"{path}.content")

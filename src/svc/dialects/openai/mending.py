@@ -13,10 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from svc.dialects.openai.answer import split_content
-from svc.dialects.openai.shapes import ChunkChoice, finish_reason
+from svc.dialects.openai.shapes import ChunkChoice, PassedReason, passed_reason
 from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
-from svc.wire.chat import FinishReason
 
 
 class Call:
@@ -35,7 +34,7 @@ class Choice:
     __slots__ = ("calls", "finish", "last", "places")
 
     def __init__(self) -> None:
-        self.finish: FinishReason | None = None
+        self.finish: PassedReason | None = None
         self.calls: dict[int, Call] = {}
         self.places: dict[int, int] = {}
         """The upstream's index -> ours, where it uses one index for several calls."""
@@ -100,7 +99,7 @@ class Choice:
         if isinstance(calls, list) and calls:
             delta["tool_calls"] = list(self._mend_calls(calls))
         reason = choice.get("finish_reason")
-        return {**choice, "delta": delta, "finish_reason": finish_reason(reason) if reason else None}
+        return {**choice, "delta": delta, "finish_reason": passed_reason(reason) if reason else None}
 
     def _mend_calls(self, calls: list[Any]) -> Iterator[dict[str, Any]]:
         for piece in calls:

@@ -58,6 +58,8 @@ class OpenAIReader:
         self._choice = Choice()
         self._waiting: dict[int, str] = {}
         """Arguments of calls whose name has not come yet."""
+        self._legacy = False
+        """The call came as a `function_call`."""
 
     @property
     def complete(self) -> bool:
@@ -103,10 +105,10 @@ class OpenAIReader:
         else:
             self._read_delta(delta, deltas)
         if choice.finish_reason:
-            self._choice.finish = finish_reason(choice.finish_reason)
+            reason = self._choice.finish = finish_reason(choice.finish_reason)
             if any(not call.named for call in self._choice.calls.values()):
                 raise ProviderFailed("The provider sent a tool call without a name.")
-            deltas.append(Finish(self._choice.finish))
+            deltas.append(Finish(reason))
 
     def _read_delta(self, delta: dict[str, Any], deltas: list[Delta]) -> None:
         said = split_content(delta.get("content"))
@@ -123,6 +125,10 @@ class OpenAIReader:
         calls = delta.get("tool_calls")
         for piece in calls if isinstance(calls, list) else []:
             self._read_call(piece, deltas)
+        legacy = delta.get("function_call")
+        if isinstance(legacy, dict) and (self._legacy or not self._choice.calls):  # else it repeats a tool call
+            self._legacy = True
+            self._read_call({"function": legacy}, deltas)
 
     def _read_call(self, piece: Any, deltas: list[Delta]) -> None:
         if not isinstance(piece, dict):

@@ -17,7 +17,10 @@ Number = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 MAX_TOTAL_TOKENS: Final = 2 * MOST_TOKENS
 Total = Annotated[int, Meta(ge=0, le=MAX_TOTAL_TOKENS)]
 
-_FINISH: Final[dict[str, FinishReason]] = {
+PassedReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+"""What an OpenAI client may be told: the last one belongs to the deprecated `functions` of a request."""
+
+FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -34,7 +37,12 @@ def finish_reason(reason: object) -> FinishReason:
     word = reason.lower() if isinstance(reason, str) else ""
     if word == "error":
         raise ProviderFailed("The provider failed while it was answering.")
-    return _FINISH.get(word, "stop")
+    return FINISH.get(word, "stop")
+
+
+def passed_reason(reason: object) -> PassedReason:
+    """As `finish_reason`, for a client of the same dialect."""
+    return "function_call" if reason == "function_call" else finish_reason(reason)
 
 
 class PromptDetails(msgspec.Struct, gc=False):
@@ -108,7 +116,7 @@ class MessageShape(msgspec.Struct, gc=False):
 class ChoiceShape(msgspec.Struct, gc=False):
     index: Index
     message: MessageShape
-    finish_reason: FinishReason
+    finish_reason: PassedReason
 
 
 class AnswerShape(msgspec.Struct, gc=False):
@@ -144,7 +152,7 @@ class DeltaShape(msgspec.Struct, gc=False):
 class ChunkChoice(msgspec.Struct, gc=False):
     index: Index
     delta: DeltaShape
-    finish_reason: FinishReason | None
+    finish_reason: PassedReason | None
 
 
 class VendorUsage(msgspec.Struct, gc=False):

@@ -16,7 +16,7 @@ from svc.dialects.chunks import KnownChunks, before_usage, opened, rest_of, stam
 from svc.dialects.failures import cut_short, failure_of
 from svc.dialects.flow import HandedOn
 from svc.dialects.openai.mending import Choice, first_is_clean, typed
-from svc.dialects.openai.shapes import ChunkChoice, ChunkShape, UsageShape, mend_usage
+from svc.dialects.openai.shapes import FINISH, ChunkChoice, ChunkShape, UsageShape, mend_usage
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.dialects.template import MAX_LEARNED, learn
@@ -201,7 +201,7 @@ class PassedStream(HandedOn):
         elif known is not None and choice.finish_reason is not None:
             rest = rest_of(event, self._stamp)
             if rest and choice.index == known.index and chunk.model == known.model:
-                known.finish, known.reason = rest, choice.finish_reason
+                known.finish, known.reason = rest, FINISH[choice.finish_reason]
 
     def _know_text(self, known: KnownChunks, index: int) -> None:
         """A template has been learned."""
@@ -266,8 +266,8 @@ class PassedStream(HandedOn):
         if known is None:
             known = self._choices[choice.index] = Choice()
         known.note(choice)
-        if self.finish is None:
-            self.finish = choice.finish_reason
+        if self.finish is None and choice.finish_reason is not None:
+            self.finish = FINISH[choice.finish_reason]
 
     def _mend(self, body: dict[str, Any]) -> tuple[dict[str, Any] | None, list[ChunkChoice]]:
         """The chunk in the published shape and its choices; None when it has nothing for the client."""

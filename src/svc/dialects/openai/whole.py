@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from svc.dialects.openai.answer import mend_answer
-from svc.dialects.openai.shapes import UsageShape
+from svc.dialects.openai.shapes import FINISH, UsageShape
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
+from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
 from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall
 from svc.wire.usage import Usage
@@ -25,7 +26,7 @@ def read_answer(raw: bytes) -> Answer:
         model=body["model"],
         created=body["created"],
         parts=list(_parts(choice["message"])),
-        finish=choice["finish_reason"],
+        finish=FINISH[choice["finish_reason"]],
         usage=usage_of(msgspec.convert(usage, UsageShape)) if usage else None,
     )
 
@@ -38,7 +39,18 @@ def _parts(message: dict[str, Any]) -> list[Part]:
             parts.append(kind(text))
     for call in message.get("tool_calls") or []:
         parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict) and not message.get("tool_calls"):
+        parts.append(_legacy_call(legacy))
     return parts
+
+
+def _legacy_call(function: dict[str, Any]) -> ToolCall:
+    """Of a `function_call`, which has no id."""
+    name = text_or(function.get("name"), "")
+    if not name:
+        raise ProviderFailed("The provider's answer has a function call without a name.")
+    return ToolCall(new_id("call_"), name, arguments_text(function.get("arguments")))
 
 
 def thoughts(message: dict[str, Any]) -> list[Part]:
