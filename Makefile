@@ -88,10 +88,7 @@ $(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.j
 	if command -v npm >/dev/null; then cd $(COMPARE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
 
-compare-mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
-	$(BIN)/python -m tests.mutation
-
-lock: ## needs uv and npm
+compare-lock: ## needs uv and npm
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
 		-o $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/litellm.in
 	cd $(COMPARE_LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
@@ -109,10 +106,7 @@ $(CONFORMANCE)/.ready: $(wildcard $(LOCKS)/*.lock) $(LOCKS)/package-lock.json
 	if command -v npm >/dev/null; then cd $(CONFORMANCE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
 
-conformance-mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
-	$(BIN)/python -m tests.mutation
-
-lock: ## needs uv and npm; writes hashes and no addresses
+conformance-lock: ## needs uv and npm; writes hashes and no addresses
 	for name in clients llamaindex; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
 		--no-header --no-emit-index-url -o $(LOCKS)/$$name.lock $(LOCKS)/$$name.in || exit 1; done
 	cd $(LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
