@@ -48,8 +48,9 @@ def test_the_same_request_gets_the_same_answer(
     assert second.body == first.body
     assert len(provider_a.requests) + len(provider_b.requests) == 1
     assert second.headers["x-svc-attempts"] == "0"
-    for name in ("content-type", "x-svc-provider"):
-        assert second.headers[name] == first.headers[name]
+    for name in ("content-type", "x-svc-provider", "cache-control", "x-accel-buffering"):
+        assert second.headers.get(name) == first.headers.get(name)
+    assert second.headers.get("x-accel-buffering") == ("no" if stream else None)
     asked, again = entry(caching, first), entry(caching, second)
     assert (asked["from_cache"], again["from_cache"]) == (False, True)
     assert (again["status"], again["provider"], again["model"]) == ("ok", asked["provider"], asked["model"])

@@ -269,3 +269,11 @@ def test_a_slow_drip_arrives_whole(gateway: Gateway, provider_a: FakeProvider) -
 def chat_bytes(gateway: Gateway, model: str = GPT) -> bytes:
     asked = {"model": model, "messages": HI, "stream": True}
     return request_bytes("POST", "/v1/chat/completions", json.dumps(asked).encode(), key=gateway.key)
+
+
+@pytest.mark.parametrize("model", [GPT, CLAUDE])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_stream_in_every_dialect_tells_proxies_not_to_buffer(gateway: Gateway, dialect: str, model: str) -> None:
+    got = (gateway.chat if dialect == "openai" else gateway.message)(model, stream=True)
+    assert got.status == 200
+    assert (got.headers["cache-control"], got.headers.get("x-accel-buffering")) == ("no-cache", "no")

@@ -63,11 +63,11 @@ def whole(status: int, date: str, headers: str, body: bytes) -> bytes:
 
 
 def stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
-    """The head of a stream of events."""
+    """The head of a stream of events. `X-Accel-Buffering: no` keeps nginx from collecting it before it sends."""
     framing = "transfer-encoding: chunked\r\n" if chunked else ""
     head = (
         f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-        f"cache-control: no-cache\r\n{framing}{headers}\r\n"
+        f"cache-control: no-cache\r\nx-accel-buffering: no\r\n{framing}{headers}\r\n"
     )
     return head.encode("latin-1")
 
