@@ -3,6 +3,7 @@
 SvcError
 ├── InvalidRequest          invalid_request        400
 │   ├── TooLarge            invalid_request        413
+│   ├── MisdirectedRequest  invalid_request        421
 │   └── HeadTooLarge        invalid_request        431
 ├── AuthenticationFailed    authentication_error   401
 ├── PermissionDenied        permission_denied      403
@@ -70,6 +71,12 @@ class TooLarge(InvalidRequest):
     """The body is larger than `gateway.max_body`."""
 
     status = 413
+
+
+class MisdirectedRequest(InvalidRequest):
+    """The request's `Host` is none that this server answers without a key (RFC 9110, section 15.5.20)."""
+
+    status = 421
 
 
 class HeadTooLarge(InvalidRequest):

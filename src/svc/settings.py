@@ -52,6 +52,8 @@ class GatewaySettings(_Strict, frozen=True):
     max_body: Positive = 32
     drain_timeout: Seconds = 30
     cors_origins: tuple[str, ...] = ()
+    hosts: tuple[Name, ...] = ()
+    """`Host` values beside loopback ones that a loopback listener answers without a key."""
     access_log: bool = True
 
 

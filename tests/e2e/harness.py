@@ -20,7 +20,7 @@ from tests.fakes.provider import FakeProvider
 
 KEY = "test-client-key-1"
 SVC = str(Path(sys.executable).parent / "svc")
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+ADDRESS = re.compile(r"http://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+)")
 
 GPT, CLAUDE, LLAMA = "gpt-4o-mini", "claude-3-5-sonnet-20241022", "llama-3.1-8b-instant"
 HI = [{"role": "user", "content": "Hi"}]

@@ -169,7 +169,7 @@ def request_bytes(
 ) -> bytes:
     """An ordinary request as bytes; `headers` replace the usual ones, an empty value leaves one out."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
-    named = {"host": "gateway.test"}
+    named = {"host": "127.0.0.1"}
     if key is not None:
         named["authorization"] = f"Bearer {key}"
     if data is not None:

@@ -21,13 +21,22 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 
 from svc import __version__
-from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, SvcError
+from svc.errors import (
+    AuthenticationFailed,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    SvcError,
+)
 from svc.gateway.access_log import Line, log_end, path_shown
 from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
 from svc.gateway.router import shown
+from svc.loopback import AllowedHosts, host_values, misdirected
 from svc.security import bearer
 from svc.stores.base import StoreDown
 from svc.telemetry import CODE, KEY
@@ -142,6 +151,35 @@ class Noted:
         self._plane.noted(line, log_end(client))
 
 
+class HostCheck:
+    """Refuses requests without a key whose `Host` is not allowed, but for paths with a rule of their own."""
+
+    def __init__(self, app: ASGIApp, plane: Plane, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._plane = plane
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._hosts.allows(host_values(scope)):
+            refusal = await self._refusal(Request(scope))
+            if refusal is not None:
+                await error_response(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _refusal(self, request: Request) -> SvcError | None:
+        path = request.scope["path"]
+        if path in ("/health", "/metrics") or f"{path}/".startswith("/v1/"):  # open to all, or 401 without a key
+            return None
+        try:
+            await authenticated(self._plane, request)
+        except AuthenticationFailed:
+            return misdirected()
+        except SvcError as error:
+            return error
+        return None
+
+
 class NoChat:
     """Requests to a chat's path that the door does not take: any method but POST, and a path with a '#' behind it."""
 
@@ -175,6 +213,9 @@ def application(
             return _json(VerboseHealth("ok", __version__, "svc-gateway", plane.degraded()))
         return _json(Health("ok", __version__, "svc-gateway"))
 
+    async def root(request: Request) -> Response:
+        return _json(Health("ok", __version__, "svc-gateway"))
+
     async def listed(request: Request) -> list[Model | SpeechModel]:
         key = await authenticated(plane, request)
         chat = [_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model_id)]
@@ -199,6 +240,7 @@ def application(
         await socket.send_denial_response(error_response(error))
 
     routes: list[BaseRoute] = [
+        Route("/", root, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{id:path}", model, methods=["GET"]),
@@ -239,6 +281,9 @@ class _Problem(Response):
 
 def _middleware(plane: Plane) -> list[Middleware]:
     found = [Middleware(Noted, plane=plane)]
+    hosts = AllowedHosts(plane.settings.gateway.host, plane.settings.gateway.hosts)
+    if hosts.is_checked:
+        found.append(Middleware(HostCheck, plane=plane, hosts=hosts))
     if origins := plane.settings.gateway.cors_origins:
         cors = functools.partial(CORSMiddleware, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
         found.append(Middleware(cors, allow_origins=list(origins)))
@@ -251,7 +296,7 @@ def _handlers(plane: Plane) -> dict[type[Exception] | int, Callable[[Request, Ex
 
     async def http(request: Request, error: Exception) -> Response:
         try:
-            if f"{request.url.path}/".startswith("/v1/"):
+            if f"{request.scope['path']}/".startswith("/v1/"):
                 await authenticated(plane, request)  # without a key even unknown paths are 401
         except SvcError as refusal:
             return error_response(refusal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +13,7 @@ from svc.gateway.plane import Plane
 from svc.gateway.routes import authenticated
 from svc.gateway.series import Page
 from svc.keys.known import IssuedKeys
+from svc.loopback import is_local
 from svc.stores.redis import Redis
 
 PUT_SECONDS = 1.0
@@ -86,22 +86,11 @@ class Watch:
         return await asyncio.to_thread(self._board.total, self._page())
 
     def routes(self) -> list[BaseRoute]:
-        """`GET /metrics`: open to this machine, else with the scope `metrics`."""
+        """`GET /metrics`: open to this machine (see `svc.loopback`), else with the scope `metrics`."""
 
         async def metrics(request: Request) -> Response:
-            if not is_local(request):
+            if not is_local(request.scope):
                 (await authenticated(self._plane, request)).require("metrics")
             return Response(text(await self.total()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
         return [Route("/metrics", metrics, methods=["GET"])]
-
-
-def is_local(request: Request) -> bool:
-    """From this machine, and not through a proxy on it."""
-    if request.client is None or any(name in request.headers for name in ("x-forwarded-for", "forwarded", "via")):
-        return False
-    try:
-        address = ipaddress.ip_address(request.client.host)
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return False

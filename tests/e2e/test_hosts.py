@@ -1,0 +1,83 @@
+"""Requests for another `Host` than this machine's, as a page in a browser makes them by DNS rebinding."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import GPT, HI, Gateway
+
+FOREIGN = {"host": "evil.example"}
+CHAT = {"model": GPT, "messages": HI}
+
+
+@pytest.mark.parametrize("path", ["/", "/openapi.json", "/nope"])
+def test_keyless_route_with_foreign_host_returns_421(gateway: Gateway, path: str) -> None:
+    got = gateway.request("GET", path, key=None, headers=FOREIGN)
+    assert (got.status, got.code) == (421, "invalid_request")
+    assert "'hosts' in [gateway]" in got.json["error"]["message"]
+    assert gateway.request("GET", path, key="wrong", headers=FOREIGN).status == 421
+    assert gateway.request("GET", path, key=None).status != 421
+
+
+def test_keyless_request_with_foreign_host_under_v1_returns_401(gateway: Gateway) -> None:
+    for method, path, body in (("GET", "/v1/models", None), ("POST", "/v1/chat/completions", CHAT)):
+        got = gateway.request(method, path, body, key=None, headers=FOREIGN)
+        assert (got.status, got.code) == (401, "authentication_error")
+
+
+def test_valid_key_with_foreign_host_is_served(gateway: Gateway) -> None:
+    for path in ("/", "/v1/models", "/metrics", "/openapi.json"):
+        assert gateway.request("GET", path, headers=FOREIGN).status == 200
+    assert gateway.request("GET", "/nope", headers=FOREIGN).status == 404
+    assert gateway.chat(headers=FOREIGN).status == 200
+
+
+def test_health_with_foreign_host_is_served(gateway: Gateway) -> None:
+    assert gateway.request("GET", "/health", key=None, headers=FOREIGN).status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_root_needs_no_key(gateway: Gateway, method: str) -> None:
+    with gateway.raw() as client:
+        assert client.request(method, "/", key=None).status == 200
+        assert client.request("GET", "/health").status == 200
+
+
+def test_named_host_is_served_but_metrics_still_need_a_key(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config='[gateway]\nhosts = ["svc.internal"]\n')
+    named = {"host": "svc.internal:3000"}
+    assert gateway.request("GET", "/", key=None, headers=named).status == 200
+    assert gateway.request("GET", "/", key=None, headers=FOREIGN).status == 421
+    assert gateway.request("GET", "/metrics", key=None, headers=named).status == 401
+    assert gateway.request("GET", "/metrics", headers=named).status == 200
+
+
+def test_gateway_on_all_addresses_serves_any_host(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config='[gateway]\nhost = "0.0.0.0"\n')
+    assert gateway.request("GET", "/", key=None, headers=FOREIGN).status == 200
+    assert gateway.request("GET", "/metrics", key=None, headers=FOREIGN).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        FOREIGN,
+        {"forwarded": "for=203.0.113.9"},
+        {"x-forwarded-for": "203.0.113.9"},
+        {"x-forwarded-proto": "https"},
+        {"x-real-ip": "203.0.113.9"},
+        {"via": "1.1 proxy"},
+    ],
+)
+def test_metrics_through_a_proxy_need_a_key(gateway: Gateway, headers: dict[str, str]) -> None:
+    refused = gateway.request("GET", "/metrics", key=None, headers=headers)
+    assert (refused.status, refused.code) == (401, "authentication_error")
+    assert gateway.request("GET", "/metrics", headers=headers).status == 200
+    assert gateway.request("GET", "/metrics", key=None).status == 200
+
+
+def test_metrics_over_http_1_0_need_a_key(gateway: Gateway) -> None:
+    with gateway.raw() as client:
+        client.send(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert client.read().status == 401
