@@ -141,10 +141,23 @@ class StreamWriter(Protocol):
 class Dialect(ABC):
     """One wire format, as clients speak it to us and as upstreams speak it with us."""
 
-    __slots__ = ("chat_path", "endpoint", "models_path", "name")
+    __slots__ = ("chat_path", "endpoint", "forwarded_headers", "models_path", "name", "request_id_header")
 
-    def __init__(self, name: str, *, endpoint: str, chat_path: str, models_path: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        endpoint: str,
+        chat_path: str,
+        models_path: str,
+        forwarded_headers: frozenset[bytes] = frozenset(),
+        request_id_header: str = "",
+    ) -> None:
         self.name = name
+        self.forwarded_headers = forwarded_headers
+        """Request headers that go on, with the query, to an upstream of the same dialect; lower case."""
+        self.request_id_header = request_id_header
+        """The response header, beside `x-request-id`, in which clients of this dialect look for the request's id."""
         self.endpoint = endpoint
         """Where clients ask here."""
         self.chat_path = chat_path

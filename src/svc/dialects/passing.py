@@ -7,14 +7,15 @@ Otherwise, or when a quirk of the upstream asks for a change, the body is decode
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from svc.dialects.base import Built, Head, Seen, Target
 from svc.dialects.hints import refuse_forming
-from svc.dialects.reading import decode_object
+from svc.dialects.reading import decode_fields, decode_object
+from svc.dialects.spans import field_spans
 from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
@@ -43,6 +44,8 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
     outline = head.outline or raw
     ask_usage = ask_usage and head.stream and target.stream_usage
     seen = head.seen or _look(head, outline)
+    if seen.ambiguous and not target.mends:
+        return _pass_by_spans(raw, head, target, ask_usage=ask_usage)
     if seen.ambiguous or (seen.options and not (head.include_usage and target.stream_usage)):
         return _rebuild(raw, target, ask_usage=ask_usage)
     if target.mends and _touched(outline, target.quirks):
@@ -54,6 +57,24 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
         end = len(body) - 1 if body[-1] == _BRACE else body.rindex(b"}")
         body = body[:end] + _ASK_USAGE if end < SHORT else b"".join((memoryview(body)[:end], _ASK_USAGE))
     return Built(body)
+
+
+def _pass_by_spans(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> Built:
+    """A body in which a name that routing looks at may stand twice: looked at field by field.
+
+    Tools with a parameter `model` are such a case. Only the fields of the object itself count.
+    """
+    spans = field_spans(raw)
+    if spans is None or other_cases(spans):
+        return _rebuild(raw, target, ask_usage=ask_usage)
+    if "stream_options" in spans and not (head.include_usage and target.stream_usage):
+        return _rebuild(raw, target, ask_usage=ask_usage)
+    end = raw.rindex(b"}")
+    tail = _ASK_USAGE if ask_usage and "stream_options" not in spans else raw[end:]
+    if head.model == target.model:
+        return Built(raw if tail is not _ASK_USAGE else raw[:end] + tail)
+    start, stop = spans["model"]
+    return Built(b"".join((raw[:start], msgspec.json.encode(target.model), raw[stop:end], tail)))
 
 
 def _look(head: Head, outline: bytes) -> Seen:
@@ -89,7 +110,8 @@ def _replace_model(raw: bytes, model: str) -> bytes:
 
 
 def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
-    body = decode_object(raw)
+    """The body written anew. What lies within its fields keeps its bytes, unless a quirk of the target is about it."""
+    body = decode_object(raw) if target.mends else decode_fields(raw)
     body["model"] = target.model
     dropped = apply_quirks(body, target.quirks, ask_usage=ask_usage)
     return Built(msgspec.json.encode(body), dropped)
@@ -99,26 +121,38 @@ def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tu
     """Makes a body one that the upstream takes; returns the names of what was left out. Raises InvalidRequest."""
     dropped = _drop_other_cases(body) + drop_rejected(body, quirks.rejects)
     if ask_usage:
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        body["stream_options"] = {**_stream_options(body), "include_usage": True}
     elif not quirks.stream_usage:
         body.pop("stream_options", None)
     for old, new in quirks.renames.items():
         if old in body:
             body.setdefault(new, body.pop(old))
-    temperature = body.get("temperature")
+    temperature = body.get("temperature") if quirks.min_temperature else None
     if temperature is not None and temperature < quirks.min_temperature:
         body["temperature"] = quirks.min_temperature
     return dropped
+
+
+def _stream_options(body: dict[str, Any]) -> dict[str, Any]:
+    options = body.get("stream_options")
+    if isinstance(options, msgspec.Raw):
+        options = msgspec.json.decode(options)
+    return options or {}
 
 
 def _drop_other_cases(body: dict[str, Any]) -> tuple[str, ...]:
     """Upstreams in Go read names in any case, and take the last: `Model` would be a model that nobody has allowed, and
     `Max_Tokens` more than was counted.
     """
-    names = [name for name in body if name not in _FIELDS and name.lower() in _FIELDS]
+    names = other_cases(body)
     for name in names:
         del body[name]
-    return tuple(names)
+    return names
+
+
+def other_cases(names: Iterable[str]) -> tuple[str, ...]:
+    """Those that are names of fields which routing looks at, but for their case."""
+    return tuple([name for name in names if name not in _FIELDS and name.lower() in _FIELDS])
 
 
 def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:

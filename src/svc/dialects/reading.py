@@ -55,6 +55,12 @@ def decode_object(raw: bytes) -> dict[str, Any]:
     return decode_request(_OBJECT, raw)
 
 
+def decode_fields(raw: bytes) -> dict[str, Any]:
+    """A client's whole body as a dictionary of `msgspec.Raw`: each field as it was written; raises InvalidRequest."""
+    fields: dict[str, Any] = decode_request(_FIELDS, raw)
+    return fields
+
+
 def convert_request(value: Any, kind: type[T], path: str) -> T:
     """A part of a client's body that is decoded already, found at `path`; raises InvalidRequest."""
     try:
@@ -126,4 +132,5 @@ def upstream_object(raw: bytes) -> dict[str, Any]:
     return decode_upstream(_OBJECT, raw)
 
 
+_FIELDS: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECT: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])

@@ -24,6 +24,7 @@ from svc.gateway.bounds import Bounds
 from svc.gateway.call import Call, Receiver
 from svc.gateway.estimate import completion_tokens
 from svc.gateway.failures import Failure, Then, judge, late, lost, not_understood
+from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.healing.pace import Pace
 from svc.gateway.offers import Offer
 from svc.gateway.relay import Relay, Sink
@@ -142,11 +143,11 @@ class Attempt(Receiver):
         """A stream that is slower than `floor` tokens per second is late."""
         self._pace = Pace(floor)
 
-    def send(self, upstream: Upstream, body: bytes, now: float) -> None:
+    def send(self, upstream: Upstream, body: bytes, now: float, forwarded: ForwardedHead | None = None) -> None:
         """Begins. `now` is loop time."""
         self.sent = now
         self.deadline = now + self._bounds.first_byte_timeout
-        self._call = upstream.send(self.offer, body, self, stream=self._stream)
+        self._call = upstream.send(self.offer, body, self, stream=self._stream, forwarded=forwarded)
 
     @property
     def draining(self) -> bool:

@@ -205,6 +205,7 @@ class FrontDoor(Reader):
         exchange = self._exchange = Exchange(
             self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
         )
+        exchange.forwarded = request.forwarded
         exchange.start(request.take_body())
 
     def _answer_cold(self, request: Request) -> None:

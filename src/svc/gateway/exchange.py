@@ -12,7 +12,6 @@ There is no task here: everything happens in callbacks, which is what makes a re
 from __future__ import annotations
 
 import logging
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -30,11 +29,13 @@ from svc.gateway.cache.recorder import Recorder
 from svc.gateway.cache.replay import Replay, answerer
 from svc.gateway.estimate import owed
 from svc.gateway.failures import Failure, Then, late
+from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.hedging import HedgedTries
 from svc.gateway.limits import Lease
 from svc.gateway.offers import Offer
 from svc.gateway.record import Record, Status
 from svc.gateway.relay import Sink
+from svc.gateway.reply import dropped_line
 from svc.gateway.router import shown
 from svc.gateway.tries import Tries, TriesOwner
 from svc.wire.key import Key
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("svc.gateway")
 
 _now: Final = time.monotonic  # looked up once: on the hot path
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 class Client(Sink):
@@ -87,6 +87,7 @@ class Exchange(TriesOwner):
         "_tries",
         "client_request_id",
         "deadline",
+        "forwarded",
         "over",
         "request_id",
     )
@@ -107,6 +108,7 @@ class Exchange(TriesOwner):
         self._key = key
         self.request_id = request_id
         self.client_request_id = client_request_id
+        self.forwarded: ForwardedHead | None = None
         self.over = False
         self._began = _now()
         self._first_byte = 0.0
@@ -158,7 +160,7 @@ class Exchange(TriesOwner):
 
     def _look_up(self, cache: Cache, head: Head, chain: tuple[Offer, ...]) -> None:
         """The answer may have been given before, by one of the targets that may give it now."""
-        name = cache.name(self._key, self._dialect.name, self._raw)
+        name = cache.name(self._key, self._dialect.name, self._raw, self.forwarded)
         if name is None:
             self._try(head, chain, self._began)
             return
@@ -332,20 +334,18 @@ class Exchange(TriesOwner):
         return self._tries.offer if self._tries is not None else None
 
     def _headers(self) -> str:
-        echo = f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
-        limits = self._lease.headers if self._lease is not None else ""
+        lines, also = f"x-request-id: {self.request_id}\r\n", self._dialect.request_id_header
+        lines += f"{also}: {self.request_id}\r\n" if also else ""
+        lines += f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
+        lines += self._lease.headers if self._lease is not None else ""
         tries = self._tries
         if tries is None or tries.offer is None:
-            return f"x-request-id: {self.request_id}\r\n{echo}{limits}"
-        lines = (
-            f"x-request-id: {self.request_id}\r\n{echo}{limits}"
-            f"x-svc-provider: {tries.offer.provider_name}\r\nx-svc-attempts: {tries.count}\r\n"
-        )
+            return lines
+        lines += f"x-svc-provider: {tries.offer.provider_name}\r\nx-svc-attempts: {tries.count}\r\n"
         if self._plane.cache is not None:
             lines += f"x-svc-cache: {'miss' if tries.count else 'hit'}\r\n"
         if tries.dropped:
-            names = ",".join(_UNSAFE.sub("?", name[:64]) for name in tries.dropped[:32])
-            lines += f"x-svc-dropped: {names}\r\n"
+            lines += dropped_line(tries.dropped)
         return lines
 
     def _record(self, status: Status, http_status: int, told: Usage | None, error: SvcError | None = None) -> None:

@@ -27,6 +27,7 @@ from svc.gateway.access_log import log_end
 from svc.gateway.bounded import Free
 from svc.gateway.credentials import digest_in, identify, trust
 from svc.gateway.exchange import Client
+from svc.gateway.forwarding import forwarded_head
 from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
@@ -249,6 +250,8 @@ class Reader(Client):
         if request.declared > bounds.max_body:
             raise bounds.too_large()
         if request.dialect is not None:
+            if request.dialect.forwarded_headers:
+                request.forwarded = forwarded_head(request.url, request.headers, request.dialect.forwarded_headers)
             identify(request, self._plane.keyring, self._loaded)
         if request.expects and self._busy is None and not self._parser.should_upgrade():
             if request.refusal is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -18,6 +19,7 @@ EXPOSED: Final = (
 )
 """Headers that a page in a browser may read."""
 _EXPOSED: Final = f"access-control-expose-headers: {', '.join(EXPOSED)}\r\n"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SMALL: Final = 2048
 SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(SMALL))
@@ -38,6 +40,11 @@ def headers(given: str, request: Request, origins: tuple[str, ...]) -> str:
     if origins and request.origin and ("*" in origins or request.origin in origins):
         given += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_EXPOSED}"
     return given
+
+
+def dropped_line(names: Sequence[str]) -> str:
+    """The header line that names the request's fields that the upstream did not get as they were."""
+    return f"x-svc-dropped: {','.join(_UNSAFE.sub('?', name[:64]) for name in names[:32])}\r\n"
 
 
 def ids(request_id: str, request: Request | None) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from svc.dialects.base import Dialect
 from svc.errors import HeadTooLarge, InvalidRequest, SvcError
+from svc.gateway.forwarding import ForwardedHead
 from svc.wire.key import Key
 
 MAX_HEADERS: Final = 100
@@ -38,6 +39,7 @@ class Request:
         "declared",
         "dialect",
         "expects",
+        "forwarded",
         "headed",
         "headers",
         "keep_alive",
@@ -73,6 +75,8 @@ class Request:
         self.websocket = False
         self.dialect: Dialect | None = None
         """For hot routes: what is spoken there."""
+        self.forwarded: ForwardedHead | None = None
+        """For hot routes: what of the head goes on to an upstream."""
         self.key: Key | None = None
         self.refusal: SvcError | None = None
         self.waiting = False

@@ -24,6 +24,7 @@ from svc.gateway.attempt import Attempt, AttemptOwner
 from svc.gateway.bill import Part
 from svc.gateway.estimate import owed
 from svc.gateway.failures import WAITABLE, Failure, Then, backoff
+from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.offers import Offer
 from svc.wire.chat import ChatRequest
 from svc.wire.usage import Usage
@@ -40,6 +41,8 @@ class TriesOwner(ABC):
     __slots__ = ()
 
     request_id: str
+    forwarded: ForwardedHead | None
+    """What of the client's request head goes on to a target of its dialect."""
 
     @abstractmethod
     def answered(self, passed: Passed, now: float) -> None:
@@ -203,7 +206,8 @@ class Tries(AttemptOwner):
         if self._round == 1:
             plane.steering.asked(offer, now)
         plane.attempts.add(attempt)
-        attempt.send(plane.upstream, built.body, now)
+        same = offer.dialect is self._dialect
+        attempt.send(plane.upstream, built.body, now, self._owner.forwarded if same else None)
         return attempt
 
     def _build(self, offer: Offer) -> Built:

@@ -18,6 +18,7 @@ from svc.errors import UsageError
 from svc.gateway.bounded import Bounded
 from svc.gateway.call import Call, Receiver
 from svc.gateway.connection import Connection
+from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.names import Names
 from svc.gateway.offers import Offer
 from svc.gateway.providers import Origin
@@ -57,9 +58,18 @@ class Upstream:
     def open_connections(self) -> int:
         return len(self._open)
 
-    def send(self, offer: Offer, body: bytes, receiver: Receiver, *, stream: bool = False) -> Call:
+    def send(
+        self,
+        offer: Offer,
+        body: bytes,
+        receiver: Receiver,
+        *,
+        stream: bool = False,
+        forwarded: ForwardedHead | None = None,
+    ) -> Call:
         """Sends a request; the answer comes to `receiver`, never from within this call."""
-        head = b"%b%d\r\n\r\n" % (offer.head, len(body))
+        head = offer.head if forwarded is None else forwarded.merged_into(offer.head)
+        head = b"%b%d\r\n\r\n" % (head, len(body))
         call = Call(receiver, (head + body,) if len(body) < SHORT_BODY else (head, body))
         idle = self._idle.get(offer.origin)
         while idle:

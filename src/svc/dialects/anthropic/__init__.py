@@ -30,7 +30,14 @@ class Anthropic(Dialect):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__("anthropic", endpoint="/v1/messages", chat_path="/v1/messages", models_path="/v1/models")
+        super().__init__(
+            "anthropic",
+            endpoint="/v1/messages",
+            chat_path="/v1/messages",
+            models_path="/v1/models",
+            forwarded_headers=frozenset((b"anthropic-beta", b"anthropic-version")),
+            request_id_header="request-id",
+        )
 
     def head(self, raw: bytes) -> Head:
         return read_head(raw)

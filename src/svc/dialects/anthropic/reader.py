@@ -7,10 +7,11 @@ ping, error: at any point
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from svc.dialects.anthropic.shapes import EVENT, Block, DeltaShape, Event, UsageShape, finish_reason
 from svc.dialects.failures import failure_of, stream_failed
-from svc.dialects.reading import decode_upstream
+from svc.dialects.reading import decode_upstream, upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
 from svc.wire.chat import (
@@ -27,6 +28,13 @@ from svc.wire.chat import (
 )
 from svc.wire.sse import event_data, event_name
 from svc.wire.usage import Usage
+
+KNOWN_EVENTS: Final = frozenset(
+    (
+        *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+        *("message_delta", "message_stop", "error"),
+    )
+)
 
 
 class _Tool:
@@ -61,7 +69,12 @@ class AnthropicReader:
         data = event_data(event)
         if data is None or not data.strip():
             return []
-        found = decode_upstream(EVENT, data)
+        try:
+            found = decode_upstream(EVENT, data)
+        except ProviderFailed:
+            if _is_unknown(data):
+                return []
+            raise
         if found.type == "content_block_delta":
             return self._delta(found.index, found.delta)
         return self._other(found.type or (event_name(event) or b"").decode(errors="replace"), found)
@@ -166,6 +179,12 @@ class AnthropicReader:
     def _known_usage(self) -> Usage | None:
         """None while half of it is unknown: 0 would be a lie."""
         return self._usage.usage() if self._usage.input_tokens is not None else None
+
+
+def _is_unknown(data: bytes) -> bool:
+    """An event of a type that is not read here, whatever its fields are."""
+    kind = upstream_object(data).get("type")
+    return isinstance(kind, str) and kind not in KNOWN_EVENTS
 
 
 def _beginning(message_id: str | None, model: str | None, usage: Usage | None) -> Start:

@@ -13,7 +13,7 @@ from svc.dialects.flow import HandedOn
 from svc.dialects.template import MAX_LEARNED, learn
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, ThinkingDelta, ToolArguments, UsageSeen
-from svc.wire.sse import event_data
+from svc.wire.sse import MAX_EVENT, event_data
 
 _TEXTS: Final[dict[type, bytes]] = {TextDelta: b"text", ThinkingDelta: b"thinking", ToolArguments: b"partial_json"}
 
@@ -21,10 +21,12 @@ _TEXTS: Final[dict[type, bytes]] = {TextDelta: b"text", ThinkingDelta: b"thinkin
 class PassedStream(HandedOn):
     """`Pipe` from an Anthropic upstream to an Anthropic client."""
 
-    __slots__ = ("_learned", "_reader")
+    __slots__ = ("_early", "_learned", "_reader")
 
     def __init__(self) -> None:
         super().__init__()
+        self._early = b""
+        """Events before `message_start`, such as `ping`: the client gets them once the stream has begun."""
         self._reader = AnthropicReader()
         self._learned = 0
 
@@ -45,8 +47,14 @@ class PassedStream(HandedOn):
         elif len(deltas) == 1 and self._learned < MAX_LEARNED:
             self._learn(event, deltas[0])
         if not begun and self._reader.missing is not None:
-            return AnthropicWriter().write(self._reader.missing) + event
-        return event if self.started else b""  # a ping may come before the start
+            return AnthropicWriter().write(self._reader.missing) + self._early + event
+        if not self.started:
+            self._early += event + b"\n\n"
+            if len(self._early) > MAX_EVENT:
+                raise ProviderFailed("The provider's stream has no beginning.")
+            return b""
+        early, self._early = self._early, b""
+        return early + event if early else event
 
     def _learn(self, event: bytes, delta: Delta) -> None:
         name = _TEXTS.get(type(delta))

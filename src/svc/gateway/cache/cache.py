@@ -4,8 +4,8 @@
       └──── Redis is asked ──────────> found, or not (also when it does not answer in time)
     record ── the answer passes by ──> kept, once it is whole
 
-Two requests are the same when their bodies are, byte for byte, on the same route. Who may get whose answers is part of
-the name under which they lie.
+Two requests are the same when their route, their bodies and what goes on of their heads are equal, byte for byte. Who
+may get whose answers is part of the name under which they lie.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 
 from svc.gateway.cache.memory import Kept, Memory
 from svc.gateway.cache.recorder import Recorder, Room
+from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.offers import Offer
 from svc.gateway.relay import Sink
 from svc.settings import CacheSettings, Settings
@@ -61,14 +62,15 @@ class Cache:
         """Bytes in this process's memory."""
         return self._memory.size + self._room.used
 
-    def name(self, key: Key, route: str, raw: bytes) -> bytes | None:
+    def name(self, key: Key, route: str, raw: bytes, forwarded: ForwardedHead | None = None) -> bytes | None:
         """Under which the answer to a request lies; None: it is not looked up."""
         if len(raw) > MAX_ASKED:
             return None
         tag = self._settings.shared_by
         shared = key.tags.get(tag) if tag else None
         whose = ("key", key.id) if shared is None else ("tag", tag, shared)
-        made = blake2b(msgspec.msgpack.encode((route, whose)), digest_size=32)
+        sent = (route, whose) if forwarded is None else (route, whose, forwarded.identity)
+        made = blake2b(msgspec.msgpack.encode(sent), digest_size=32)
         made.update(raw)
         return made.digest()
 

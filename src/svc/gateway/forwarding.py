@@ -1,0 +1,59 @@
+"""The part of a client's request head that goes on to an upstream of the client's own dialect.
+
+Anthropic's clients switch features on by `anthropic-beta` and `?beta=true` (docs.anthropic.com, "Beta headers"): the
+body is not valid there without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+
+class ForwardedHead:
+    """The query string without its `?`, and header lines as the client sent them."""
+
+    __slots__ = ("_heads", "lines", "query")
+
+    def __init__(self, query: bytes, lines: tuple[bytes, ...]) -> None:
+        self.query = query
+        self.lines = lines
+        self._heads: dict[bytes, bytes] = {}
+        """Heads that were made already: requests of one connection share this object."""
+
+    @property
+    def identity(self) -> bytes:
+        """The same for requests that an upstream cannot tell apart by their heads."""
+        return b"\n".join((self.query, *self.lines))
+
+    def merged_into(self, head: bytes) -> bytes:
+        """The head of a request to an upstream with this query, and with these lines in place of its own."""
+        merged = self._heads.get(head)
+        if merged is None:
+            merged = self._heads[head] = self._merge(head)
+        return merged
+
+    def _merge(self, head: bytes) -> bytes:
+        first, *own, last = head.split(b"\r\n")
+        if self.query:
+            method, path, version = first.split(b" ")
+            first = b"%b %b?%b %b" % (method, path, self.query, version)
+        names = {_name(line) for line in self.lines}
+        return b"\r\n".join((first, *[line for line in own if _name(line) not in names], *self.lines, last))
+
+
+def forwarded_head(
+    url: bytes, headers: Iterable[tuple[bytes, bytes]], names: Collection[bytes]
+) -> ForwardedHead | None:
+    """What of a request goes on, where headers of `names` do; None if there is nothing. Names are lower case.
+
+    A query that is not printable ASCII is left out: no server takes it.
+    """
+    query = url.partition(b"#")[0].partition(b"?")[2]
+    if not query.isascii() or not query.decode().isprintable() or b" " in query:
+        query = b""
+    lines = tuple([b"%b: %b" % (name, value) for name, value in headers if name in names and value])
+    return ForwardedHead(query, lines) if query or lines else None
+
+
+def _name(line: bytes) -> bytes:
+    return line.partition(b":")[0]
