@@ -138,15 +138,20 @@ class MethodNotAllowed(SvcError):
 
 
 class RateLimited(SvcError):
-    """A limit of ours, or an upstream's 429 once retries are spent. `retry_after` is in seconds."""
+    """A limit of ours, or an upstream's 429 once retries are spent.
+
+    `retry_after` is in seconds. `limit` says which limit was reached: `rpm`, `tpm`, `concurrency`, `budget` or
+    `upstream`, or is empty if no limit was.
+    """
 
     code = "rate_limit_exceeded"
     status = 429
     type = "rate_limit_error"
 
-    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after: float = 1.0, limit: str = "") -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.limit = limit
 
     @property
     def headers(self) -> Mapping[str, str]:

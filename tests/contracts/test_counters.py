@@ -192,7 +192,7 @@ async def test_the_window_slides(parties: Parties) -> None:
     await parties.wait(10)
     denied = await parties.one.take(limits)
     assert isinstance(denied, Denied)
-    assert denied.limit == "requests"
+    assert denied.limit == "rpm"
     assert 29 <= denied.retry_after <= 31  # a real second may pass on the way
     assert 48.5 <= denied.requests_reset <= 51
     assert denied.tokens_reset == 0
@@ -212,7 +212,7 @@ async def test_tokens_are_reserved_and_settled(parties: Parties) -> None:
     assert first.tokens_left == 40
     denied = await parties.two.take(limits, 60)
     assert isinstance(denied, Denied)
-    assert denied.limit == "tokens"
+    assert denied.limit == "tpm"
     assert (denied.tokens_left, denied.requests_left) == (40, 99)  # a refused one does not count
     await parties.wait(5)
     await parties.one.settle(first, 10)
@@ -264,8 +264,11 @@ async def test_a_budget(parties: Parties) -> None:
     denied = await parties.two.take(limits, 0, 200, spent=0)  # later than the other
     assert isinstance(denied, Denied)
     assert denied.limit == "budget"
+    assert denied.retry_after == 1.0  # the running request may turn out cheaper
     await parties.one.settle(taken, 0, 100)
-    assert isinstance(await parties.two.take(limits, 0, 501), Denied)
+    denied = await parties.two.take(limits, 0, 501)
+    assert isinstance(denied, Denied)
+    assert denied.retry_after == math.inf
     assert isinstance(await parties.two.take(limits, 0, 500), Taken | Held)
     tomorrow = Limits(key_id="k", budget=1000, period="day", start=2 * 86400)
     assert isinstance(await parties.two.take(tomorrow, 0, 500), Taken | Held)

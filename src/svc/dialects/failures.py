@@ -77,7 +77,7 @@ def failure_of(error: Any) -> SvcError:
     message = presentable(message_in(error) or "")
     words = {str(error.get(key)) for key in ("type", "code", "status")} if isinstance(error, dict) else set()
     if words & set(_LIMITED):
-        return RateLimited(message or "The provider's rate limit is reached.")
+        return RateLimited(message or "The provider's rate limit is reached (upstream).", limit="upstream")
     if words & set(_REFUSED):
         return InvalidRequest(message or "The provider refused the request.")
     return ProviderFailed(f"The provider failed: {message}" if message else "The provider failed.", told=True)

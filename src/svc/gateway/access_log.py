@@ -48,6 +48,11 @@ def peer_of(transport: asyncio.BaseTransport) -> str | None:
     return str(peer[0]) if isinstance(peer, tuple) else None
 
 
+def limit_field(limit: str) -> bytes:
+    """The field of a line that says which limit refused the request. The ledger does not have it."""
+    return b',"limit":"%b"' % limit.encode()
+
+
 @functools.lru_cache(maxsize=1024)
 def log_end(address: str | None) -> bytes:
     """What takes the place of the last brace in the access log: the client's address. The ledger does not have it."""

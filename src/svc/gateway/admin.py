@@ -155,7 +155,7 @@ class Admin:
         defaults = self._plane.settings.limits
         reached = {
             name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
-            for name in self._plane.gate.reached
+            for name in self._plane.metrics.limits
         }
         return _answer(
             Limits(

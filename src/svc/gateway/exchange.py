@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from svc.dialects.base import Dialect, Head, Passed
 from svc.dialects.bodies import Bodies
 from svc.dialects.flow import Pipe
-from svc.errors import InternalError, ModelNotFound, ProviderFailed, SvcError
+from svc.errors import InternalError, ModelNotFound, ProviderFailed, RateLimited, SvcError
 from svc.gateway.attempt import Attempt
 from svc.gateway.bill import FREE, NOTHING, Bill
 from svc.gateway.cache.cache import Cache
@@ -375,6 +375,7 @@ class Exchange(TriesOwner):
                 bill=bill,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
+                limit=error.limit if isinstance(error, RateLimited) else "",
             ),
             self._client.log_end,
         )

@@ -85,7 +85,8 @@ def not_understood(error: SvcError) -> Failure:
 def _limited(after: float | None) -> Failure:
     wait = 1.0 if after is None else after
     then = Then.AGAIN if wait <= WAITABLE else Then.NEXT
-    return Failure(RateLimited("The provider's rate limit is reached.", retry_after=wait), then, after)
+    error = RateLimited("The provider's rate limit is reached (upstream).", retry_after=wait, limit="upstream")
+    return Failure(error, then, after)
 
 
 def retry_after(headers: Mapping[bytes, bytes]) -> float | None:

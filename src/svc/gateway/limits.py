@@ -20,7 +20,7 @@ from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
 from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
-from svc.gateway.refusals import NANO, WORDS, check_alone, refusal, shown
+from svc.gateway.refusals import NANO, check_alone, refusal, shown
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
 from svc.stores.base import Database, StoreDown, midnight
@@ -141,7 +141,6 @@ class Gate:
         self._silent_until = 0.0
         """Of the database: monotonic time."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reached: dict[str, int] = dict.fromkeys(WORDS, 0)
 
     async def use(self, wanted: Iterable[Limits]) -> list[Use]:
         """What counts against these now: over all machines, or on this one while Redis is down."""
@@ -216,15 +215,11 @@ class Gate:
         """By what this machine knows."""
         got = self._counters.take(limits, tokens, nanos)
         if isinstance(got, Denied):
-            return self._refused(key, limits, got)
+            return refusal(limits, got)
         lines = shown(limits, got.requests_left, got.tokens_left, got.reset, got.reset)
         if self._shared is not None:
             return SharedLease(self._counters, got, lines, self._shared, key.id)
         return Lease(self._counters, got, lines)
-
-    def _refused(self, key: Key, limits: Limits, denied: Denied) -> SvcError:
-        self.reached[denied.limit] += 1
-        return refusal(key, limits, denied)
 
     # with others
 
@@ -241,7 +236,7 @@ class Gate:
         if isinstance(got, Held):
             asked.then(self._count_along(shared, asked, got))
         elif isinstance(got, Denied):
-            asked.then(self._refused(asked.key, asked.limits, got))
+            asked.then(refusal(asked.limits, got))
         elif isinstance(got, Unsaid):
             self._spawn(self._ask(asked))
         else:
@@ -253,7 +248,7 @@ class Gate:
         taken = self._counters.take(limits, asked.tokens, asked.nanos, forced=shared.age > BUCKETS)
         if isinstance(taken, Denied):
             shared.settle(held, 0, 0)
-            return self._refused(asked.key, limits, taken)
+            return refusal(limits, taken)
         lines = shown(limits, held.requests_left, held.tokens_left, held.reset, held.reset)
         return SharedLease(self._counters, taken, lines, shared, asked.key.id, held)
 

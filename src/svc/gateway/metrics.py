@@ -22,6 +22,7 @@ from svc.gateway.record import Record
 from svc.gateway.series import BUCKETS, Page, Series
 
 MAX_SERIES: Final = 2000
+LIMITS: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
 STALE_SECONDS: Final = 5.0
 _ENDS: Final = list(BUCKETS)
 HELP: Final = {
@@ -35,7 +36,7 @@ HELP: Final = {
     "svc_attempts_total": ("counter", "Tries of a request, retries, fallbacks and hedges included."),
     "svc_retries_total": ("counter", "Tries after a request's first, of whatever kind."),
     "svc_fallbacks_total": ("counter", "Requests that another model answered than the one asked for."),
-    "svc_limits_reached_total": ("counter", "Requests refused by a limit of ours, by limit."),
+    "svc_limits_reached_total": ("counter", "Requests refused by a limit: rpm, tpm, concurrency, budget, upstream."),
     "svc_cache_hits_total": ("counter", "Requests answered from the cache."),
     "svc_cache_misses_total": ("counter", "Requests whose answer was not in the cache."),
     "svc_cache_bytes": ("gauge", "Bytes that kept answers take in memory."),
@@ -133,11 +134,17 @@ class Metrics:
         """What was counted last, which is nearly always what comes next."""
         self.errors: dict[str, int] = {}
         """By code."""
+        self.limits: dict[str, int] = dict.fromkeys(LIMITS, 0)
+        """Requests that each limit refused."""
 
     def count_error(self, code: str | None) -> None:
         """Nothing for None."""
         if code is not None:
             self.errors[code] = self.errors.get(code, 0) + 1
+
+    def count_limit(self, limit: str) -> None:
+        """A request was refused by a limit of this name."""
+        self.limits[limit] = self.limits.get(limit, 0) + 1
 
     def note(self, record: Record, timed: bool = True) -> None:
         """Counts an ended answer; without its times unless they tell how fast we are."""
@@ -151,6 +158,8 @@ class Metrics:
             counts.first[_bucket(record.first)] += 1
         if record.code is not None:
             self.count_error(record.code)
+            if record.limit:
+                self.count_limit(record.limit)
         attempts, usage = record.attempts, record.bill.usage
         if attempts:
             if usage is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from svc.errors import ProviderFailed, SvcError
-from svc.gateway.access_log import Line, path_shown
+from svc.errors import ProviderFailed, RateLimited, SvcError
+from svc.gateway.access_log import Line, limit_field, path_shown
 from svc.gateway.attempt import Attempt
 from svc.gateway.bounds import Bounds
 from svc.gateway.cache.cache import Cache
@@ -127,7 +127,7 @@ class Plane:
             self.ledger.journal.append(line + b"}\n", record)
         self.metrics.note(record, timed)
         if self._logs:
-            self._lines.append(line + client)
+            self._lines.append(line + limit_field(record.limit) + client if record.limit else line + client)
             if len(self._lines) >= LINES:
                 self._flush()
 
@@ -150,13 +150,16 @@ class Plane:
                 code=error.code,
             ),
             client,
+            error.limit if isinstance(error, RateLimited) else "",
         )
 
-    def noted(self, line: Line, client: bytes) -> None:
-        """Takes note of an answer that no exchange gave."""
+    def noted(self, line: Line, client: bytes, limit: str = "") -> None:
+        """Takes note of an answer that no exchange gave. `limit` is the one that refused it, if one did."""
         self.metrics.count_error(line.code)
+        if limit:
+            self.metrics.count_limit(limit)
         if self._logs:
-            self._lines.append(escaped(self._encode(line))[:-1] + client)
+            self._lines.append(escaped(self._encode(line))[:-1] + (limit_field(limit) if limit else b"") + client)
 
     def _tick(self) -> None:
         self._timer = self.loop.call_later(TICK, self._tick)  # first: the clock goes on whatever happens below

@@ -42,6 +42,7 @@ class Record:
         "from_cache",
         "http_status",
         "key",
+        "limit",
         "model",
         "provider",
         "request_id",
@@ -71,6 +72,7 @@ class Record:
         bill: Bill = NOTHING,
         from_cache: bool = False,
         resumed: int = 0,
+        limit: str = "",
     ) -> None:
         self.key = key
         self.endpoint = endpoint
@@ -91,6 +93,8 @@ class Record:
         self.bill = bill
         self.from_cache = from_cache
         self.resumed = resumed
+        self.limit = limit
+        """The limit that refused it, see `RateLimited`; empty for all else."""
 
     @property
     def kept(self) -> bool:

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from svc.errors import InvalidRequest, RateLimited
+from svc.stores.base import period_end
 from svc.stores.counting import Denied, Limits
-from svc.wire.key import Key
 
 NANO: Final = 1e9
 """Nano-USD in a USD."""
 MAX_RETRY: Final = 120.0
+"""Seconds; a client is not told to come back after a longer wait."""
 _DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
 """Each tenth of a second of a window as clients are told it: made once, since each request needs two."""
 WORDS: Final = {
-    "requests": "The limit of {} requests a minute is reached.",
-    "tokens": "The limit of {} tokens a minute is reached.",
-    "concurrency": "The limit of {} requests at the same time is reached.",
-    "budget": "The budget of ${:g} is spent.",
+    "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
+    "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
+    "concurrency": "The limit of this API key is reached: {} concurrent requests (concurrency).",
+    "budget": "The budget of this API key is spent: ${:g} (budget).",
 }
+RESERVED: Final = "The budget of this API key is reserved by running requests: ${:g} (budget)."
 
 
 class LimitReached(RateLimited):
     """A limit of ours, with what is left of it in the headers. Unlike an upstream's, trying again helps."""
 
     def __init__(self, message: str, *, retry_after: float, lines: str, limit: str) -> None:
-        super().__init__(message, retry_after=min(MAX_RETRY, retry_after))
-        self.limit = limit
+        super().__init__(message, retry_after=retry_after, limit=limit)
         self._lines = lines
 
     @property
     def headers(self) -> Mapping[str, str]:
+        return {**super().headers, **self._left()}
+
+    def _left(self) -> dict[str, str]:
+        """The headers that say what is left of the limits."""
         pairs = [line.partition(": ")[::2] for line in self._lines.split("\r\n") if line]
-        return {**super().headers, **dict(pairs)}
+        return dict(pairs)
+
+
+class QuotaExhausted(LimitReached):
+    """A budget that does not refill soon: no retry helps, and the headers tell clients so.
+
+    OpenAI's error type for it is `insufficient_quota`; its SDK, like others, obeys `x-should-retry`.
+    """
+
+    type = "insufficient_quota"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"x-should-retry": "false", **self._left()}
 
 
 def shown(limits: Limits, requests: int, tokens: int, requests_reset: float, tokens_reset: float) -> str:
@@ -59,18 +79,25 @@ def _duration(seconds: float) -> str:
     return _DURATIONS[max(0, min(int(seconds * 10 + 0.5), len(_DURATIONS) - 1))]
 
 
-def refusal(key: Key, limits: Limits, denied: Denied) -> LimitReached:
-    limit = {
-        "requests": limits.requests,
-        "tokens": limits.tokens,
-        "concurrency": limits.concurrency,
-        "budget": key.budget_usd,
-    }[denied.limit]
-    message = WORDS[denied.limit].format(limit)
-    if denied.limit == "budget" and limits.period != "total":
-        message += f" It begins anew with the next {limits.period} (UTC)."
+def refusal(limits: Limits, denied: Denied) -> LimitReached:
+    """The error for a limit that is reached."""
     lines = shown(limits, denied.requests_left, denied.tokens_left, denied.requests_reset, denied.tokens_reset)
+    if denied.limit == "budget":
+        return _budget_refusal(limits, denied, lines)
+    limit = {"rpm": limits.requests, "tpm": limits.tokens, "concurrency": limits.concurrency}[denied.limit]
+    message = WORDS[denied.limit].format(limit)
     return LimitReached(message, retry_after=denied.retry_after, lines=lines, limit=denied.limit)
+
+
+def _budget_refusal(limits: Limits, denied: Denied, lines: str) -> LimitReached:
+    if denied.retry_after < math.inf:
+        message = RESERVED.format(limits.budget / NANO)
+        return LimitReached(message, retry_after=denied.retry_after, lines=lines, limit="budget")
+    message = WORDS["budget"].format(limits.budget / NANO)
+    message += f" It refills with the next {limits.period} (UTC)." if limits.period != "total" else ""
+    wait = period_end(limits.period, limits.start) - time.time()
+    kind = QuotaExhausted if wait > MAX_RETRY else LimitReached
+    return kind(message, retry_after=wait, lines=lines, limit="budget")
 
 
 def check_alone(limits: Limits, tokens: int, nanos: int) -> None:

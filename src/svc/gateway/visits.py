@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from svc.errors import SvcError
+from svc.errors import RateLimited, SvcError
 from svc.gateway.access_log import log_end
 from svc.gateway.limits import Lease
 from svc.gateway.plane import Plane
@@ -47,6 +47,7 @@ class Visit:
         model: str | None = None,
         first: float | None = None,
         code: str | None = None,
+        limit: str = "",
     ) -> None:
         """`model` is the one that was reached, None when none was; `first` is when it answered, on the steady clock."""
         if self._over:
@@ -72,6 +73,7 @@ class Visit:
                 seconds=now - self._began,
                 first=None if first is None else first - self._began,
                 code=code,
+                limit=limit,
             ),
             log_end(self._client),
             timed=not self._lasts,
@@ -94,7 +96,9 @@ class Visits:
             plane.ledger.check()
             lease = await self._lease(key) if plane.gate.limited(key) else None
         except SvcError as error:
-            Visit(plane, key, endpoint, ids, None, lasts=lasts).end("error", error.status, asked=None, code=error.code)
+            limit = error.limit if isinstance(error, RateLimited) else ""
+            visit = Visit(plane, key, endpoint, ids, None, lasts=lasts)
+            visit.end("error", error.status, asked=None, code=error.code, limit=limit)
             raise
         return Visit(plane, key, endpoint, ids, lease, lasts=lasts)
 

@@ -66,7 +66,7 @@ class Watch:
             "svc_log_lines_dropped_total": plane.log_dropped,
             **plane.beside(),
             **{f'svc_errors_total{{code="{code}"}}': count for code, count in plane.metrics.errors.items()},
-            **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.gate.reached.items()},
+            **{f'svc_limits_reached_total{{limit="{name}"}}': count for name, count in plane.metrics.limits.items()},
             **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._states().items()},
         }
         for name, state in plane.steering.states().items():

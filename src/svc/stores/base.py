@@ -190,3 +190,12 @@ def midnight(period: str | None, now: float | None = None) -> float:
         first = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         return first.timestamp()
     return 0.0
+
+
+def period_end(period: str | None, start: float) -> float:
+    """When the budget period that began at `start` ends, in Unix seconds; infinity for the total."""
+    if period == "day":
+        return start + 86_400
+    if period == "month":
+        return midnight("month", start + 32 * 86_400)
+    return math.inf

@@ -7,7 +7,7 @@
 --   ARGV     take PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  TOKENS-WANTED NANOS-WANTED SPENT SEED
 --              SPENT: empty asks back when nobody has said what was spent; -1 counts from nothing
 --              -> {1, requests left, tokens left, ms to reset, second, seed}
---              -> {0, limit, ms to retry, requests left, tokens left, ms to reset requests, ms to reset tokens}
+--              -> {0, limit, ms to retry or -1 if only the next period helps, requests left, tokens left, ms to reset requests, ms to reset tokens}
 --              -> {2}  say what was spent
 --            settle PROCESS SECOND TOKENS-TAKEN NANOS-TAKEN TOKENS-USED NANOS-USED
 --            look KIND START -> {requests, tokens, running, nano-USD spent or -1 if nobody has said, nano-USD reserved}
@@ -132,13 +132,13 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   end
   local limit, retry
   if requests > 0 and at.requests >= requests then
-    limit, retry = 'requests', leaving('r', at.requests - requests + 1)
+    limit, retry = 'rpm', leaving('r', at.requests - requests + 1)
   elseif tokens > 0 and at.tokens + wanted > tokens then
-    limit, retry = 'tokens', leaving('t', at.tokens + wanted - tokens)
+    limit, retry = 'tpm', leaving('t', at.tokens + wanted - tokens)
   elseif over_concurrency() then
     limit, retry = 'concurrency', 1000
   elseif over_budget() then
-    limit, retry = 'budget', 120000
+    limit, retry = 'budget', at.spent + math.max(1, nanos) > budget and -1 or 1000
   end
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then

@@ -38,8 +38,9 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """Which limit is reached (`requests`, `tokens`, `concurrency`, `budget`), and seconds until it is worth asking.
+    """Which limit is reached (`rpm`, `tpm`, `concurrency`, `budget`), and seconds until it is worth asking.
 
+    `retry_after` is infinite for a budget that suffices no earlier than in its next period.
     `requests_reset` and `tokens_reset`: seconds until all of it is there again, if nothing more is asked for.
     """
 

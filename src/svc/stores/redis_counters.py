@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -140,8 +141,9 @@ class RedisCounters:
                 )
             case [0, bytes(limit), int(retry), int(requests_left), int(tokens_left), int(requests), int(tokens)]:
                 resets = requests / 1000, tokens / 1000
-                denied = Denied(limit.decode(), retry / 1000, requests_left, tokens_left, *resets)
-                if denied.limit == "requests":
+                wait = math.inf if retry < 0 else retry / 1000
+                denied = Denied(limit.decode(), wait, requests_left, tokens_left, *resets)
+                if denied.limit == "rpm":
                     self._refuse(limits, denied)
                 return denied
             case [2]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import mmap
 import os
 import time
@@ -238,17 +239,20 @@ class SharedCounters:
     ) -> tuple[str, float] | None:
         second, requests, used = head[_NEWEST], head[_REQUESTS], head[_TOKENS]
         if limits.requests and requests >= limits.requests:
-            return "requests", self._until(base, _SECONDS, second, requests - limits.requests + 1)
+            return "rpm", self._until(base, _SECONDS, second, requests - limits.requests + 1)
         if limits.tokens and used + tokens > limits.tokens:
-            return "tokens", self._until(base, _TOKEN_SECONDS, second, used + tokens - limits.tokens)
+            return "tpm", self._until(base, _TOKEN_SECONDS, second, used + tokens - limits.tokens)
         if limits.concurrency or limits.budget:
             running, reserved = self._running(base)
             if limits.concurrency and running >= limits.concurrency:
                 return "concurrency", 1.0
             if limits.budget:
                 self._roll(base, limits)
-                if self._words[base + _SPENT] + reserved + max(1, nanos) > limits.budget:
-                    return "budget", 120.0
+                wanted = self._words[base + _SPENT] + max(1, nanos)
+                if wanted > limits.budget:
+                    return "budget", math.inf
+                if wanted + reserved > limits.budget:  # what runs may turn out cheaper
+                    return "budget", 1.0
         return None
 
     def _until(self, base: int, row: int, second: int, wanted: int) -> float:

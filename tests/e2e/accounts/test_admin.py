@@ -243,7 +243,7 @@ def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: F
     assert states == {"gpt-4o": "closed", GPT: "open", "gpt-4-turbo": "closed"}
     limits = admin("GET", "/v1/admin/limits").json
     assert limits["defaults"] == {"rpm": 500, "tpm": None}
-    assert set(limits["reached"]) == {"requests", "tokens", "concurrency", "budget"}
+    assert set(limits["reached"]) == {"rpm", "tpm", "concurrency", "budget", "upstream"}
 
 
 def test_what_keys_use_of_their_limits_now(start_gateway: StartGateway, provider_a: FakeProvider) -> None:

@@ -57,7 +57,7 @@ def test_numbers_of_all_workers(start_gateway: StartGateway, workers: int) -> No
     assert found[f'svc_request_seconds_bucket{{{target},le="+Inf"}}'] == 5
     assert found[f"svc_attempts_total{{{target}}}"] == 5
     assert found[f"svc_cost_usd_total{{{target}}}"] >= 0
-    assert found['svc_limits_reached_total{limit="requests"}'] == 2
+    assert found['svc_limits_reached_total{limit="rpm"}'] == 2
     assert found['svc_degraded{what="keys"}'] == 0
     assert made["key"] not in str(found)
 
