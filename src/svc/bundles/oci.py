@@ -1,8 +1,11 @@
 """Bundles in any OCI registry (distribution specification 1.1): pushed as an artifact, pulled by its digest. Blocking.
 
 A reference is HOST[:PORT]/REPOSITORY:TAG, or …@sha256:… which pins what is pulled. The bundle is the one layer of a
-manifest of the artifact type below. `http://` before it speaks plain HTTP, which loopback does anyway. Credentials are
-`SVC_OCI_USER` and `SVC_OCI_PASSWORD`, sent to the registry or to the token service that it names.
+manifest of the artifact type below. `http://` before it speaks plain HTTP, which loopback does anyway.
+
+Credentials go to the origin of the reference, and to the token service that this origin names in its own challenge
+(https://distribution.github.io/distribution/spec/auth/token/): a service on another origin needs https and a host
+under the registry's parent domain, or one that the user has named. A host that a redirect led to gets none.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ import base64
 import hashlib
 import http.client
 import re
-import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
+from svc.bundles import web
 from svc.bundles.download import Side, Sink, receive
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, RegistryFailed, UsageError
@@ -31,6 +34,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 TIMEOUT = 60.0
 BLOCK = 1 << 20
 MAX_MANIFEST = 4 << 20
+MAX_TOKEN = 1 << 20
 REDIRECTS = 5
 
 _REFERENCE = re.compile(
@@ -67,6 +71,13 @@ class Descriptor(msgspec.Struct, rename="camel", omit_defaults=True):
     annotations: dict[str, str] = {}
 
 
+class _Token(msgspec.Struct):
+    """What a token service answers; a service gives one of the two, or both alike."""
+
+    token: str = ""
+    access_token: str = ""
+
+
 class Manifest(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
     """An image manifest that carries an artifact."""
 
@@ -89,10 +100,18 @@ def parse(text: str) -> Place:
 
 
 class Oci:
-    """One repository of an OCI registry."""
+    """One repository of an OCI registry. `token_hosts` may have the credentials, too, when the registry names them."""
 
-    def __init__(self, place: Place, user: str | None = None, password: str | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        user: str | None = None,
+        password: str | None = None,
+        token_hosts: Collection[str] = (),
+    ) -> None:
         self._place = place
+        self._origin = web.origin(place.origin)
+        self._token_hosts = token_hosts
         self._basic = (
             "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode() if user is not None else None
         )
@@ -124,13 +143,13 @@ class Oci:
         """The manifest and its digest; one that was pinned is checked. Raises RegistryFailed."""
         with self._ask("GET", f"manifests/{self._place.reference}", {"accept": MANIFEST}) as answer:
             self._expect(answer, 200)
-            data = answer.read(MAX_MANIFEST + 1)
+            data = self._read(answer, MAX_MANIFEST + 1)
         digest = _digest(data)
         if self._place.digest not in (None, digest):
             raise RegistryFailed(f"{self._place.origin} sent another manifest than {self._place.digest}.")
         try:
             manifest = msgspec.json.decode(data, type=Manifest)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegistryFailed(f"{self._place.origin} sent a manifest that cannot be read: {error}.") from error
         if len(manifest.layers) != 1:
             raise RegistryFailed("This is no bundle: its manifest has not one layer.")
@@ -149,7 +168,7 @@ class Oci:
                 return
         with self._ask("POST", "blobs/uploads/", {"content-length": "0"}) as answer:
             self._expect(answer, 202)
-            location = urljoin(self._place.origin, answer.headers.get("location", ""))
+            location = web.follow(self._place.origin, answer.headers.get("location", ""))
         address = location + ("&" if "?" in location else "?") + urlencode({"digest": content.digest})
         headers = {"content-length": str(content.size), "content-type": "application/octet-stream"}
         with self._ask("PUT", address, headers, pieces) as answer:
@@ -163,15 +182,16 @@ class Oci:
         target = path if "://" in path else f"{self._place.origin}/v2/{self._place.repository}/{path}"
         asked = False
         for _ in range(REDIRECTS + 2):
-            connection = _connect(target)
+            own = web.origin(target) == self._origin
+            connection, selector = web.connect(target, TIMEOUT)
             try:
-                answer = self._send(connection, method, target, headers, body)
+                answer = self._send(connection, method, selector, self._headers(own, headers), body)
                 location = answer.headers.get("location")
-                if answer.status == 401 and not asked:
+                if answer.status == 401 and own and not asked:
                     asked = True
                     self._authorization = self._prove(answer.headers.get("www-authenticate", ""))
-                elif answer.status in (301, 302, 303, 307, 308) and location and method == "GET":
-                    target = urljoin(target, location)
+                elif answer.status in web.REDIRECTS and location and method == "GET":
+                    target = web.follow(target, location)
                 else:
                     yield answer
                     return
@@ -179,51 +199,78 @@ class Oci:
                 connection.close()
         raise RegistryFailed(f"{self._place.origin} redirects without end.")
 
+    def _headers(self, own: bool, headers: Mapping[str, str]) -> dict[str, str]:
+        ours = {"user-agent": "svc", **headers}
+        if own and self._authorization:
+            ours["authorization"] = self._authorization
+        return ours
+
     def _send(
         self,
         connection: http.client.HTTPConnection,
         method: str,
-        target: str,
-        headers: Mapping[str, str],
+        selector: str,
+        headers: dict[str, str],
         body: Pieces | None,
     ) -> http.client.HTTPResponse:
-        ours = {"user-agent": "svc", **headers}
-        parts = urlsplit(target)
-        if self._authorization and f"{parts.scheme}://{parts.netloc}" == self._place.origin:
-            ours["authorization"] = self._authorization
-        selector = parts.path + (f"?{parts.query}" if parts.query else "")
         try:
-            connection.request(method, selector, body=None if body is None else body(), headers=ours)
+            connection.request(method, selector, body=None if body is None else body(), headers=headers)
             return connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise RegistryFailed(f"{self._place.origin} cannot be reached: {reason}.") from error
+        except web.FAILURES as error:
+            raise RegistryFailed(f"{self._place.origin} cannot be reached: {web.reason(error)}.") from error
+
+    def _read(self, answer: http.client.HTTPResponse, most: int) -> bytes:
+        try:
+            return answer.read(most)
+        except web.FAILURES as error:
+            raise RegistryFailed(f"{self._place.origin} broke off: {web.reason(error)}.") from error
 
     def _prove(self, challenge: str) -> str | None:
-        """Basic as it is; for Bearer a token from the service that is named."""
+        """The value of `Authorization` that a challenge of the registry's own origin asks for."""
         if not challenge.lower().startswith("bearer "):
             return self._basic
         fields = dict(_CHALLENGE.findall(challenge))
         realm = fields.get("realm", "")
-        if urlsplit(realm).scheme not in ("http", "https"):
-            return None
+        self._check_realm(realm)
         scope = fields.get("scope") or f"repository:{self._place.repository}:pull,push"
-        query = urlencode({"service": fields.get("service", ""), "scope": scope}, quote_via=quote)
-        connection = _connect(realm)
+        return self._token(realm, urlencode({"service": fields.get("service", ""), "scope": scope}, quote_via=quote))
+
+    def _check_realm(self, realm: str) -> None:
+        """Whether the token service may be asked, with the credentials if there are any. Raises RegistryFailed."""
+        own, service = self._origin, web.origin(realm)
+        if service == own:
+            return
+        if (own.scheme, service.scheme) == ("https", "http"):
+            raise RegistryFailed(f"{self._place.origin} names a token service without https: {realm[:200]!r}.")
+        if self._basic is None or service.host in self._token_hosts:
+            return
+        if service.scheme != "https" or not _is_related(service.host, own.host):
+            raise RegistryFailed(
+                f"{self._place.origin} wants the credentials of SVC_OCI_USER sent to another host, {service.host}; "
+                f"if that is right, say so with SVC_OCI_TOKEN_HOST={service.host}"
+            )
+
+    def _token(self, realm: str, query: str) -> str:
+        """Asks for a token; a redirect is not followed. Raises RegistryFailed."""
+        connection, selector = web.connect(realm, TIMEOUT)
+        target = f"{selector}{'&' if '?' in selector else '?'}{query}"
+        headers = {"user-agent": "svc"} | ({"authorization": self._basic} if self._basic else {})
         try:
-            path = urlsplit(realm).path or "/"
-            connection.request("GET", f"{path}?{query}", headers={"authorization": self._basic} if self._basic else {})
-            token = msgspec.json.decode(connection.getresponse().read(MAX_MANIFEST), type=dict[str, msgspec.Raw])
-            value = token.get("token") or token.get("access_token")
-            return None if value is None else f"Bearer {msgspec.json.decode(value, type=str)}"
-        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
-            raise RegistryFailed(f"{self._place.origin} names a token service that does not answer.") from error
+            answer = self._send(connection, "GET", target, headers, None)
+            if answer.status != 200:
+                raise RegistryFailed(f"The token service of {self._place.origin} answered with status {answer.status}.")
+            found = msgspec.json.decode(self._read(answer, MAX_TOKEN), type=_Token)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RegistryFailed(f"The token service of {self._place.origin} gave no token.") from error
         finally:
             connection.close()
+        if not (token := found.token or found.access_token):
+            raise RegistryFailed(f"The token service of {self._place.origin} gave no token.")
+        return f"Bearer {token}"
 
     def _expect(self, answer: http.client.HTTPResponse, *statuses: int) -> None:
         if answer.status not in statuses:
-            said = " ".join(answer.read(2000).decode("utf-8", "replace").split())[:200]
+            said = web.printable(self._read(answer, 2000).decode("utf-8", "replace"), 200)
             raise RegistryFailed(f"{self._place.origin} answered with status {answer.status}: {said}")
 
 
@@ -278,11 +325,8 @@ def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _connect(target: str) -> http.client.HTTPConnection:
-    parts = urlsplit(target)
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=TIMEOUT, context=context)
-    if parts.scheme != "http":
-        raise RegistryFailed("The registry leads to something that is no web address.")
-    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+def _is_related(host: str, registry: str) -> bool:
+    """Whether a host lies under the registry's parent domain, as auth.docker.io does for registry-1.docker.io."""
+    labels = registry.split(".")
+    domain = registry if len(labels) < 3 or labels[-1].isdigit() or ":" in registry else ".".join(labels[1:])
+    return host == domain or host.endswith(f".{domain}")

@@ -101,7 +101,9 @@ def warn(message: str) -> None:
 
 def oci_registry(place: oci.Place) -> oci.Oci:
     """An OCI registry, with the credentials of `SVC_OCI_USER` and `SVC_OCI_PASSWORD`."""
-    return oci.Oci(place, os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD"))
+    hosts = os.environ.get("SVC_OCI_TOKEN_HOST", "").lower().split(",")
+    token_hosts = {host.strip() for host in hosts if host.strip()}
+    return oci.Oci(place, os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD"), token_hosts)
 
 
 def signing() -> Any:

@@ -1,0 +1,210 @@
+"""Where the client of OCI registries sends the credentials: servers on loopback, each of them an origin of its own."""
+
+import contextlib
+import json
+import ssl
+
+import pytest
+from tests.fakes.certificate import certificate, context
+from tests.fakes.web import Answer, WebServer
+
+from svc.bundles import oci
+from svc.errors import RegistryFailed
+
+BASIC = "Basic dTpw"
+DIGEST = f"sha256:{'0' * 64}"
+MANIFEST = {
+    "schemaVersion": 2,
+    "config": {"mediaType": "x", "digest": DIGEST, "size": 2},
+    "layers": [{"mediaType": "x", "digest": DIGEST, "size": 2}],
+}
+FOUND = Answer(body=json.dumps(MANIFEST).encode())
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
+    """Starts servers; `tls` names the host that the certificate is for."""
+    files = {name: certificate(tmp_path, name) for name in ("localhost", "other.localhost")}
+    bundle = tmp_path / "authorities.pem"
+    bundle.write_bytes(b"".join(file.read_bytes() for file in files.values()))
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with contextlib.ExitStack() as stack:
+
+        def start(answer, tls: str | None = None) -> WebServer:
+            made: ssl.SSLContext | None = context(files[tls]) if tls else None
+            return stack.enter_context(WebServer(answer, made, tls or ""))
+
+        yield start
+
+
+def client(server, *token_hosts, user: str | None = "u"):
+    return oci.Oci(oci.parse(f"{server.url}/team/m:1"), user, "p", token_hosts)
+
+
+def registry_with(realm):
+    """Answers of a registry that takes tokens of that service."""
+
+    def answer(asked):
+        if asked.authorization == "Bearer t0ken":
+            return FOUND
+        return Answer(401, {"www-authenticate": f'Bearer realm="{realm()}",service="s"'})
+
+    return answer
+
+
+def give_token(asked):
+    return Answer(body=b'{"token": "t0ken"}')
+
+
+def authorizations(server):
+    return [asked.authorization for asked in server.asked]
+
+
+@pytest.mark.parametrize("challenge", ["Basic realm=x", 'Bearer realm="{url}/token",service="s"'])
+def test_challenge_of_a_host_that_a_redirect_led_to_is_not_answered(serve, challenge):
+    third = serve(lambda asked: Answer(401, {"www-authenticate": challenge.format(url=third.url)}))
+    server = serve(lambda asked: Answer(307, {"location": f"{third.url}/blob"}))
+    with pytest.raises(RegistryFailed, match="401"), client(server).blob(DIGEST):
+        pass
+    assert authorizations(third) == [None]
+
+
+def test_redirect_after_login_carries_neither_password_nor_token(serve):
+    third = serve(lambda asked: Answer(body=b"blob"))
+
+    def answer(asked):
+        if asked.authorization != BASIC:
+            return Answer(401, {"www-authenticate": "Basic realm=x"})
+        return Answer(307, {"location": f"{third.url}/blob"})
+
+    server = serve(answer)
+    with client(server).blob(DIGEST) as found:
+        assert found.read() == b"blob"
+    assert authorizations(server) == [None, BASIC]
+    assert authorizations(third) == [None]
+
+
+def test_upload_address_on_another_host_gets_no_credentials(serve, tmp_path):
+    third = serve(lambda asked: Answer(401, {"www-authenticate": "Basic realm=x"}))
+
+    def answer(asked):
+        if asked.authorization != BASIC:
+            return Answer(401, {"www-authenticate": "Basic realm=x"})
+        return Answer(404) if asked.method == "HEAD" else Answer(202, {"location": f"{third.url}/upload"})
+
+    file = tmp_path / "m.xyb"
+    file.write_bytes(b"bytes")
+    with pytest.raises(RegistryFailed, match="401"):
+        client(serve(answer)).push(file, "0" * 64, {})
+    assert authorizations(third) == [None]
+
+
+def test_redirect_from_https_to_http_on_the_same_host_carries_nothing(serve):
+    plain = serve(lambda asked: Answer(401, {"www-authenticate": "Basic realm=x"}))
+
+    def answer(asked):
+        if asked.authorization != BASIC:
+            return Answer(401, {"www-authenticate": "Basic realm=x"})
+        return Answer(302, {"location": f"http://localhost:{plain.server_address[1]}/blob"})
+
+    with pytest.raises(RegistryFailed, match="401"), client(serve(answer, "localhost")).blob(DIGEST):
+        pass
+    assert authorizations(plain) == [None]
+
+
+def test_token_service_on_the_own_origin_gets_the_credentials(serve):
+    def answer(asked):
+        if asked.path.startswith("/token?"):
+            return give_token(asked)
+        return registry_with(lambda: f"{server.url}/token")(asked)
+
+    server = serve(answer)
+    client(server).manifest()
+    assert authorizations(server) == [None, BASIC, "Bearer t0ken"]
+
+
+def test_token_service_with_https_on_the_same_host_gets_the_credentials(serve):
+    service = serve(give_token, "localhost")
+    server = serve(registry_with(lambda: f"{service.url}/token?a=b"), "localhost")
+    client(server).manifest()
+    assert authorizations(service) == [BASIC]
+    assert service.asked[0].path.startswith("/token?a=b&service=s&scope=")
+
+
+@pytest.mark.parametrize("tls", [None, "localhost"])
+def test_token_service_of_a_stranger_gets_nothing_unless_it_is_named(serve, tls):
+    """Without https, another port is a stranger; with https, another domain is."""
+    service = serve(give_token, tls)
+    server = serve(registry_with(lambda: f"{service.url}/token"))
+    host = service.host.partition(":")[0]
+    with pytest.raises(RegistryFailed, match=f"SVC_OCI_TOKEN_HOST={host}"):
+        client(server).manifest()
+    assert service.asked == []
+    client(server, host).manifest()
+    assert authorizations(service) == [BASIC]
+
+
+@pytest.mark.parametrize("user", ["u", None])
+def test_token_service_without_https_of_a_registry_with_https_is_not_asked(serve, user):
+    service = serve(give_token)
+    server = serve(registry_with(lambda: f"http://localhost:{service.server_address[1]}/token"), "localhost")
+    with pytest.raises(RegistryFailed, match="without https"):
+        client(server, "localhost", user=user).manifest()
+    assert service.asked == []
+
+
+def test_redirect_of_the_token_service_is_not_followed(serve):
+    third = serve(give_token)
+
+    def answer(asked):
+        if asked.path.startswith("/token?"):
+            return Answer(307, {"location": f"{third.url}/token"})
+        return registry_with(lambda: f"{server.url}/token")(asked)
+
+    server = serve(answer)
+    with pytest.raises(RegistryFailed, match="307"):
+        client(server).manifest()
+    assert third.asked == []
+
+
+def test_token_without_credentials_is_had_from_any_service(serve):
+    service = serve(give_token)
+    server = serve(registry_with(lambda: f"{service.url}/token"))
+    client(server, user=None).manifest()
+    assert authorizations(service) == [None]
+
+
+@pytest.mark.parametrize(
+    ("host", "registry", "related"),
+    [
+        ("auth.docker.io", "registry-1.docker.io", True),
+        ("gitlab.com", "registry.gitlab.com", True),
+        ("auth.example.co.uk", "registry.example.co.uk", True),
+        ("auth.quay.io", "quay.io", True),
+        ("docker.io.evil.net", "registry-1.docker.io", False),
+        ("evil-docker.io", "registry-1.docker.io", False),
+        ("evil.io", "quay.io", False),
+        ("10.0.0.9", "10.0.0.1", False),
+    ],
+)
+def test_token_service_host_under_the_parent_domain_is_related(host, registry, related):
+    assert oci._is_related(host, registry) is related
+
+
+@pytest.mark.parametrize("realm", ["", "file:///etc/passwd", "http://[::1", "https://"])
+def test_malformed_token_service_is_a_registry_error(serve, realm):
+    with pytest.raises(RegistryFailed):
+        client(serve(registry_with(lambda: realm))).manifest()
+
+
+def test_manifest_with_deep_nesting_is_a_registry_error(serve):
+    body = b'{"schemaVersion": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(RegistryFailed):
+        client(serve(lambda asked: Answer(body=body))).manifest()
+
+
+def test_error_of_a_registry_holds_no_escape_sequence(serve):
+    answer = Answer(500, body="\x1b[2J\u202eoops".encode())
+    with pytest.raises(RegistryFailed) as caught:
+        client(serve(lambda asked: answer)).manifest()
+    assert caught.value.message.endswith("\\u001b[2J\\u202eoops")
