@@ -4,7 +4,17 @@ from time import time
 import pytest
 
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
-from svc.gateway.failures import BACKOFF_BASE, BACKOFF_CAP, Then, backoff, judge, not_understood, retry_after
+from svc.gateway.failures import (
+    BACKOFF_BASE,
+    BACKOFF_CAP,
+    Then,
+    backoff,
+    judge,
+    late,
+    lost,
+    not_understood,
+    retry_after,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +98,63 @@ def test_an_error_event_before_the_first_piece() -> None:
     assert not_understood(ProviderFailed("not JSON")).then is Then.NEXT
     assert not_understood(ProviderFailed("overloaded", told=True)).then is Then.AGAIN
     assert not_understood(RateLimited("no")).error.status == 429
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "The provider refused the request as malformed."),
+        (401, "The provider refused the gateway's own credentials."),
+        (404, "The provider does not know the model."),
+        (408, "The provider failed with status 408."),
+        (409, "The provider refused the request with status 409."),
+        (500, "The provider failed with status 500."),
+        (503, "The provider is overloaded."),
+        (529, "The provider is overloaded."),
+        (302, "The provider answered with the unexpected status 302."),
+    ],
+)
+def test_judge_without_the_upstreams_words_says_what_happened(status: int, message: str) -> None:
+    assert judge(status, {}, None).error.message == message
+
+
+def test_judge_not_found_names_the_model_field() -> None:
+    assert judge(404, {}, None).error.param == "model"
+
+
+def test_judge_server_error_keeps_retry_after_and_is_silent() -> None:
+    failure = judge(503, {b"retry-after": b"7"}, None)
+    assert (failure.retry_after, failure.silent) == (7.0, True)
+    assert not judge(409, {}, None).silent
+    assert not judge(429, {}, None).silent
+
+
+@pytest.mark.parametrize(("said", "then"), [(b"2", Then.AGAIN), (b"2.1", Then.NEXT), (b"3", Then.NEXT)])
+def test_judge_rate_limit_waits_two_seconds_at_most(said: bytes, then: Then) -> None:
+    assert judge(429, {b"retry-after": said}, None).then is then
+
+
+def test_judge_rate_limit_without_retry_after_says_one_second() -> None:
+    failure = judge(429, {}, None)
+    assert failure.retry_after is None
+    assert failure.error.headers["retry-after"] == "1"
+
+
+def test_lost_connection_is_tried_again_and_says_whether_it_was_made() -> None:
+    never, broken = lost("refused", made=False), lost("reset", made=True)
+    assert (never.then, never.silent, broken.then, broken.silent) == (Then.AGAIN, True, Then.AGAIN, True)
+    assert never.error.message == "The provider could not be reached."
+    assert broken.error.message == "The provider gave no whole answer."
+    assert "refused" not in never.error.message
+    assert isinstance(never.error, ProviderFailed)
+    assert never.error.reason == "refused"
+
+
+def test_late_answer_goes_to_the_next_backend() -> None:
+    failure = late("to begin its answer", "first byte after 60 s")
+    assert (failure.then, failure.silent) == (Then.NEXT, True)
+    assert failure.error.message == "The provider took too long to begin its answer."
+    assert isinstance(failure.error, ProviderFailed)
+    assert failure.error.reason == "first byte after 60 s"
+    assert isinstance(default := late("to connect").error, ProviderFailed)
+    assert default.reason == ""

@@ -1,4 +1,4 @@
-from svc.gateway.healing.breaker import FIRST_REST, LONGEST_REST, NEEDED, PATIENCE, Breaker
+from svc.gateway.healing.breaker import FIRST_REST, LONGEST_REST, NEEDED, PATIENCE, Breaker, worst
 
 
 def broken(now: float = 100.0) -> Breaker:
@@ -132,3 +132,65 @@ def test_a_probe_that_was_outrun_is_no_answer() -> None:
     breaker.outrun(later, 0.2, stream=True)
     assert breaker.state == "half-open"
     assert breaker.admits(later)
+
+
+def test_might_says_what_admits_would_and_changes_nothing() -> None:
+    breaker = Breaker()
+    assert breaker.might(100.0)
+    breaker = broken()
+    assert not breaker.might(100 + FIRST_REST - 0.01)
+    assert breaker.might(100 + FIRST_REST)
+    assert breaker.state == "open"
+    assert breaker.admits(100 + FIRST_REST)
+    assert not breaker.might(100 + FIRST_REST)
+    assert breaker.might(100 + FIRST_REST + PATIENCE)
+
+
+def test_usual_time_follows_the_answers_slowly() -> None:
+    """A target that got slower over a hundred answers is judged by what is usual now: 4 s, not 1 s."""
+    for seconds, state in ((15.0, "closed"), (25.0, "open")):
+        breaker = Breaker()
+        for step in range(100):
+            breaker.answered(100.0 + step, 1.0, stream=True)
+        for step in range(200):
+            breaker.answered(200.0 + step, 4.0, stream=True)
+        for _ in range(NEEDED):
+            breaker.answered(420.0, seconds, stream=True)
+        assert (breaker.state, breaker.slow) == (state, state == "open")
+
+
+def test_follow_when_closed_opens_for_so_long() -> None:
+    breaker = Breaker()
+    assert breaker.follow(100.0, 3.0, slow=True, soft=True)
+    assert (breaker.state, breaker.slow, breaker.soft) == ("open", True, True)
+    assert not breaker.admits(102.9)
+    assert not breaker.follow(102.9, 9.0, slow=False, soft=False)
+    assert breaker.admits(103.0)
+    assert not breaker.follow(103.0, 9.0, slow=False, soft=False)
+    assert breaker.state == "half-open"
+
+
+def test_follow_forgets_what_the_window_held() -> None:
+    breaker = Breaker()
+    for _ in range(NEEDED - 1):
+        breaker.failed(100.0)
+    breaker.follow(100.0, 1.0, slow=False, soft=False)
+    assert breaker.admits(101.0)
+    breaker.answered(101.0, 0.1, stream=True)
+    breaker.failed(101.0)
+    assert breaker.state == "closed"
+
+
+def test_worst_state_of_several() -> None:
+    assert worst(["closed", "open", "half-open"]) == "open"
+    assert worst(["closed", "half-open"]) == "half-open"
+    assert worst(["closed"]) == "closed"
+    assert worst([]) == "closed"
+
+
+def test_rest_is_what_the_breaker_stays_open_for() -> None:
+    breaker = broken()
+    assert breaker.rest == FIRST_REST
+    assert breaker.admits(100 + FIRST_REST)
+    breaker.failed(100 + FIRST_REST)
+    assert breaker.rest == 2 * FIRST_REST
