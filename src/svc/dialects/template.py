@@ -25,7 +25,7 @@ _PADDED_RUN: Final = re.compile(rb"(?:\x00" + _TEXT + rb"\x01[A-Za-z0-9]*\x02)+"
 _PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
 _AFTER_PADDING: Final = b'"}\n\n'
 _BACKSLASH: Final = 0x5C
-_NAMES: Final = (b"content", b"reasoning_content", b"arguments", b"text", b"thinking", b"partial_json")
+_NAMES: Final = (b"content", b"reasoning_content", b"arguments", b"input", b"text", b"thinking", b"partial_json")
 _VALUES: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for name in _NAMES}
 
 

@@ -8,11 +8,14 @@ import msgspec
 
 from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
-from svc.dialects.openai.shapes import FINISH, AnswerShape, mend_usage, passed_reason
-from svc.dialects.openai.usage import usage_from
+from svc.dialects.openai.shapes import FINISH, AnswerShape, UsageShape, mend_usage, passed_reason
+from svc.dialects.openai.usage import usage_from, usage_of
 from svc.dialects.reading import FIELDS, upstream_object
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
+
+TEXT_FIELDS: Final = {"function": "arguments", "custom": "input"}
+"""The field of a tool call's text, by the name of the object that holds it, which is also the call's type."""
 
 _decode: Final = msgspec.json.Decoder(AnswerShape).decode
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -26,10 +29,13 @@ def pass_answer(raw: bytes) -> Passed:
         return _passed(raw)
     except _FAULTS:
         pass  # mended below, or refused there with a better reason
-    raw = msgspec.json.encode(mend_answer(upstream_object(raw)))
+    mended = mend_answer(upstream_object(raw))
     try:
-        return _passed(raw)
-    except _FAULTS:
+        usage = usage_of(msgspec.convert(mended["usage"], UsageShape)) if mended.get("usage") else None
+        return Passed(
+            msgspec.json.encode(mended), usage, FINISH[mended["choices"][0]["finish_reason"]], mended["model"]
+        )
+    except (msgspec.ValidationError, RecursionError):
         raise ProviderFailed("The provider's answer was not understandable.") from None
 
 
@@ -105,9 +111,21 @@ def _text_of(part: Any) -> str:
     return part if isinstance(part, str) else ""
 
 
+def payload_name(call: dict[str, Any]) -> str:
+    """Under which name a tool call has its name and its text; empty if its type is not known here."""
+    kind: str = call["type"]
+    return kind if kind in TEXT_FIELDS else next((name for name in TEXT_FIELDS if isinstance(call.get(name), dict)), "")
+
+
 def _mend_call(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not text_or(function.get("name"), ""):
+    if not isinstance(call, dict):
+        raise ProviderFailed("The provider's answer has a tool call that is not an object.")
+    kind = text_or(call.get("type"), "custom" if isinstance(call.get("custom"), dict) else "function")
+    mended = {**call, "id": text_or(call.get("id"), new_id("call_")), "type": kind}
+    name = payload_name(mended)
+    if not name:
+        return mended  # of a type that is not known here: as it came
+    payload, field = call.get(name), TEXT_FIELDS[name]
+    if not isinstance(payload, dict) or not text_or(payload.get("name"), ""):
         raise ProviderFailed("The provider's answer has a tool call without a name.")
-    function = {**function, "arguments": arguments_text(function.get("arguments"))}
-    return {**call, "id": text_or(call.get("id"), new_id("call_")), "type": "function", "function": function}
+    return {**mended, name: {**payload, field: arguments_text(payload.get(field))}}

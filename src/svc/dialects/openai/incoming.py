@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,7 @@ from svc.wire.chat import (
     ToolResult,
 )
 
+T = TypeVar("T")
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
@@ -50,7 +51,7 @@ class _Function(msgspec.Struct):
 
 class _Call(msgspec.Struct):
     id: Annotated[str, Meta(min_length=1)]
-    function: _Function
+    function: _Function | None = None
     type: str = "function"
     cache_control: dict[str, Any] | None = None
 
@@ -84,8 +85,8 @@ class _Definition(msgspec.Struct):
 
 
 class _Tool(msgspec.Struct):
-    type: Literal["function"]
-    function: _Definition
+    type: str
+    function: _Definition | None = None
     cache_control: dict[str, Any] | None = None
 
 
@@ -94,8 +95,8 @@ class _Named(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    type: Literal["function"]
-    function: _Named
+    type: str
+    function: _Named | None = None
 
 
 class _Schema(msgspec.Struct):
@@ -154,7 +155,7 @@ def read_request(raw: bytes) -> ChatRequest:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=[stop] if isinstance(stop, str) else stop,
-        tools=[_tool(tool) for tool in body.tools or []],
+        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.response_format),
@@ -184,7 +185,7 @@ def _message(message: _Message, path: str) -> Message:
     if message.role == "tool":
         return Message("tool", [_result(message, parts, path)])
     if message.role == "assistant":
-        parts = [*_thoughts(message), *parts, *_calls(message)]
+        parts = [*_thoughts(message), *parts, *_calls(message, path)]
     return Message(message.role, parts, message.name)
 
 
@@ -238,22 +239,32 @@ def _thoughts(message: _Message) -> list[Part]:
     return [Thinking(message.reasoning_content)] if message.reasoning_content else []
 
 
-def _calls(message: _Message) -> list[Part]:
-    refusal: list[Part] = [Refusal(message.refusal)] if message.refusal else []
-    calls = message.tool_calls or []
-    return refusal + [
-        ToolCall(call.id, call.function.name, call.function.arguments, call.cache_control) for call in calls
-    ]
+def _calls(message: _Message, path: str) -> list[Part]:
+    made: list[Part] = [Refusal(message.refusal)] if message.refusal else []
+    for place, call in enumerate(message.tool_calls or []):
+        function = _function(call.function, call.type, f"{path}.tool_calls[{place}]")
+        made.append(ToolCall(call.id, function.name, function.arguments, call.cache_control))
+    return made
 
 
-def _tool(tool: _Tool) -> Tool:
-    made = tool.function
+def _function(found: T | None, kind: str, path: str) -> T:
+    """Refuses other kinds of tools: only a function has a name and arguments in every dialect."""
+    if kind != "function":
+        message = f"The provider of this model takes tools of the type `function`, not `{kind[:50]}`."
+        raise InvalidRequest(message, param=f"{path}.type")
+    if found is None:
+        raise InvalidRequest(f"`{path}.function` is required.", param=f"{path}.function")
+    return found
+
+
+def _tool(tool: _Tool, path: str) -> Tool:
+    made = _function(tool.function, tool.type, path)
     return Tool(made.name, made.description, made.parameters, made.strict, tool.cache_control or made.cache_control)
 
 
 def _choice(choice: Literal["auto", "none", "required"] | _Choice | None) -> ToolChoice | None:
     if isinstance(choice, _Choice):
-        return ToolChoice("tool", choice.function.name)
+        return ToolChoice("tool", _function(choice.function, choice.type, "tool_choice").name)
     return ToolChoice(choice) if choice else None
 
 

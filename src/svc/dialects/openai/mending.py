@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from svc.dialects.openai.answer import split_content
+from svc.dialects.openai.answer import TEXT_FIELDS, split_content
 from svc.dialects.openai.shapes import ChunkChoice, PassedReason, passed_reason
 from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
@@ -21,11 +21,12 @@ from svc.errors import ProviderFailed
 class Call:
     """What the client has of one tool call."""
 
-    __slots__ = ("id", "named")
+    __slots__ = ("id", "named", "type")
 
     def __init__(self) -> None:
         self.id = ""
         self.named = False
+        self.type = "function"
 
 
 class Choice:
@@ -75,7 +76,10 @@ class Choice:
             for piece in choice.delta.tool_calls:
                 call = self.calls.setdefault(piece.index, Call())
                 call.id = piece.id or call.id
+                call.type = piece.type or call.type
                 if piece.function is not UNSET and piece.function.name:
+                    call.named = True
+                if piece.custom is not UNSET and piece.custom.name:
                     call.named = True
                 self.last = piece.index
         self.finish = choice.finish_reason
@@ -105,28 +109,35 @@ class Choice:
         for piece in calls:
             if not isinstance(piece, dict):
                 raise ProviderFailed("The provider sent a tool call that is not an object.")
-            function = piece.get("function")
-            function = dict(function) if isinstance(function, dict) else {}
             place = self.place(piece.get("index"), text_or(piece.get("id"), ""))
             call = self.calls.setdefault(place, Call())
-            yield _mend_call(piece, function, place, call)
+            yield _mend_call(piece, place, call)
 
 
-def _mend_call(piece: dict[str, Any], function: dict[str, Any], place: int, call: Call) -> dict[str, Any]:
-    mended = {**piece, "index": place}
+def _mend_call(piece: dict[str, Any], place: int, call: Call) -> dict[str, Any]:
+    mended = {name: value for name, value in piece.items() if value is not None} | {"index": place}
+    held = next((name for name in TEXT_FIELDS if isinstance(piece.get(name), dict)), "")
     if call.id:
         mended.pop("id", None)
         mended.pop("type", None)
     else:
         call.id = mended["id"] = text_or(piece.get("id"), "") or new_id("call_")
-        mended["type"] = "function"
-    if call.named or not text_or(function.get("name"), ""):
-        function.pop("name", None)
+        call.type = mended["type"] = text_or(piece.get("type"), held or "function")
+    if held:
+        mended[held] = _mend_payload(piece[held], TEXT_FIELDS[held], call)
+    elif call.type == "function":
+        mended["function"] = {}  # clients look into it
+    return mended
+
+
+def _mend_payload(payload: dict[str, Any], field: str, call: Call) -> dict[str, Any]:
+    mended = {**payload}
+    if call.named or not text_or(payload.get("name"), ""):
+        mended.pop("name", None)
     else:
         call.named = True
-    if "arguments" in function:
-        function["arguments"] = arguments_text(function["arguments"])
-    mended["function"] = function
+    if field in mended:
+        mended[field] = arguments_text(mended[field])
     return mended
 
 
@@ -139,6 +150,8 @@ def calls_clean(choice: ChunkChoice, known: dict[int, Call]) -> bool:
         return False
     for piece in pieces:
         name = piece.function.name if piece.function is not UNSET else None
+        if piece.custom is not UNSET:
+            name = piece.custom.name
         given = bool(piece.id), bool(name)
         if piece.index not in known:
             if given != (True, True):

@@ -11,6 +11,7 @@ from svc.dialects.openai.answer import split_content
 from svc.dialects.openai.mending import Call, Choice
 from svc.dialects.openai.shapes import UsageShape, finish_reason, mend_usage
 from svc.dialects.openai.usage import usage_of
+from svc.dialects.openai.whole import CUSTOM_BEGIN, CUSTOM_END, escaped
 from svc.dialects.reading import decode_upstream
 from svc.dialects.values import arguments_text, new_id, text_or, whole_or_now
 from svc.errors import ProviderFailed
@@ -58,6 +59,8 @@ class OpenAIReader:
         self._choice = Choice()
         self._waiting: dict[int, str] = {}
         """Arguments of calls whose name has not come yet."""
+        self._custom: set[int] = set()
+        """Places of calls of custom tools, whose text becomes the argument `input`."""
         self._legacy = False
         """The call came as a `function_call`."""
 
@@ -108,6 +111,7 @@ class OpenAIReader:
             reason = self._choice.finish = finish_reason(choice.finish_reason)
             if any(not call.named for call in self._choice.calls.values()):
                 raise ProviderFailed("The provider sent a tool call without a name.")
+            deltas.extend(ToolArguments(place, CUSTOM_END) for place in sorted(self._custom))
             deltas.append(Finish(reason))
 
     def _read_delta(self, delta: dict[str, Any], deltas: list[Delta]) -> None:
@@ -137,10 +141,8 @@ class OpenAIReader:
         place = self._choice.place(piece.get("index"), call_id)
         call = self._choice.calls.setdefault(place, Call())
         call.id = call.id or call_id
-        function = piece.get("function")
-        function = function if isinstance(function, dict) else {}
-        arguments = self._waiting.pop(place, "") + arguments_text(function.get("arguments"))
-        name = text_or(function.get("name"), "")
+        name, text = self._payload(piece, place)
+        arguments = self._waiting.pop(place, "") + text
         if name and not call.named:
             call.named = True
             call.id = call.id or new_id("call_")
@@ -149,3 +151,14 @@ class OpenAIReader:
             self._waiting[place] = arguments
         elif arguments:
             deltas.append(ToolArguments(place, arguments))
+
+    def _payload(self, piece: dict[str, Any], place: int) -> tuple[str, str]:
+        """Name and arguments, as far as the piece has them."""
+        function, custom = piece.get("function"), piece.get("custom")
+        if isinstance(custom, dict):
+            text = escaped(arguments_text(custom.get("input")))
+            begin = "" if place in self._custom else CUSTOM_BEGIN
+            self._custom.add(place)
+            return text_or(custom.get("name"), ""), begin + text
+        function = function if isinstance(function, dict) else {}
+        return text_or(function.get("name"), ""), arguments_text(function.get("arguments"))

@@ -101,16 +101,25 @@ class FunctionShape(msgspec.Struct, gc=False):
     arguments: str
 
 
-class ToolCallShape(msgspec.Struct, gc=False):
+class FunctionCall(msgspec.Struct, gc=False, tag_field="type", tag="function"):
     id: Text
     function: FunctionShape
-    type: Literal["function"]
+
+
+class CustomShape(msgspec.Struct, gc=False):
+    name: Text
+    input: str
+
+
+class CustomCall(msgspec.Struct, gc=False, tag_field="type", tag="custom"):
+    id: Text
+    custom: CustomShape
 
 
 class MessageShape(msgspec.Struct, gc=False):
     role: Literal["assistant"]
     content: str | None
-    tool_calls: list[ToolCallShape] | None = None
+    tool_calls: list[FunctionCall | CustomCall] | None = None
 
 
 class ChoiceShape(msgspec.Struct, gc=False):
@@ -136,10 +145,17 @@ class FunctionDelta(msgspec.Struct, gc=False):
     arguments: str | UnsetType = UNSET
 
 
+class CustomDelta(msgspec.Struct, gc=False):
+    name: str | UnsetType | None = UNSET
+    input: str | UnsetType = UNSET
+
+
 class ToolDelta(msgspec.Struct, gc=False):
     index: Index
     id: str | UnsetType | None = UNSET
+    type: str | UnsetType | None = UNSET
     function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class DeltaShape(msgspec.Struct, gc=False):

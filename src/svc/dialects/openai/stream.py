@@ -16,7 +16,7 @@ from svc.dialects.chunks import KnownChunks, before_usage, opened, rest_of, stam
 from svc.dialects.failures import cut_short, failure_of
 from svc.dialects.flow import HandedOn
 from svc.dialects.openai.mending import Choice, first_is_clean, typed
-from svc.dialects.openai.shapes import FINISH, ChunkChoice, ChunkShape, UsageShape, mend_usage
+from svc.dialects.openai.shapes import FINISH, ChunkChoice, ChunkShape, ToolDelta, UsageShape, mend_usage
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
 from svc.dialects.template import MAX_LEARNED, learn
@@ -138,7 +138,7 @@ class PassedStream(HandedOn):
         if name is not None:
             self._learned += 1
             self._template = learn(event, made, name)
-            if self._known is not None and self._learned == 1 and name != b"arguments":
+            if self._known is not None and self._learned == 1 and pieces[0].delta.tool_calls is UNSET:
                 self._know_text(self._known, pieces[0].index)
 
     # what streams have in common
@@ -347,7 +347,14 @@ def _only_text(choice: ChunkChoice) -> bytes | None:
     if delta.tool_calls is not UNSET:
         pieces = delta.tool_calls
         alone = len(pieces) == 1 and not pieces[0].id and not delta.content and not delta.reasoning_content
-        return b"arguments" if alone and pieces[0].function is not UNSET and not pieces[0].function.name else None
+        return _text_of_call(pieces[0]) if alone else None
     if delta.content:
         return None if delta.reasoning_content else b"content"
     return b"reasoning_content" if delta.reasoning_content else None
+
+
+def _text_of_call(piece: ToolDelta) -> bytes | None:
+    function, custom = piece.function, piece.custom
+    if function is not UNSET:
+        return b"arguments" if custom is UNSET and not function.name else None
+    return b"input" if custom is not UNSET and not custom.name else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.openai.answer import mend_answer
+from svc.dialects.openai.answer import TEXT_FIELDS, mend_answer, payload_name
 from svc.dialects.openai.shapes import FINISH, UsageShape
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.reading import upstream_object
@@ -14,6 +14,15 @@ from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
 from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall
 from svc.wire.usage import Usage
+
+CUSTOM_BEGIN: Final = '{"input":"'
+CUSTOM_END: Final = '"}'
+"""Around the text of a custom tool's call, where a call has to have JSON arguments."""
+
+
+def escaped(text: str) -> str:
+    """As it stands inside a JSON string."""
+    return msgspec.json.encode(text)[1:-1].decode()
 
 
 def read_answer(raw: bytes) -> Answer:
@@ -38,11 +47,22 @@ def _parts(message: dict[str, Any]) -> list[Part]:
         if isinstance(text, str) and text:
             parts.append(kind(text))
     for call in message.get("tool_calls") or []:
-        parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
+        parts.append(_call(call))
     legacy = message.get("function_call")
     if isinstance(legacy, dict) and not message.get("tool_calls"):
         parts.append(_legacy_call(legacy))
     return parts
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    """Raises ProviderFailed for a call that is neither of a function nor of a custom tool."""
+    name = payload_name(call)
+    if not name:
+        raise ProviderFailed(f"The provider called a tool of the type `{call['type'][:50]}`, which has no place here.")
+    payload = call[name]
+    text = payload[TEXT_FIELDS[name]]
+    arguments = CUSTOM_BEGIN + escaped(text) + CUSTOM_END if name == "custom" else text
+    return ToolCall(call["id"], payload["name"], arguments)
 
 
 def _legacy_call(function: dict[str, Any]) -> ToolCall:
