@@ -40,6 +40,8 @@ class SvcError(Exception):
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
+    reason: str = ""
+    """For the operator, and without secrets: logs and commands show it beside the message, responses never do."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -170,7 +172,6 @@ class ProviderFailed(SvcError):
         self.told = told
         """The provider said so itself, where an answer should have been."""
         self.reason = reason
-        """For the log alone."""
 
 
 class SpeechFailed(SvcError):
@@ -219,6 +220,10 @@ class RegistryFailed(SvcError):
 
     code = "registry_error"
     status = 502
+
+    def __init__(self, message: str, *, param: str | None = None, reason: str = "") -> None:
+        super().__init__(message, param=param)
+        self.reason = reason
 
 
 class GatewayFailed(SvcError):

@@ -7,13 +7,15 @@ import threading
 import zipfile
 
 import pytest
+from obstore.store import S3Store
 
-from svc.errors import AlreadyExists, BundleNotFound, InvalidBundle, InvalidRequest
+from svc.errors import AlreadyExists, BundleNotFound, InvalidBundle, InvalidRequest, RegistryFailed, UsageError
 from svc.stores.bundles.base import Draft
 from svc.stores.bundles.folder import FolderStore
-from svc.stores.bundles.s3 import BucketStore
+from svc.stores.bundles.s3 import BucketStore, check_bucket
 from svc.wire.bundle import Signature
 from tests.fakes.bucket import bucket_server
+from tests.fakes.ports import closed_port
 
 
 def bundle(model_id="m", version="1", data=b"w"):
@@ -148,3 +150,33 @@ def test_verify_and_gc_of_a_sound_store_change_nothing(store):
     assert [finding.state for finding in store.verify(repair=True)] == ["ok"]
     assert list(store.gc()) == []
     assert len(store.entries()) == 1
+
+
+def test_bucket_that_fails_names_its_reason_to_the_operator_only(bucket, tmp_path, monkeypatch, caplog):
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    port = closed_port()
+    with BucketStore("s3://bundles/failing", tmp_path / "state", os.environ) as store:
+        store.bucket = S3Store(
+            "bundles",
+            endpoint=f"http://127.0.0.1:{port}",
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        with pytest.raises(RegistryFailed) as caught:
+            store.find("m/1/any")
+    assert caught.value.message == "The registry's bucket does not answer."
+    assert "s3://bundles/failing" in caught.value.reason
+    assert f"127.0.0.1:{port}" in caught.value.reason
+    assert caught.value.reason in caplog.text
+    assert bucket["AWS_SECRET_ACCESS_KEY"] not in caplog.text
+
+
+def test_check_bucket_accepts_a_bucket_and_refuses_wrong_credentials(bucket, monkeypatch):
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    check_bucket("s3://bundles/checked", os.environ)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    with pytest.raises(UsageError, match="s3://bundles/checked") as caught:
+        check_bucket("s3://bundles/checked", os.environ)
+    assert "another-secret" not in caught.value.message

@@ -7,13 +7,33 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 import msgspec
+import psycopg
 import pytest
 
-from svc.stores.base import Database, Entry, StoredKey, midnight
+from svc.stores.base import Database, Entry, StoredKey, StoreDown, midnight
+from svc.stores.opening import open_database
 
 Opener = Callable[[], Database]
+
+
+def test_ping_changes_nothing_and_answers(database: Database) -> None:
+    database.ping()
+    assert database.list_keys() == []
+
+
+def test_postgres_failure_names_place_and_reason_and_no_password(postgres: Callable[[], str]) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(postgres())
+    url = f"postgresql://{parts['user']}:hunter2@/no_such_database?host={quote(str(parts['host']), safe='')}"
+    with pytest.raises(StoreDown) as caught:
+        open_database(url).ping()
+    assert str(parts["host"]) in caught.value.message
+    assert "'no_such_database'" in caught.value.message
+    assert 'database "no_such_database" does not exist' in caught.value.message
+    assert "hunter2" not in caught.value.message
+    assert "\n" not in caught.value.message
 
 
 def a_key(id: str, **fields: object) -> StoredKey:

@@ -47,7 +47,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except UsageError as error:
         return _fail(error.message, 2)
     except SvcError as error:
-        return _fail(error.message, 1)
+        return _fail(f"{error.message} ({error.reason})" if error.reason else error.message, 1)
     except BrokenPipeError:
         # The reader left (`svc models ls | head`). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

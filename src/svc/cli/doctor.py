@@ -1,7 +1,8 @@
 """Says what is configured, reachable and missing, and how to mend it.
 
-Each provider is asked for its models, with its key; that costs nothing. No key is ever shown.
-The exit status is 1 when something has to be mended before `svc up` works.
+Each provider is asked for its models, with its key; that costs nothing. Database, Redis and blob store are asked with
+their credentials. No key or password is ever shown.
+The exit status is 1 when something that is configured does not work, such as a key that a provider refuses.
 
 Examples:
   svc doctor
@@ -20,33 +21,21 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from svc import settings
-from svc.cli import _probing, _running
+from svc.cli import _backends, _probing, _running
+from svc.cli._backends import Finding
 from svc.cli._probing import Unreachable
 from svc.cli.base import print_json, print_table
-from svc.distribution import install_command
 from svc.errors import SvcError, UsageError
 from svc.gateway.providers import Provider, key_variables, missing_keys, providers_of
 from svc.gateway.upstream import default_tls
 from svc.recipes import make, recipe
 from svc.settings import Settings
-from svc.stores.redis import address_of
 
 VERSION = re.compile(r"/v\d")
-EXTRAS = {"local": "xllamacpp", "speech": "sherpa_onnx"}
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line; `mend` says what to do, and is empty when there is nothing to."""
-
-    what: str
-    state: Literal["ok", "off", "bad"]
-    says: str
-    mend: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,14 +67,14 @@ def _examine(config: str | None) -> Iterator[Finding]:
         return
     yield Finding("settings", "ok", "read")
     yield _home(loaded.home)
-    for extra, module in EXTRAS.items():
-        yield _extra(extra, module)
+    yield from _backends.extras()
     for name in (loaded.local.model, loaded.speech.default_model):
         yield _model(name, loaded)
     yield from _providers(loaded)
     yield _client_keys(loaded)
-    if url := loaded.environ.get("SVC_REDIS_URL"):
-        yield _redis(url)
+    yield _backends.database(loaded)
+    yield from _backends.redis(loaded)
+    yield _backends.blob_store(loaded)
     running = _running.find(loaded.home)
     yield _up(running)
     yield _port("gateway port", loaded.gateway.host, loaded.gateway.port, running)
@@ -97,12 +86,6 @@ def _home(home: Path) -> Finding:
     if os.access(present, os.W_OK | os.X_OK) and present.is_dir():
         return Finding("state folder", "ok", str(home))
     return Finding("state folder", "bad", f"{home} cannot be written", "set SVC_HOME to a folder that can")
-
-
-def _extra(extra: str, module: str) -> Finding:
-    if find_spec(module) is not None:
-        return Finding(f"extra {extra}", "ok", "installed")
-    return Finding(f"extra {extra}", "off", "not installed", install_command(extra))
 
 
 def _model(name: str, loaded: Settings) -> Finding:
@@ -127,6 +110,8 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
     for name, variable in missing_keys(loaded):
         says = "an account has no key, so it is left out" if name in providers else "has no key, so it is not offered"
         yield Finding(f"provider {name}", "off", says, f"set {variable}")
+    if not providers:
+        yield _none(loaded)
     yield from _shadowed(providers)
     try:
         tls = default_tls()
@@ -134,10 +119,32 @@ def _providers(loaded: Settings) -> Iterator[Finding]:
         yield Finding("certificates", "bad", error.message, "mend SSL_CERT_FILE, or unset it")
         return
     for name, provider in providers.items():
-        yield _answers(f"provider {name}", provider, tls)
+        for number, account in enumerate(provider.accounts or (provider,), 1):
+            what = f"provider {name}" if number == 1 else f"provider {name}, account {number}"
+            yield _answers(what, account, tls, _variables(name, loaded))
 
 
-def _answers(what: str, provider: Provider, tls: ssl.SSLContext) -> Finding:
+def _none(loaded: Settings) -> Finding:
+    """Without a provider only what runs on this machine answers."""
+    local = find_spec("xllamacpp") is not None
+    says = (
+        "none is configured: chats are answered by the embedded model of svc up only" if local else "none is configured"
+    )
+    first = ", ".join(variables[0] for variables in key_variables().values())
+    mend = f"set one of {first}, or add [[providers]] to svc.toml"
+    return Finding("providers", "off", says, mend if local else f"{mend}, or install the embedded model")
+
+
+def _variables(name: str, loaded: Settings) -> str:
+    """The environment variables that the keys of a provider are taken from, for a message."""
+    builtin = key_variables().get(name, ())
+    entry = next((entry for entry in loaded.providers if entry.name == name), None)
+    named = [entry.api_key_env, *(account.api_key_env for account in entry.accounts or ())] if entry else []
+    found = list(dict.fromkeys(one for one in (*builtin, *named) if one and loaded.environ.get(one)))
+    return " or ".join(found)
+
+
+def _answers(what: str, provider: Provider, tls: ssl.SSLContext, variables: str) -> Finding:
     """Any answer is one: not every provider has a list of its models."""
     models = f"{len(provider.models)} models"
     try:
@@ -149,8 +156,13 @@ def _answers(what: str, provider: Provider, tls: ssl.SSLContext) -> Finding:
         return Finding(what, "ok", f"{models}, reachable")
     path = f"{provider.address.path}{provider.dialect.models_path}"
     says = f"{models}, reachable, answers HTTP {status} to GET {path}"
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return Finding(what, "off", says, "check its key, and what the key may do")
+    if status == HTTPStatus.UNAUTHORIZED:
+        refused = (
+            f"its key is refused: put a valid one into {variables}" if variables else "it needs a key: api_key_env"
+        )
+        return Finding(what, "bad", says, refused)
+    if status == HTTPStatus.FORBIDDEN:  # a restricted key may lack the list of models, and still be good for chats
+        return Finding(what, "off", says, f"check what the key in {variables or 'api_key_env'} may do")
     return Finding(what, "ok", says, _version(provider))
 
 
@@ -187,30 +199,6 @@ def _up(running: str | None) -> Finding:
     if running is None:
         return Finding("svc up", "off", "does not run", "svc up starts it")
     return Finding("svc up", "ok", f"runs at {running}")
-
-
-def _redis(url: str) -> Finding:
-    try:
-        address = address_of(url)
-    except UsageError as error:
-        return Finding("redis", "bad", error.message, "mend SVC_REDIS_URL, or unset it")
-    if address.path is not None:
-        reason = None if Path(address.path).is_socket() else "there is no socket"
-    else:
-        reason = _refused(address.host, address.port)
-    if reason is not None:
-        mend = "start it, or check SVC_REDIS_URL; until then each machine keeps the limits by itself"
-        return Finding("redis", "bad", f"{address.shown} is not reachable: {reason}", mend)
-    return Finding("redis", "ok", f"{address.shown}: limits are shared with other machines")
-
-
-def _refused(host: str, port: int) -> str | None:
-    """Why no connection can be made, or None when one can."""
-    try:
-        _probing.reach(host, port)
-    except Unreachable as error:
-        return str(error)
-    return None
 
 
 def _port(what: str, host: str, port: int, running: str | None) -> Finding:

@@ -60,7 +60,7 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise Malformed(f"the answer is not HTTP: {type(error).__name__}") from None
+            raise Malformed(f"the answer is not HTTP: {error or type(error).__name__}") from None
 
     # the parser's callbacks
 

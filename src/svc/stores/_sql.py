@@ -36,6 +36,9 @@ class Sql(Keys, Sums):
                     self._run(statement)
                 self._run("INSERT INTO schema_version VALUES (?)", (number,))
 
+    def ping(self) -> None:
+        self._run("SELECT 1")
+
     def taken(self, journal: str) -> int:
         self._run("INSERT INTO journals (name, taken) VALUES (?, 0) ON CONFLICT DO NOTHING", (journal,))
         return int(self._run("SELECT taken FROM journals WHERE name = ?", (journal,)).fetchall()[0][0])

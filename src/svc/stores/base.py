@@ -117,6 +117,9 @@ class Database(Protocol):
 
     def close(self) -> None: ...
 
+    def ping(self) -> None:
+        """Connect if need be, and run a statement that changes nothing."""
+
     def put_key(self, key: StoredKey) -> StoredKey:
         """Adds or replaces a key by its id, and gives it the next revision."""
 

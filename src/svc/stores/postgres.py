@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,10 +14,9 @@ from svc.stores._sql import Sql
 from svc.stores._statements import Cursor
 from svc.stores.base import StoreDown, StoreUnsure
 
-log = logging.getLogger("svc.stores")
-
 CONNECT_SECONDS = 3
 SETTINGS = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
+MAX_REASON = 400
 MIGRATION_LOCK = 7_301_964
 
 
@@ -26,6 +25,8 @@ class PostgresDatabase(Sql):
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._place = _place(url)
+        """For messages: without user and password."""
         self._db: psycopg.Connection[Any] | None = None
 
     def close(self) -> None:
@@ -53,10 +54,9 @@ class PostgresDatabase(Sql):
         try:
             return self._connect().execute(sql.encode(), args)
         except psycopg.Error as error:
-            log.info("PostgreSQL: %s", error)
             if not isinstance(error, psycopg.errors.IntegrityError):
                 self.close()  # whatever state it is in
-            raise StoreDown(f"The database does not answer as it should ({type(error).__name__}).") from error
+            raise StoreDown(f"{self._place} does not answer as it should: {_reason(error)}.") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -81,10 +81,27 @@ class PostgresDatabase(Sql):
             yield
 
 
+def _place(url: str) -> str:
+    """Host, port and name of the database, as far as the URL says them."""
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    return f"The PostgreSQL database {parts.get('dbname') or ''!r} at {host}, port {port}"
+
+
+def _reason(error: psycopg.Error) -> str:
+    """What the server or libpq says, in one line. Neither repeats a password; a statement's details are left out."""
+    text = error.diag.message_primary or str(error) or type(error).__name__
+    return " ".join(text.split())[:MAX_REASON].rstrip(".")
+
+
 def open_database(url: str) -> PostgresDatabase:
     """`postgresql://user:password@host:port/name`, with libpq's parameters; raises UsageError."""
     try:
         psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise UsageError("SVC_DATABASE_URL is not like postgresql://user:password@host/name.") from error
+        raise UsageError(
+            "SVC_DATABASE_URL is not like postgresql://user:password@host/name; "
+            "special characters in a password are percent-encoded."
+        ) from error
     return PostgresDatabase(url)

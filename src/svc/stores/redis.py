@@ -104,6 +104,17 @@ class Redis:
         self._task = asyncio.get_running_loop().create_task(self._run(tried), name="redis")
         await tried.wait()
 
+    async def check(self) -> None:
+        """Connect, log in and write the probe once, without `start`. Raises StoreDown that says what failed."""
+        link = _Link()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._open(link)
+        except (OSError, ValueError) as error:
+            raise StoreDown(_reason(error)) from error
+        finally:
+            link.abort("Redis is not there.")
+
     async def close(self) -> None:
         """Questions that wait fail."""
         if self._task is not None:
@@ -187,7 +198,7 @@ class Redis:
             call()
 
     def _down(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
+        reason = _reason(error)
         if reason != self._said:
             log.error("Redis at %s does not answer: %s", self._address.shown, reason)
         self._said = reason
@@ -269,6 +280,12 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort("The connection is lost.")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {CONNECT_SECONDS:g} s"
+    return str(error) or type(error).__name__
 
 
 def _settle(answer: asyncio.Future[Reply], reply: Reply | StoreDown) -> None:

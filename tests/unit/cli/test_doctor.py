@@ -64,7 +64,7 @@ def test_a_provider_is_asked_and_its_key_is_not_shown(
     assert said == [
         ("ok", "3 models, reachable, answers HTTP 404 to GET /v1/models"),
         ("off", "3 models, reachable, answers HTTP 403 to GET /v1/models"),
-        ("off", "3 models, reachable, answers HTTP 401 to GET /v1/models"),
+        ("bad", "3 models, reachable, answers HTTP 401 to GET /v1/models"),
     ]
     assert "secret" not in text
     assert _provider(capsys) == ("bad", "3 models, not reachable: Connection refused")
@@ -152,7 +152,7 @@ def test_an_interim_answer_is_not_taken_for_the_answer(
         final = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
         with _sayer(interim + final, every=every) as port:
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
-            assert _provider(capsys) == ("off" if says else "ok", f"3 models, reachable{says}")
+            assert _provider(capsys) == ("bad" if says else "ok", f"3 models, reachable{says}")
 
 
 def test_interim_answers_that_drip_do_not_hold_it_up(
@@ -261,10 +261,6 @@ def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: P
 
 
 def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("SVC_REDIS_URL", f"redis://:s3cret@127.0.0.1:{server.getsockname()[1]}/0")
-        assert main(["doctor", "--json"]) == 0
-        assert findings(capsys)["redis"]["state"] == "ok"
     for url in (f"redis://:s3cret@127.0.0.1:{closed_port()}/0", "unix:///nowhere", "nonsense"):
         monkeypatch.setenv("SVC_REDIS_URL", url)
         assert main(["doctor", "--json"]) == 1

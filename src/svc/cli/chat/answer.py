@@ -111,7 +111,9 @@ def _asking(gateway: Gateway, method: str, path: str, body: bytes | None) -> Ite
     except http.client.IncompleteRead as error:
         raise CommandFailed(CUT) from error
     except http.client.HTTPException as error:
-        raise CommandFailed(f"{gateway.url} does not answer like a gateway ({type(error).__name__}).") from error
+        raise CommandFailed(
+            f"{gateway.url} does not answer like a gateway ({type(error).__name__}: {error})."
+        ) from error
     except TimeoutError as error:
         raise CommandFailed(f"{gateway.url} said nothing for {PIECE_TIMEOUT:.0f} s.") from error
     except OSError as error:

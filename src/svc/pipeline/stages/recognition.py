@@ -79,7 +79,7 @@ class Recognition:
         except SvcError:
             raise
         except Exception as error:
-            raise SpeechFailed(f"The engine {self._model.engine} failed: {type(error).__name__}.") from error
+            raise SpeechFailed(f"The engine {self._model.engine} failed: {type(error).__name__}: {error}.") from error
 
     def _voice(self, sounds: list[Sound], said: list[str]) -> Any:
         def emit(message: link.FromWorker) -> None:

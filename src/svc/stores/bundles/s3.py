@@ -14,6 +14,7 @@ twice (`If-None-Match: *`), which is tried at the start, since some servers igno
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 import uuid
@@ -36,10 +37,13 @@ from svc.stores.bundles.spool import Finished, Spool
 from svc.stores.bundles.tidy import remove_abandoned
 from svc.wire.bundle import Entry, shown
 
+log = logging.getLogger("svc.stores")
+
 FRESH_SECONDS = 1.0
 """So old may the list of records be that others have changed."""
 GRACE = timedelta(days=1)
 """Bytes that no record names may belong to a publish that is under way."""
+CHECK_TIME = timedelta(seconds=5)
 ADDRESS_LIFE = timedelta(hours=1)
 PIECE = 4 << 20
 READERS = 16
@@ -56,11 +60,8 @@ class BucketStore:
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
             raise UsageError(f"{url!r} is no address of a bucket: s3://BUCKET/PREFIX is.")
-        endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
         self.bucket: Any = S3Store(
-            parts.netloc,
-            prefix=parts.path.strip("/") or None,
-            client_options={"allow_http": endpoint.startswith("http://")},
+            parts.netloc, prefix=parts.path.strip("/") or None, client_options={"allow_http": _allows_http(environ)}
         )
         self._url = url.rstrip("/")
         self.state = state
@@ -94,12 +95,18 @@ class BucketStore:
             twice = self._create(path, b"2")
             obstore.delete(self.bucket, path)
         except BaseError as error:
-            raise UsageError(f"The bucket {url} cannot be used: {str(error).splitlines()[0][:300]}") from error
+            raise UsageError(f"The bucket {url} cannot be used: {_reason(error)}") from error
         if twice:
             raise UsageError(
                 f"The server of {url} lets an object be created twice (it ignores If-None-Match), so publishes could "
                 "overwrite each other; use a store with conditional puts."
             )
+
+    def _failed(self, error: BaseError, what: str = "answer") -> RegistryFailed:
+        """For the one who asked; the log and the commands get the reason, which may hold an internal address."""
+        reason = f"{self._url}: {_reason(error)}"
+        log.error("the bucket fails: %s", reason)
+        return RegistryFailed(f"The registry's bucket does not {what}.", reason=reason)
 
     def _create(self, path: str, data: bytes) -> bool:
         """False when it is there already."""
@@ -132,7 +139,7 @@ class BucketStore:
                 if entry is not None:
                     self._records[entry.key] = entry
         except BaseError as error:
-            raise RegistryFailed("The registry's bucket does not answer.") from error
+            raise self._failed(error) from error
         self._yanked = yanked
         self._listed = time.monotonic()
         if len(missing) >= SNAPSHOT_EVERY:
@@ -166,7 +173,7 @@ class BucketStore:
             try:
                 entry = self._record(key)
             except BaseError as error:
-                raise RegistryFailed("The registry's bucket does not answer.") from error
+                raise self._failed(error) from error
             if entry is not None:
                 self._records[key] = entry
         return None if entry is None else self._with_state(entry)
@@ -219,7 +226,7 @@ class BucketStore:
             obstore.delete(self.bucket, entry.path)  # somebody else was first
             return self._same(draft.key, spool.sha256) or entry, False
         except BaseError as error:
-            raise RegistryFailed("The registry's bucket does not take the bundle.") from error
+            raise self._failed(error, "take the bundle") from error
 
     def is_whole(self, entry: Entry) -> bool:
         try:
@@ -242,7 +249,7 @@ class BucketStore:
             else:
                 obstore.delete(self.bucket, f"yanked/{key}")
         except BaseError as error:
-            raise RegistryFailed("The registry's bucket does not answer.") from error
+            raise self._failed(error) from error
         with self._lock:
             self._list()
         return self._with_state(self._records[key])
@@ -304,7 +311,34 @@ class BucketStore:
                         obstore.delete(self.bucket, path)
                     yield path
         except BaseError as error:
-            raise RegistryFailed("The registry's bucket does not answer.") from error
+            raise self._failed(error) from error
+
+
+def _allows_http(environ: Mapping[str, str]) -> bool:
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    return endpoint.startswith("http://")
+
+
+def _reason(error: BaseError) -> str:
+    """The first line; what follows is for the authors of the library."""
+    return str(error).partition("\n")[0][:300]
+
+
+def check_bucket(url: str, environ: Mapping[str, str]) -> None:
+    """Create an object in the bucket and delete it, without long retries. Raises UsageError with the reason."""
+    parts = urlsplit(url)
+    bucket = S3Store(
+        parts.netloc,
+        prefix=parts.path.strip("/") or None,
+        client_options={"allow_http": _allows_http(environ), "timeout": CHECK_TIME, "connect_timeout": CHECK_TIME},
+        retry_config={"max_retries": 0, "retry_timeout": CHECK_TIME},
+    )
+    path = f"probe/{uuid.uuid4().hex}"
+    try:
+        obstore.put(bucket, path, b"1", mode="create")
+        obstore.delete(bucket, path)
+    except BaseError as error:
+        raise UsageError(f"The bucket {url} cannot be used: {_reason(error)}") from error
 
 
 def _entry(draft: Draft, spool: Spool | Finished, created: str | None) -> Entry:
