@@ -128,6 +128,8 @@ class SpeechSettings(_Strict, frozen=True):
     """A session without any message for so long is closed."""
     max_duration: Positive = 14400
     """A session is closed after so long."""
+    max_upload_seconds: Positive = 3600
+    """Of sound in an uploaded file; a longer one is refused."""
 
 
 class LimitSettings(_Strict, frozen=True):

@@ -47,7 +47,7 @@ async def test_decoder_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monkey
     soundfile.write(sound, noise, 16000, format="FLAC")
     (tmp_path / "sound.flac").write_bytes(sound.getvalue())
     with (tmp_path / "sound.flac").open("rb") as file:
-        async with opened(file):  # its output is not read, so it waits
+        async with opened(file, 60):  # its output is not read, so it waits
             check(child(os.getpid(), "svc.speech.decoder"))
 
 

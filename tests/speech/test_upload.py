@@ -15,6 +15,7 @@ import soundfile
 
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
+from tests.speech.gateway import gateway as run
 
 PATH = "/v1/audio/transcriptions"
 KINDS = ["wav", "flac", "mp3", "ogg-vorbis", "ogg-opus", "m4a", "webm"]
@@ -129,3 +130,26 @@ async def test_shapes(gateway: Gateway, clips: dict[str, Path]):
     assert (await post(gateway, data, model="none")).json()["error"]["code"] == "model_not_found"
     cut = await post(gateway, data[:-40_000])
     assert "cut off" in cut.headers["x-svc-warning"]
+
+
+async def test_upload_two_hours_in_a_small_file_is_refused_at_once(gateway: Gateway):
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(2 * 3600 * 8000, np.int16), 8000, format="FLAC")
+    assert len(out.getvalue()) < 1_000_000
+    answer = await post(gateway, out.getvalue())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert "max_upload_seconds" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "file"
+
+
+async def test_upload_longer_than_the_setting_is_refused(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    long = material.pcm(clips["two-cities"])
+    silent = bytearray(encoded(long, "flac")[1])
+    silent[18:26] = (int.from_bytes(silent[18:26], "big") >> 36 << 36).to_bytes(8, "big")  # the length is unknown
+    with run(tmp_path, "[speech]\nmax_upload_seconds = 4\n") as small:
+        for data in (clips["two-cities"].read_bytes(), encoded(long, "ogg-opus")[1], bytes(silent)):
+            answer = await post(small, data)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request"), answer.text
+            assert "longer than the 4 seconds" in answer.json()["error"]["message"]
+        answer = await post(small, clips["en-hello-world"].read_bytes(), response_format="text")
+        assert material.words(answer.text) == ["hello", "world"]

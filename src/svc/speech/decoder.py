@@ -1,7 +1,8 @@
 """Decodes one sound file from standard input: `python -m svc.speech.decoder KIND`, never in the gateway's process.
 
 Files come from strangers and decoders are written in C, so it may use little, and its death harms nobody. Standard
-output: the rate in a line of its own, then 16-bit mono samples. The exit status is 1 when the file is damaged.
+output: a line `[rate, seconds]`, where seconds is what the file's header says, or null, then 16-bit mono samples. The
+exit status is 1 when the file is damaged.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import logging
 import resource
 import signal
 import sys
+
+import msgspec
 
 from svc import plugins
 from svc.speech.files import HEAVY
@@ -30,9 +33,9 @@ def main() -> int:
     kind, out = sys.argv[1], sys.stdout.buffer
     library = plugins.load("speech.decoders", "ffmpeg" if kind in HEAVY else "sndfile")
     try:
-        rate, pieces = library.decode(sys.stdin.buffer, kind)
-        out.write(b"%d\n" % rate)
-        for piece in pieces:
+        decoded = library.decode(sys.stdin.buffer, kind)
+        out.write(msgspec.json.encode((decoded.rate, decoded.seconds)) + b"\n")
+        for piece in decoded.pieces:
             out.write(piece)
         out.flush()
     except BrokenPipeError:  # whoever asked has left

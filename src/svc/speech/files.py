@@ -62,16 +62,23 @@ def kind_of(head: bytes) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def opened(file: BinaryIO) -> AsyncIterator[Sound]:
-    """The sound of a file, from its beginning; `file` is on disk or in memory. Raises InvalidRequest, SpeechFailed."""
-    file.seek(0)
-    kind = kind_of(file.read(64))
-    file.seek(0)
+async def opened(file: BinaryIO, max_seconds: float) -> AsyncIterator[Sound]:
+    """The sound of a file, from its beginning; `file` is on disk. Raises InvalidRequest, SpeechFailed.
+
+    A file that says it lasts more than `max_seconds` is refused before it is decoded; one that does not say so, or
+    does not tell the truth, as soon as it has given out so much.
+    """
+    file.flush()
+    # Not `read`: what it buffers ahead is taken back on `close`, from where the decoder has left the shared position.
+    kind = kind_of(os.pread(file.fileno(), 64, 0))
     if kind == "wav":
-        yield _WavSound(read_wav(file.read()))
+        file.seek(0)
+        wav = read_wav(file.read())
+        _check_length(wav.seconds, max_seconds)
+        yield _WavSound(wav)
         return
     _check(kind)
-    os.lseek(file.fileno(), 0, os.SEEK_SET)  # the buffer's place is not the descriptor's
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
     command = [sys.executable, "-m", "svc.speech.decoder", str(kind)]
     child = await asyncio.create_subprocess_exec(
         *command,
@@ -82,7 +89,7 @@ async def opened(file: BinaryIO) -> AsyncIterator[Sound]:
         start_new_session=True,
     )
     try:
-        yield await _begun(child)
+        yield await _begun(child, max_seconds)
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -112,16 +119,26 @@ class _WavSound:
             yield bytes(self._samples[place : place + step])
 
 
-async def _begun(child: asyncio.subprocess.Process) -> _DecodedSound:
-    """The decoder's first line is the rate, or what is wrong with the file."""
+def _check_length(seconds: float, max_seconds: float) -> None:
+    """Raises InvalidRequest for a sound that lasts too long."""
+    if seconds > max_seconds:
+        raise InvalidRequest(
+            f"The file lasts longer than the {max_seconds:g} seconds that are taken ([speech] max_upload_seconds).",
+            param="file",
+        )
+
+
+async def _begun(child: asyncio.subprocess.Process, max_seconds: float) -> _DecodedSound:
+    """The decoder's first line is the rate and the length that the file says; none if it cannot be decoded."""
     line = await _read(child, line=True)
     try:
-        rate = msgspec.json.decode(line, type=int)
+        rate, seconds = msgspec.json.decode(line, type=tuple[int, float | None])
     except msgspec.DecodeError:
         raise InvalidRequest("The file cannot be decoded; is it damaged?", param="file") from None
     if rate not in RATES:
         raise InvalidRequest(f"The file has {rate} samples a second, which is not taken.", param="file")
-    return _DecodedSound(child, Format(rate=rate))
+    _check_length(seconds or 0.0, max_seconds)
+    return _DecodedSound(child, Format(rate=rate), max_seconds)
 
 
 async def _read(child: asyncio.subprocess.Process, *, line: bool = False) -> bytes:
@@ -135,9 +152,9 @@ async def _read(child: asyncio.subprocess.Process, *, line: bool = False) -> byt
 
 
 class _DecodedSound:
-    def __init__(self, child: asyncio.subprocess.Process, format_: Format) -> None:
+    def __init__(self, child: asyncio.subprocess.Process, format_: Format, max_seconds: float) -> None:
         self.format, self.seconds, self.warning = format_, 0.0, ""
-        self._child = child
+        self._child, self._max_seconds = child, max_seconds
 
     async def pieces(self) -> AsyncIterator[bytes]:
         rest = b""
@@ -145,6 +162,7 @@ class _DecodedSound:
             data = rest + data
             whole, rest = (data[:-1], data[-1:]) if len(data) % 2 else (data, b"")
             self.seconds += len(whole) / 2 / self.format.rate
+            _check_length(self.seconds, self._max_seconds)
             if whole:
                 yield whole
         if await self._child.wait():

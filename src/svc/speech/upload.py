@@ -135,7 +135,9 @@ class _Upload:
     async def run(self) -> link.Done:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._service.pool.admit())
-            sound = await stack.enter_async_context(opened(self._wanted.file.file))
+            sound = await stack.enter_async_context(
+                opened(self._wanted.file.file, self._service.settings.max_upload_seconds)
+            )
             self._seat, self.model, self.language = await self._service.attach(
                 self._key, self._wanted.config, self, format_=sound.format, live=False
             )

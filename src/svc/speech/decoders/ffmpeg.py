@@ -7,16 +7,26 @@ from typing import Any, BinaryIO
 
 import av
 
+from svc.speech.decoders.base import Decoded
+
 RATE = 16000
 FORMATS = {"mp4": "mov", "webm": "matroska", "aac": "aac"}
 
 
-def decode(file: BinaryIO, kind: str) -> tuple[int, Iterator[bytes]]:
-    """The rate, and 16-bit mono samples. Raises what the library raises for what it cannot read."""
+def decode(file: BinaryIO, kind: str) -> Decoded:
+    """Raises what the library raises for what it cannot read."""
     container: Any = av.open(file, mode="r", format=FORMATS[kind], options={"protocol_whitelist": ""})
     stream = container.streams.audio[0]
     stream.thread_count = 1
-    return RATE, _samples(container, stream)
+    return Decoded(RATE, _seconds(container, stream, kind), _samples(container, stream))
+
+
+def _seconds(container: Any, stream: Any, kind: str) -> float | None:
+    if kind == "aac":
+        return None  # it has no header: the library guesses by the bit rate
+    if stream.duration is not None:
+        return float(stream.duration * stream.time_base)
+    return None if container.duration is None else container.duration / av.time_base
 
 
 def _samples(container: Any, stream: Any) -> Iterator[bytes]:
