@@ -81,7 +81,8 @@ class ModelSettings(_Strict, frozen=True):
     upstream_id: Name | None = None
     """The name at the provider, if it is another."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
-    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Of the model's longest answer; None: not known here."""
     use_case: str | None = None
     input_price: Price | None = None
     output_price: Price | None = None

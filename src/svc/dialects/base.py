@@ -25,10 +25,11 @@ class Target:
 
     __slots__ = ("known", "max_output_tokens", "mends", "model", "quirks", "stream_usage")
 
-    def __init__(self, model: str, *, max_output_tokens: int = 4096, quirks: Quirks | None = None) -> None:
+    def __init__(self, model: str, *, max_output_tokens: int | None = None, quirks: Quirks | None = None) -> None:
         quirks = quirks or Quirks()
         self.model = model
         self.max_output_tokens = max_output_tokens
+        """Of the model's longest answer, where that is known."""
         self.quirks = quirks
         self.stream_usage: bool = quirks.stream_usage
         """It takes `stream_options.include_usage`."""

@@ -57,7 +57,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     context_window: int
-    max_output_tokens: int
+    max_output_tokens: int | None
     input_price: float | None
     output_price: float | None
     breaker: State

@@ -32,6 +32,8 @@ from svc.wire.usage import Usage
 
 log = logging.getLogger("svc.limits")
 
+ASSUMED_ANSWER: Final = 1024
+"""Tokens reserved for an answer whose length nobody limits: neither the request nor the model's settings."""
 BOOKS_SECONDS: Final = 2.0
 """So long it waits for the database, to hear what the key has spent."""
 SILENT_SECONDS: Final = 1.0
@@ -112,11 +114,19 @@ class _Known:
 
 
 def _longest(chain: tuple[Offer, ...]) -> int:
-    """Tokens of the longest answer that any of them gives."""
+    """Tokens of the longest answer that any of them gives; 0 if that is known of none."""
     most = 0
     for offer in chain:
-        most = max(most, offer.target.max_output_tokens)
+        most = max(most, offer.target.max_output_tokens or 0)
     return most
+
+
+def _guessed(prompt: int, whole: int, limit: int) -> int:
+    """What is reserved for a prompt, and for an answer of unknown length: of the limit, a tenth at most for the answer.
+
+    So a key with a small limit can send one request after the other, and the guess alone refuses none for good.
+    """
+    return max(prompt, min(whole, prompt + limit // 10, limit))
 
 
 class Gate:
@@ -165,8 +175,12 @@ class Gate:
         if limits.tokens or budget:
             prompt = prompt_tokens(raw, head.outline)
             longest = head.answers * (head.max_tokens or _longest(chain))
-            tokens = prompt + longest if limits.tokens else 0
-            nanos = self._dearest(chain, Usage(prompt, longest)) if budget else 0
+            usage = Usage(prompt, longest or head.answers * ASSUMED_ANSWER)
+            tokens = prompt + usage.completion_tokens if limits.tokens else 0
+            nanos = self._dearest(chain, usage) if budget else 0
+            if not longest:
+                tokens = _guessed(prompt, tokens, limits.tokens)
+                nanos = _guessed(self._dearest(chain, Usage(prompt)), nanos, budget) if budget else 0
         check_alone(limits, tokens, nanos)
         unsaid = budget and self._counters.needs_spent(limits)
         if self._shared is None and not unsaid:

@@ -70,7 +70,7 @@ class Model(msgspec.Struct, kw_only=True):
     created: int
     owned_by: str
     context_window: int
-    max_output_tokens: int
+    max_output_tokens: int | None
     use_case: str | None
 
 

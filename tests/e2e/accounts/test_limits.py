@@ -256,3 +256,32 @@ def test_many_at_once_get_no_more_than_the_limit(gateway: Gateway) -> None:
         thread.join(20)
     assert through.count(200) == 50
     assert through.count(429) == 150
+
+
+def test_tpm_of_model_without_answer_limit_lets_a_small_key_ask_again(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    config = f"""
+        [[providers]]
+        name = "vllm"
+        base_url = "{provider_a.address}/v1"
+        api_key_env = "VLLM_API_KEY"
+        models = [{{ id = "unlimited" }}]
+    """
+    gateway = start_gateway(config=config, env={"VLLM_API_KEY": provider_a.key})
+    made = create(gateway, "--name", "small", "--tpm", "500")
+    (row,) = (row for row in gateway.request("GET", "/v1/models").json["data"] if row["id"] == "unlimited")
+    assert row["max_output_tokens"] is None
+    statuses = [ask(gateway, made["key"], model="unlimited").status for _ in range(5)]
+    assert statuses == [200] * 5
+    assert "max_tokens" not in provider_a.wait().json
+    before = int(ask(gateway, made["key"], model="unlimited").headers["x-ratelimit-remaining-tokens"])
+    gate = Gate()
+    provider_a.plays(hold(gate) + answer(400, b"{}"))
+    thread = threading.Thread(target=ask, args=(gateway, made["key"]), kwargs={"model": "unlimited"})
+    thread.start()
+    gate.reached()
+    during = int(ask(gateway, made["key"], model="unlimited").headers["x-ratelimit-remaining-tokens"])
+    assert 50 <= before - during <= 150  # a tenth of the limit is held for an answer
+    gate.open()
+    thread.join(10)

@@ -29,6 +29,8 @@ from svc.wire.chat import (
     ToolResult,
 )
 
+DEFAULT_MAX_TOKENS: Final = 4096
+"""The API requires `max_tokens`: this is sent when neither the client nor the model's settings name a limit."""
 _MEDIA: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORTS: Final = {"none": None, "minimal": "low"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
@@ -54,7 +56,8 @@ def write_request(request: ChatRequest, target: Target) -> Built:
         "metadata": {"user_id": request.user} if request.user else None,
         "stream": request.stream or None,
     }
-    body: dict[str, Any] = {"model": target.model, "max_tokens": request.max_tokens or target.max_output_tokens}
+    most = request.max_tokens or target.max_output_tokens or DEFAULT_MAX_TOKENS
+    body: dict[str, Any] = {"model": target.model, "max_tokens": most}
     body["messages"] = _messages(request)
     body |= {name: value for name, value in fields.items() if value is not None}
     if request.source == "anthropic":
