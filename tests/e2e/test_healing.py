@@ -189,6 +189,32 @@ def test_a_fallback_that_cannot_say_the_request_is_passed_over(
     assert not provider_b.requests
 
 
+SECOND_PROVIDER = """
+[routing]
+retries = 0
+[[providers]]
+name = "second"
+base_url = "{c}/v1"
+api_key_env = "PROVIDER_C_API_KEY"
+models = [{{ id = "gpt-4o-mini" }}]
+"""
+
+
+@pytest.mark.parametrize("fault", [answer(429, headers={"retry-after": "30"}), answer(401), reset(), DOWN])
+@pytest.mark.parametrize("stream", [False, True])
+def test_failing_provider_falls_back_to_the_second_provider_of_the_model(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider, fault: Script, stream: bool
+) -> None:
+    started = start_gateway(config=SECOND_PROVIDER.format(c=provider_c.address))
+    assert started.chat().headers["x-svc-provider"] == "openai"
+    provider_a.always_plays(fault)
+    got = started.chat(stream=stream)
+    assert (got.status, got.headers["x-svc-provider"]) == (200, "second")
+    assert provider_c.requests[-1].json["model"] == GPT
+    listed = [row for row in started.request("GET", "/v1/models").json["data"] if row["id"] == GPT]
+    assert [row["owned_by"] for row in listed] == ["openai"]
+
+
 ACCOUNTS = """
 [routing]
 retries = 0

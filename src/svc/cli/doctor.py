@@ -177,14 +177,14 @@ def _version(provider: Provider) -> str:
 
 
 def _shadowed(providers: dict[str, Provider]) -> Iterator[Finding]:
-    """Models that another provider has under the same name, which wins it."""
+    """Models that another provider has under the same name, which is tried first."""
     owners: dict[str, str] = {}
     for name, provider in providers.items():
         for model in provider.models:
             owner = owners.setdefault(model.id, name)
             if owner != name:
-                says = f"its {model.id} is not used: {owner} has one of that name"
-                yield Finding(f"provider {name}", "off", says, "give it an id of its own, and its name as upstream_id")
+                says = f"its {model.id} is tried after {owner}, which has a model of that name"
+                yield Finding(f"provider {name}", "ok", says)
 
 
 def _client_keys(loaded: Settings) -> Finding:

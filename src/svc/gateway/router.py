@@ -1,4 +1,4 @@
-"""Which offers answer for a model: the model's own, then its fallbacks, in order. No sockets."""
+"""Which offers answer for a model: those of each provider that has it, then those of its fallbacks. No sockets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from svc.gateway.offers import Offer
 
 
 class Router:
-    """Model name -> offers to try. The first provider that offers a name wins it."""
+    """Model name -> offers to try, in the order of the providers: one that fails is followed by the next."""
 
     def __init__(self, offers: Iterable[Offer], fallbacks: Mapping[str, tuple[str, ...]]) -> None:
         self._fallbacks = fallbacks
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, dict[str, Offer]] = {}
+        """By model, then by provider, in the order in which the providers are tried."""
         self._chains: dict[str, tuple[Offer, ...]] = {}
-        for offer in offers:
-            self._offers.setdefault(offer.model_id, offer)
-        self._link()
+        self.put(offers)
 
     def put(self, offers: Iterable[Offer]) -> None:
         """Adds offers, or replaces those of the same provider and model (a provider that moved)."""
         for offer in offers:
-            present = self._offers.get(offer.model_id)
-            if present is None or present.provider_name == offer.provider_name:
-                self._offers[offer.model_id] = offer
+            self._offers.setdefault(offer.model_id, {})[offer.provider_name] = offer
         self._link()
 
     def _link(self) -> None:
@@ -32,11 +29,15 @@ class Router:
 
     def _chain(self, name: str) -> tuple[Offer, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
-        return tuple(self._offers[each] for each in names if each in self._offers)
+        return tuple(offer for each in names for offer in self._offers.get(each, {}).values())
+
+    def models(self) -> list[Offer]:
+        """Every model that is offered, by the provider that is tried first."""
+        return [next(iter(offers.values())) for offers in self._offers.values()]
 
     def offers(self) -> list[Offer]:
-        """Every model that is offered, one offer each."""
-        return list(self._offers.values())
+        """Every model at every provider that offers it."""
+        return [offer for offers in self._offers.values() for offer in offers.values()]
 
     def route(self, model: str) -> tuple[Offer, ...]:
         """Where a request for `model` may go, best first; raises ModelNotFound."""

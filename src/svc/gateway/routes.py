@@ -218,7 +218,7 @@ def application(
 
     async def listed(request: Request) -> list[Model | SpeechModel]:
         key = await authenticated(plane, request)
-        chat = [_model(offer, created) for offer in plane.router.offers() if key.may_use(offer.model_id)]
+        chat = [_model(offer, created) for offer in plane.router.models() if key.may_use(offer.model_id)]
         return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
     async def models(request: Request) -> Response:

@@ -234,7 +234,7 @@ def test_a_model_that_another_provider_has_is_named(
     entry = f'name = "mine"\nbase_url = "http://127.0.0.1:{closed_port()}/v1"\nmodels = [{{ id = "gpt-4o" }}]\n'
     (home / "svc.toml").write_text(f"[[providers]]\n{entry}")
     main(["doctor"])
-    assert "its gpt-4o is not used: openai has one of that name" in capsys.readouterr().out
+    assert "its gpt-4o is tried after openai, which has a model of that name" in capsys.readouterr().out
 
 
 def test_a_broken_file_is_named(capsys: pytest.CaptureFixture[str], home: Path) -> None:
