@@ -42,7 +42,17 @@ class Target:
 class Head:
     """What routing needs of a request, read without looking at the rest."""
 
-    __slots__ = ("answers", "include_usage", "max_tokens", "model", "outline", "seen", "stream")
+    __slots__ = (
+        "answers",
+        "endless",
+        "include_usage",
+        "least_reserved",
+        "max_tokens",
+        "model",
+        "outline",
+        "seen",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -53,6 +63,8 @@ class Head:
         max_tokens: int | None,
         answers: int = 1,
         outline: bytes = b"",
+        least_reserved: int = 0,
+        endless: str = "",
     ) -> None:
         self.model = model
         self.stream = stream
@@ -62,6 +74,10 @@ class Head:
         """`max_tokens`, or what replaced it."""
         self.answers = answers
         """How many of these are asked for (`n`)."""
+        self.least_reserved = least_reserved
+        """The largest number of tokens under a name that only some upstreams know (`min_tokens`, …)."""
+        self.endless = endless
+        """The field that asks for an answer without an end (`n_predict: -1`), if there is one."""
         self.outline = outline
         """The body, without the insides of long strings (`dialects.outline`)."""
         self.seen: Seen | None = None
@@ -76,6 +92,8 @@ class Head:
             max_tokens=self.max_tokens,
             answers=self.answers,
             outline=outline,
+            least_reserved=self.least_reserved,
+            endless=self.endless,
         )
         head.seen = self.seen
         return head

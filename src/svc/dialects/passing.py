@@ -20,12 +20,19 @@ from svc.wire.chat import Quirks
 
 _KEY: Final = re.compile(rb'"([a-z_]+)"\s*:')
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
-_READ: Final = re.compile(rb'(?i)"[mns](?:odel|essages|tream(?:_options)?|ax_(?:completion_)?tokens|ystem|)"')
+_READ: Final = re.compile(
+    rb'(?i)"[mns](?:odel|essages|tream(?:_options)?|ax_(?:completion_|new_)?tokens|ystem||_predict|in_tokens)"'
+)
 """The fields that routing looks at, as they stand in JSON, in any case; by their first letter, which is quickest. What
 it finds may also be a text of these letters."""
 _FIELDS: Final = frozenset(
-    ("model", "messages", "system", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n")
+    (
+        *("model", "messages", "system", "stream", "stream_options"),
+        *("max_tokens", "max_completion_tokens", "n", "n_predict", "max_new_tokens", "min_tokens"),
+    )
 )
+_FOLDED: Final = re.compile(rb"\xc5\xbf|\xe2\x84\xaa|\\u(?:017[fF]|212[aA])")
+"""U+017F and U+212A, which Go reads as `s` and `k` in the name of a field: no others beyond ASCII are ASCII to it."""
 _MODEL: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
 """The field, and not the end of a long name, which the outline leaves out."""
 _OPTIONS: Final = b'"stream_options"'
@@ -91,7 +98,9 @@ def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
             return True
     if not b"".join(found).islower():
         return True
-    return 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None
+    if 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None:
+        return True
+    return (0x5C in raw or not raw.isascii()) and _FOLDED.search(raw) is not None
 
 
 def _touched(raw: bytes, quirks: Quirks) -> bool:
@@ -152,7 +161,12 @@ def _drop_other_cases(body: dict[str, Any]) -> tuple[str, ...]:
 
 def other_cases(names: Iterable[str]) -> tuple[str, ...]:
     """Those that are names of fields which routing looks at, but for their case."""
-    return tuple([name for name in names if name not in _FIELDS and name.lower() in _FIELDS])
+    return tuple([name for name in names if name not in _FIELDS and _fold(name) in _FIELDS])
+
+
+def _fold(name: str) -> str:
+    """The name as Go's encoding/json compares it, as far as ASCII names go: U+212A becomes `k`, and U+017F `s`."""
+    return name.lower().replace("\u017f", "s")
 
 
 def drop_rejected(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from svc.errors import SvcError
 from svc.gateway.estimate import prompt_tokens
 from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
-from svc.gateway.refusals import NANO, check_alone, refusal, shown
+from svc.gateway.refusals import NANO, check_alone, check_end, refusal, shown
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
 from svc.stores.base import Database, StoreDown, midnight
@@ -174,7 +174,8 @@ class Gate:
         tokens = nanos = 0
         if limits.tokens or budget:
             prompt = prompt_tokens(raw, head.outline)
-            longest = head.answers * (head.max_tokens or _longest(chain))
+            check_end(head)
+            longest = head.answers * max(head.max_tokens or _longest(chain), head.least_reserved)
             usage = Usage(prompt, longest or head.answers * ASSUMED_ANSWER)
             tokens = prompt + usage.completion_tokens if limits.tokens else 0
             nanos = self._dearest(chain, usage) if budget else 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from svc.dialects.base import Head
 from svc.errors import InvalidRequest, RateLimited
 from svc.stores.base import period_end
 from svc.stores.counting import Denied, Limits
@@ -98,6 +99,16 @@ def _budget_refusal(limits: Limits, denied: Denied, lines: str) -> LimitReached:
     wait = period_end(limits.period, limits.start) - time.time()
     kind = QuotaExhausted if wait > MAX_RETRY else LimitReached
     return kind(message, retry_after=wait, lines=lines, limit="budget")
+
+
+def check_end(head: Head) -> None:
+    """Raises InvalidRequest for a request whose answer has no end, so that nothing can be reserved for it."""
+    if head.endless:
+        raise InvalidRequest(
+            f"`{head.endless}` below 0 asks for an answer without an end, which a key with a limit of tokens or a "
+            "budget cannot have: leave it out, or say how many tokens.",
+            param=head.endless,
+        )
 
 
 def check_alone(limits: Limits, tokens: int, nanos: int) -> None:

@@ -57,6 +57,22 @@ def test_several_answers_are_reserved(gateway: Gateway) -> None:
     assert (got.status, got.json["error"]["param"]) == (400, "max_tokens")
 
 
+@pytest.mark.parametrize("limit", [("--tpm", "5000"), ("--budget-usd", "0.01")])
+def test_limited_key_asking_for_an_endless_answer_returns_400(gateway: Gateway, limit: tuple[str, str]) -> None:
+    key = create(gateway, "--name", "endless", *limit)["key"]
+    for name in ("n_predict", "max_new_tokens"):
+        got = ask(gateway, key, **{"max_tokens": 10, name: -1})
+        assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", name)
+
+
+@pytest.mark.parametrize("name", ["n_predict", "max_new_tokens", "min_tokens"])
+def test_limited_key_other_names_of_the_limit_are_reserved(gateway: Gateway, name: str) -> None:
+    key = create(gateway, "--name", "names", "--tpm", "5000")["key"]
+    got = ask(gateway, key, **{"max_tokens": 10, name: 6000})
+    assert (got.status, got.code) == (400, "invalid_request")
+    assert "may take 60" in got.json["error"]["message"]
+
+
 def test_requests_a_minute(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = create(gateway, "--name", "slow", "--rpm", "3")
     got = [ask(gateway, made["key"]) for _ in range(5)]

@@ -27,13 +27,40 @@ def test_the_few_fields() -> None:
     [
         ({"max_tokens": 90_000, "max_completion_tokens": 1}, 90_000),
         ({"max_tokens": 1, "max_completion_tokens": 90_000}, 90_000),
-        ({"max_tokens": 1, "n_predict": 300}, 300),
-        ({"max_tokens": 7, "n_predict": 3.0}, 7),
-        ({"max_tokens": 7, "n_predict": -1}, None),
+        ({"max_tokens": 1, "n_predict": 300}, 1),
+        ({"n_predict": 300}, None),
     ],
 )
 def test_the_most_that_any_name_allows_is_counted(fields: dict[str, Any], most: int | None) -> None:
     assert dialect.head(body(**fields)).max_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("fields", "least", "endless"),
+    [
+        ({}, 0, ""),
+        ({"max_tokens": 1, "n_predict": 300}, 300, ""),
+        ({"n_predict": 3.5, "min_tokens": 7}, 7, ""),
+        ({"max_new_tokens": 9, "min_tokens": 7}, 9, ""),
+        ({"min_tokens": -1}, 0, ""),
+        ({"max_tokens": 7, "n_predict": -1}, 0, "n_predict"),
+        ({"max_tokens": 7, "max_new_tokens": -2, "min_tokens": 5}, 5, "max_new_tokens"),
+    ],
+)
+def test_head_names_that_some_upstreams_know_add_to_the_reservation(
+    fields: dict[str, Any], least: int, endless: str
+) -> None:
+    head = dialect.head(body(**fields))
+    assert (head.least_reserved, head.endless) == (least, endless)
+    assert (head.again(b"").least_reserved, head.again(b"").endless) == (least, endless)
+
+
+@pytest.mark.parametrize("name", ["n_predict", "max_new_tokens", "min_tokens"])
+@pytest.mark.parametrize("value", ["9", 2**31, [1]])
+def test_head_limit_of_a_wrong_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        dialect.head(body(**{name: value}))
+    assert caught.value.param == name
 
 
 def test_null_means_not_said() -> None:

@@ -93,6 +93,33 @@ def test_nor_another_field_that_was_looked_at(name: str) -> None:
     assert built.dropped == (name,)
 
 
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_to\u212aens",
+        "\u017ftream",
+        "MAX_COMPLETION_TO\u212aEN\u017f",
+        "me\u017f\u017fages",
+        "min_token\u017f",
+        "N_Predict",
+    ],
+)
+def test_passing_drops_a_name_that_go_folds_to_a_field(name: str, escaped: bool) -> None:
+    """Go's encoding/json compares names by Unicode's simple case folding."""
+    raw = json.dumps({**json.loads(body(max_tokens=5)), name: 90_000}, ensure_ascii=escaped).encode()
+    built = passed(raw)
+    assert json.loads(built.body) == json.loads(body(max_tokens=5))
+    assert built.dropped == (name,)
+
+
+@pytest.mark.parametrize("text", ["\u212a", "Wa\u017f\u017fer", "\ufb06ream"])
+def test_passing_keeps_such_letters_in_texts_and_other_names(text: str) -> None:
+    raw = body(user=text, **{text: 1})
+    assert json.loads(passed(raw).body) == json.loads(raw)
+    assert passed(raw).dropped == ()
+
+
 def test_the_word_model_in_capitals_is_only_a_word() -> None:
     raw = body(user="Model", messages=[{"role": "user", "content": "MODEL"}])
     assert json.loads(passed(raw).body) == json.loads(raw)

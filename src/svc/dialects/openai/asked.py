@@ -39,4 +39,8 @@ class Body(msgspec.Struct, gc=False):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Count | None = None
     n_predict: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
-    """What llama.cpp takes for `max_tokens`, and before it."""
+    """What llama.cpp takes for `max_tokens`, and before it; below 0 the answer has no end."""
+    max_new_tokens: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
+    """What servers of the Hugging Face family take for `max_tokens`."""
+    min_tokens: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
+    """vLLM's: the answer does not end before."""

@@ -15,28 +15,34 @@ from svc.dialects.reading import FIELDS, decode_outline
 from svc.errors import InvalidRequest
 
 _BODY: Final = msgspec.json.Decoder(Body)
+_NONE: Final = [None, None, None]
 
 
 def read_head(raw: bytes) -> Head:
     """Raises InvalidRequest that names the field."""
     body, outline = decode_outline(_BODY, raw)
-    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, answers, predicted = FIELDS(body)
+    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, answers, *others = FIELDS(body)
     for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
             raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
-    return Head(
+    head = Head(
         model=model,
         stream=bool(stream),
         include_usage=bool(stream and options and options.include_usage),
-        max_tokens=_most(max_tokens, max_completion_tokens, predicted),
+        max_tokens=max(max_tokens or 0, max_completion_tokens or 0) or None,  # upstreams differ in which they know
         answers=answers or 1,
         outline=outline,
     )
+    if others != _NONE:
+        _note_other_limits(head, *others)
+    return head
 
 
-def _most(max_tokens: int | None, max_completion_tokens: int | None, predicted: float | None) -> int | None:
-    """What the answer may have: upstreams differ in which name they know. None: nothing was said, or no end."""
-    if predicted is None:
-        return max(max_tokens or 0, max_completion_tokens or 0) or None
-    return None if predicted < 0 else max(max_tokens or 0, max_completion_tokens or 0, int(predicted)) or None
+def _note_other_limits(head: Head, predicted: float | None, new: float | None, least: float | None) -> None:
+    """An upstream that does not know these names goes by `max_tokens`, so they only ever add to it."""
+    head.least_reserved = int(max(predicted or 0, new or 0, least or 0, 0))
+    if predicted is not None and predicted < 0:
+        head.endless = "n_predict"
+    elif new is not None and new < 0:
+        head.endless = "max_new_tokens"
