@@ -125,19 +125,6 @@ def test_usage_replaces_and_is_never_added() -> None:
     assert (pipe.usage.prompt_tokens, pipe.usage.cached_tokens, pipe.usage.completion_tokens) == (7, 2, 9)
 
 
-def test_mixed_arguments_of_tools_fail_honestly() -> None:
-    def call(index: int, **more: Any) -> bytes:
-        delta = {"tool_calls": [{"index": index, **more}]}
-        chunk = {"id": "c", "created": 1, "model": "m", "choices": [{"index": 0, "delta": delta}]}
-        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-    pipe = open_pipe(openai.dialect, anthropic.dialect, include_usage=True)
-    begun = [call(place, id=f"c{place}", function={"name": "f", "arguments": "{"}) for place in (0, 1)]
-    out = pipe.feed(b"".join(begun) + call(0, function={"arguments": "}"}))
-    assert b"event: error" in out
-    assert pipe.error is not None
-
-
 def test_a_name_that_comes_late_is_waited_for() -> None:
     def call(**function: str) -> bytes:
         delta = {"tool_calls": [{"index": 0, "id": "c", "function": function}]}

@@ -1,4 +1,7 @@
-"""Deltas of the hub form -> events for an Anthropic client. One content block is open at a time."""
+"""Deltas of the hub form -> events for an Anthropic client. One content block is open at a time.
+
+A block that begins while the arguments of a tool call are incomplete waits until they are complete, or until the end.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.anthropic.faults import error_event
+from svc.dialects.anthropic.held import HeldBlocks, ObjectEnd, late
 from svc.dialects.anthropic.shapes import stop_reason, usage_object
-from svc.errors import ProviderFailed, SvcError
+from svc.errors import SvcError
 from svc.wire.chat import (
     Delta,
     Finish,
@@ -43,29 +47,62 @@ class AnthropicWriter:
         self._tools = False
         self._refused = False
         self._text = b""
+        self._arguments: ObjectEnd | None = None
+        """Of the open tool call."""
+        self._call = -1
+        self._held = HeldBlocks()
 
     def write(self, delta: Delta) -> bytes:
         if type(delta) is TextDelta and self._open == "text":
             return self._text + _encode(delta.text) + b"}}\n\n"
         match delta:
+            case Start() | Finish() | UsageSeen():
+                return self._frame(delta)
+            case ToolArguments(index, text) if index == self._call and self._arguments is not None:
+                out = self._argue(text, self._arguments)
+                return out if self._held.empty else out + self._release()
+        if self._arguments is not None and not self._arguments.found:
+            self._held.add(delta)
+            return b""
+        return self._block(delta)
+
+    def _argue(self, text: str, arguments: ObjectEnd) -> bytes:
+        """The next chunk of the open call's arguments."""
+        arguments.feed(text)
+        return self._delta("input_json_delta", "partial_json", text)
+
+    def _release(self, *, all_of_it: bool = False) -> bytes:
+        """The blocks that need not wait any longer."""
+        out: list[bytes] = []
+        while not self._held.empty and (all_of_it or self._arguments is None or self._arguments.found):
+            out.extend(self._block(delta) for delta in self._held.take())
+        return b"".join(out)
+
+    def _block(self, delta: Delta) -> bytes:
+        """Of a delta that need not wait."""
+        match delta:
             case TextDelta(text) | RefusalDelta(text):
                 self._refused = self._refused or type(delta) is RefusalDelta
                 return self._enter("text", {"type": "text", "text": ""}) + self._delta("text_delta", "text", text)
             case ToolArguments(index, text):
-                if self._open != f"tool_use {index}":
-                    raise ProviderFailed("The provider mixed the arguments of several tool calls.")
-                return self._delta("input_json_delta", "partial_json", text)
+                if index == self._call and self._arguments is not None:
+                    return self._argue(text, self._arguments)
+                if text.strip():
+                    raise late()
+                return b""  # white space after the end
             case ToolStart(index, call_id, name):
                 self._tools = True
                 block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-                return self._enter(f"tool_use {index}", block)
+                begun = self._enter(f"tool_use {index}", block)
+                self._call, self._arguments = index, ObjectEnd()
+                return begun
             case ThinkingDelta(text):
                 return self._thinking() + self._delta("thinking_delta", "thinking", text)
             case SignatureDelta(signature):
                 return self._thinking() + self._delta("signature_delta", "signature", signature)
             case RedactedDelta(data):
                 return self._enter("", {"type": "redacted_thinking", "data": data}) + self._leave()
-        return self._frame(delta)
+        return b""
 
     def _frame(self, delta: Delta) -> bytes:
         match delta:
@@ -105,15 +142,17 @@ class AnthropicWriter:
         if not self._open:
             return b""
         self._open = ""
+        self._arguments = None
         return event("content_block_stop", {"index": self._index})
 
     def _delta(self, kind: str, name: str, value: str) -> bytes:
         return event("content_block_delta", {"index": self._index, "delta": {"type": kind, name: value}})
 
     def end(self) -> bytes:
+        held = self._release(all_of_it=True)
         reason = stop_reason(self._finish, tools=self._tools, refused=self._refused)
         last = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage_object(self._usage)}
-        return self._leave() + event("message_delta", last) + event("message_stop", {})
+        return held + self._leave() + event("message_delta", last) + event("message_stop", {})
 
     def fail(self, error: SvcError) -> bytes:
         return error_event(error)
