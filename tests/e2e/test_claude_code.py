@@ -119,3 +119,14 @@ def test_messages_stream_hands_on_every_event_as_it_came(gateway: Gateway, provi
     got = send(gateway, agent_request(stream=True))
     assert got.status == 200
     assert got.body == b"".join(played)
+
+
+def test_messages_of_an_agent_to_an_openai_model_are_answered(gateway: Gateway, provider_a: FakeProvider) -> None:
+    fields = {"model": GPT, "tools": [TASK], "thinking": {"type": "adaptive"}, "metadata": {"user_id": "u" * 150}}
+    got = send(gateway, agent_request(**fields))
+    assert got.status == 200
+    named = {"context_management", "output_config", "thinking", "max_tokens", "cache_control"}
+    assert named <= set(got.headers["x-svc-dropped"].split(","))
+    sent = provider_a.wait().json
+    assert sent["max_tokens"] == 16384
+    assert len(sent["user"]) == 64

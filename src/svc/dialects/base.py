@@ -209,6 +209,10 @@ class Dialect(ABC):
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
         """Request headers that carry the provider's key and what else the dialect demands."""
 
+    def model_quirks(self, model: str, quirks: Quirks) -> Quirks:
+        """A provider's quirks, and those that the dialect knows of the model by its name at the provider."""
+        return quirks
+
     @abstractmethod
     def write_request(self, request: ChatRequest, target: Target) -> Built:
         """Raises InvalidRequest for a field whose loss would change the answer's form."""

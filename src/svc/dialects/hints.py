@@ -1,10 +1,12 @@
-"""Fields that the other dialect lacks: which are left out and named, and which are refused. decisions.md, section 3."""
+"""Fields that the other dialect lacks, or takes less of: which are left out, lowered or refused."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from svc.dialects.base import Target
 from svc.errors import InvalidRequest
+from svc.wire.chat import ChatRequest
 
 FORMING: Final[dict[str, Any]] = {
     # OpenAI's
@@ -23,7 +25,6 @@ FORMING: Final[dict[str, Any]] = {
     # Anthropic's
     "container": None,
     "mcp_servers": [],
-    "context_management": None,
 }
 """Fields without which the answer would have another form, and their defaults."""
 
@@ -39,3 +40,15 @@ def drop_extra(extra: dict[str, Any]) -> list[str]:
     for name, value in extra.items():
         refuse_forming(name, value)
     return [name for name, value in extra.items() if value is not None]
+
+
+def lowered_max_tokens(request: ChatRequest, target: Target, dropped: list[str]) -> int | None:
+    """The request's `max_tokens`, at most what the model gives; named in `dropped` when it was more.
+
+    Agents ask for what the model of their own dialect gives. Within a dialect the provider has the word.
+    """
+    asked, most = request.max_tokens, target.max_output_tokens
+    if asked is None or most is None or asked <= most:
+        return asked
+    dropped.append("max_tokens")
+    return most

@@ -31,9 +31,9 @@ class Offer:
         self.model = model
         self.model_id: str = model.id
         self.context_window: int = model.context_window
-        self.target = Target(
-            model.upstream_id or model.id, max_output_tokens=model.max_output_tokens, quirks=provider.quirks
-        )
+        name = model.upstream_id or model.id
+        quirks = provider.dialect.model_quirks(name, provider.quirks)
+        self.target = Target(name, max_output_tokens=model.max_output_tokens, quirks=quirks)
         self.origin = origin_of(provider)
         self.head = head_of(provider)
         """Request line and headers up to the value of Content-Length."""

@@ -134,6 +134,8 @@ class ChatRequest(msgspec.Struct):
     """Fields of the source dialect that the hub has no place for, by their name there."""
     source: str = ""
     """The name of that dialect."""
+    omitted: list[str] = []
+    """Paths of what the hub has no place for and every other dialect does without; named to the client."""
 
 
 class Answer(msgspec.Struct):

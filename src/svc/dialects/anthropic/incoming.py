@@ -103,6 +103,7 @@ class _Body(msgspec.Struct):
 
 
 _KNOWN: Final = frozenset(_Body.__struct_fields__)
+_CONFIG: Final = frozenset(_OutputConfig.__struct_fields__)
 _MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]] = {
     "auto": "auto",
     "any": "required",
@@ -139,6 +140,7 @@ def read_request(raw: bytes) -> ChatRequest:
         user=body.metadata.user_id if body.metadata else None,
         extra={name: value for name, value in fields.items() if name not in _KNOWN},
         source="anthropic",
+        omitted=[f"output_config.{name}" for name in fields.get("output_config") or () if name not in _CONFIG],
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.base import Built, Target
-from svc.dialects.hints import drop_extra
+from svc.dialects.hints import drop_extra, lowered_max_tokens
 from svc.dialects.passing import apply_quirks
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -31,6 +31,10 @@ from svc.wire.chat import (
 
 DEFAULT_MAX_TOKENS: Final = 4096
 """The API requires `max_tokens`: this is sent when neither the client nor the model's settings name a limit."""
+MAX_USER: Final = 256
+"""Characters of `metadata.user_id`: more is 400 (docs.anthropic.com, Messages, "maxLength 256")."""
+MIN_BUDGET: Final = 1024
+"""Tokens of `thinking.budget_tokens`; it has to be less than `max_tokens`."""
 _MEDIA: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORTS: Final = {"none": None, "minimal": "low"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
@@ -40,6 +44,11 @@ _NOT_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 def write_request(request: ChatRequest, target: Target) -> Built:
     """Raises InvalidRequest for a field whose loss would change the answer's form."""
     dropped = _dropped(request)
+    asked, user = request.max_tokens, request.user
+    if request.source != "anthropic":
+        asked = lowered_max_tokens(request, target, dropped)
+        user = user[:MAX_USER] if user else None
+    max_tokens = asked or target.max_output_tokens or DEFAULT_MAX_TOKENS
     stop = [text for text in request.stop if text.strip()]  # blank ones are refused there
     if len(stop) < len(request.stop):
         dropped.append("stop")
@@ -51,13 +60,12 @@ def write_request(request: ChatRequest, target: Target) -> Built:
         "stop_sequences": stop or None,
         "tools": [_tool(tool) for tool in request.tools] or None,
         "tool_choice": _choice(request),
-        "thinking": request.thinking,
+        "thinking": _thinking(request, max_tokens, dropped),
         "output_config": _output_config(request),
-        "metadata": {"user_id": request.user} if request.user else None,
+        "metadata": {"user_id": user} if user else None,
         "stream": request.stream or None,
     }
-    most = request.max_tokens or target.max_output_tokens or DEFAULT_MAX_TOKENS
-    body: dict[str, Any] = {"model": target.model, "max_tokens": most}
+    body: dict[str, Any] = {"model": target.model, "max_tokens": max_tokens}
     body["messages"] = _messages(request)
     body |= {name: value for name, value in fields.items() if value is not None}
     if request.source == "anthropic":
@@ -67,7 +75,7 @@ def write_request(request: ChatRequest, target: Target) -> Built:
 
 
 def _dropped(request: ChatRequest) -> list[str]:
-    dropped = [] if request.source == "anthropic" else drop_extra(request.extra)
+    dropped = [] if request.source == "anthropic" else [*drop_extra(request.extra), *request.omitted]
     if any(message.name is not None for message in request.messages):
         dropped.append("messages[].name")
     return dropped
@@ -230,3 +238,14 @@ def _output_config(request: ChatRequest) -> dict[str, Any] | None:
     if effort:
         made["effort"] = effort
     return made or None
+
+
+def _thinking(request: ChatRequest, max_tokens: int, dropped: list[str]) -> dict[str, Any] | None:
+    """With a budget that fits into a `max_tokens` that was lowered; None where none does."""
+    thinking = request.thinking
+    budget = thinking.get("budget_tokens") if thinking else None
+    if thinking is None or type(budget) is not int or "max_tokens" not in dropped or budget < max_tokens:
+        return thinking
+    dropped.append("thinking.budget_tokens")
+    fitting = max(MIN_BUDGET, max_tokens // 2)
+    return {**thinking, "budget_tokens": fitting} if fitting < max_tokens else None

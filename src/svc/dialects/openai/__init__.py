@@ -8,6 +8,8 @@ stream     an upstream's stream, put right on its way; reader, writer: from and 
 
 from __future__ import annotations
 
+import msgspec
+
 from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter, Target
 from svc.dialects.failures import find_message
 from svc.dialects.flow import Pipe
@@ -16,12 +18,13 @@ from svc.dialects.openai.head import read_head
 from svc.dialects.openai.incoming import read_request
 from svc.dialects.openai.outgoing import write_request
 from svc.dialects.openai.reader import OpenAIReader
+from svc.dialects.openai.series import takes_only_completion_tokens
 from svc.dialects.openai.stream import PassedStream
 from svc.dialects.openai.whole import read_answer, write_answer
 from svc.dialects.openai.writer import OpenAIWriter
 from svc.dialects.passing import pass_request
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest
+from svc.wire.chat import Answer, ChatRequest, Quirks
 from svc.wire.problem import encode_problem
 
 
@@ -52,6 +55,11 @@ class OpenAI(Dialect):
 
     def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {key}"),) if key else ()
+
+    def model_quirks(self, model: str, quirks: Quirks) -> Quirks:
+        if not takes_only_completion_tokens(model) or "max_tokens" in quirks.rejects:
+            return quirks
+        return msgspec.structs.replace(quirks, rejects=(*quirks.rejects, "max_tokens"))
 
     def write_request(self, request: ChatRequest, target: Target) -> Built:
         return write_request(request, target)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from svc.dialects.base import Built, Target
-from svc.dialects.hints import drop_extra
+from svc.dialects.hints import drop_extra, lowered_max_tokens
+from svc.dialects.openai.series import refuses_effort
 from svc.dialects.passing import apply_quirks
 from svc.wire.chat import (
     ChatRequest,
@@ -25,15 +26,23 @@ from svc.wire.chat import (
     ToolResult,
 )
 
+MAX_USER: Final = 64
+"""Characters of `user`: more is 400 ("string too long. Expected a string with maximum length 64")."""
+
 
 def write_request(request: ChatRequest, target: Target) -> Built:
     """Raises InvalidRequest for a field whose loss would change the answer's form."""
     body: dict[str, Any] = {"model": target.model, "messages": _messages(request)}
     dropped = _dropped(request)
+    max_tokens, effort, user = request.max_tokens, request.effort, request.user
     if request.source == "openai":
         body |= request.extra
+    else:
+        max_tokens = lowered_max_tokens(request, target, dropped)
+        effort = _effort(request, target, dropped)
+        user = user[:MAX_USER] if user else None
     fields = {
-        "max_tokens": request.max_tokens,
+        "max_tokens": max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop": request.stop or None,
@@ -41,8 +50,8 @@ def write_request(request: ChatRequest, target: Target) -> Built:
         "tool_choice": _choice(request.tool_choice),
         "parallel_tool_calls": request.parallel_tool_calls,
         "response_format": _format(request.response_format),
-        "reasoning_effort": request.effort,
-        "user": request.user,
+        "reasoning_effort": effort,
+        "user": user,
         "stream": request.stream or None,
     }
     body |= {name: value for name, value in fields.items() if value is not None}
@@ -50,13 +59,35 @@ def write_request(request: ChatRequest, target: Target) -> Built:
     return Built(msgspec.json.encode(body), tuple(dropped))
 
 
+def _effort(request: ChatRequest, target: Target, dropped: list[str]) -> str | None:
+    """None for a series of models that refuses the field."""
+    if request.effort is None or not refuses_effort(target.model):
+        return request.effort
+    alone = request.response_format is None and not request.omitted
+    dropped.append("output_config" if alone else "output_config.effort")
+    return None
+
+
 def _dropped(request: ChatRequest) -> list[str]:
-    dropped = [] if request.source == "openai" else drop_extra(request.extra)
+    dropped = [] if request.source == "openai" else [*drop_extra(request.extra), *request.omitted, *_marks(request)]
     if request.top_k is not None:
         dropped.append("top_k")
     if request.thinking is not None:
         dropped.append("thinking")
     return dropped
+
+
+def _marks(request: ChatRequest) -> list[str]:
+    """Names of what parts of messages and tools have, and this dialect has no place for."""
+    parts = [part for message in request.messages for part in message.parts]
+    names = []
+    if any(getattr(one, "cache", None) for one in (*parts, *request.tools)):
+        names.append("cache_control")
+    if any(isinstance(part, Thinking | RedactedThinking) for part in parts):
+        names.append("messages[].thinking")
+    if any(isinstance(part, ToolResult) and part.is_error for part in parts):
+        names.append("messages[].is_error")
+    return names
 
 
 def _messages(request: ChatRequest) -> list[dict[str, Any]]:

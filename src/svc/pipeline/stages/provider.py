@@ -31,7 +31,7 @@ def make(stage: Stage, environ: Mapping[str, str]) -> Asking:
         return Asking(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
     target = next(
         (offer.target for offer in offers_of(provider) if offer.model_id == model),
-        Target(model=model, quirks=provider.quirks),
+        Target(model=model, quirks=provider.dialect.model_quirks(model, provider.quirks)),
     )
     direct = Direct(
         provider.address.geturl(),

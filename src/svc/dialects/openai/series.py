@@ -1,0 +1,25 @@
+"""What OpenAI's own series of models take, by name: vendors that serve other models under these names follow suit.
+
+Newer series refuse `max_tokens` ("Use 'max_completion_tokens' instead"), older ones refuse `reasoning_effort`
+("Unrecognized request argument supplied"): platform.openai.com/docs/guides/reasoning.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OWNER: Final = r"(?:[\w.-]+/|ft:)*"
+"""`openai/` as resellers write it, `ft:` for a model that was trained further."""
+_COMPLETION_TOKENS: Final = re.compile(_OWNER + r"(?:o[1-9]|gpt-[5-9]|gpt-[1-9]\d)(?![a-z])")
+_NO_EFFORT: Final = re.compile(_OWNER + r"(?:gpt-3|gpt-4|chatgpt-|gpt-5-chat|o1-mini|o1-preview)")
+
+
+def takes_only_completion_tokens(model: str) -> bool:
+    """It refuses `max_tokens`, and takes `max_completion_tokens`."""
+    return _COMPLETION_TOKENS.match(model) is not None
+
+
+def refuses_effort(model: str) -> bool:
+    """It refuses `reasoning_effort`; False for all that is not known to."""
+    return _NO_EFFORT.match(model) is not None
