@@ -177,12 +177,9 @@ class _Reading:
             reference = self._reference(node, self._text(node))
             return Stage(reference.partition("@")[0], "device", reference), False
         readers: dict[str, Reader] = dict.fromkeys(("id", "name", "target", "provider", "model"), self._text)
-        fields = self._fields(node, {**readers, "options": self._options})
-        target = fields.get("target", "device")
-        if target == "integration":
+        fields = self._fields(node, {**readers, "target": self._target, "options": self._options})
+        if fields.get("target", "device") == "integration":
             return self._provider_stage(node, fields)
-        if target != "device":
-            raise self._wrong(node, f"there is no target {target[:40]!r}; there are integration and device")
         wanted = fields.get("name") or fields.get("model") or fields.get("id")
         if wanted is None:
             raise self._wrong(node, "a device stage names its bundle: name: ID@VERSION")
@@ -195,6 +192,12 @@ class _Reading:
         return Stage(
             fields.get("id", reference.partition("@")[0]), "device", reference, options=options
         ), "id" in fields
+
+    def _target(self, node: yaml.Node) -> str:
+        target = self._text(node)
+        if target not in ("integration", "device"):
+            raise self._wrong(node, f"there is no target {target[:40]!r}; there are integration and device")
+        return target
 
     def _provider_stage(self, node: yaml.Node, fields: Mapping[str, Any]) -> tuple[Stage, bool]:
         if "model" not in fields:
