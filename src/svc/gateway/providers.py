@@ -25,6 +25,8 @@ AMBIGUOUS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
 """Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
 HOST: Final = re.compile("[A-Za-z0-9._-]+")
 EXAMPLE: Final = urlsplit("https://api.example.com")
+LOCAL: Final = "local"
+"""The provider of the embedded model."""
 CHAT_ENDS: Final = {"/chat/completions": "openai", "/messages": "anthropic"}
 """How the address ends that a chat is sent to, and in which dialect; `base_url` is what comes before."""
 
@@ -137,6 +139,14 @@ def missing_keys(settings: Settings) -> list[tuple[str, str]]:
         for name in (entry.api_key_env, *(account.api_key_env for account in entry.accounts or ()))
         if name and not settings.environ.get(name)
     ]
+
+
+def known_models(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Provider -> its models by the catalogue and the configuration, whether it has a key or not; no network call."""
+    configured = {entry.name: entry for entry in settings.providers}
+    entries = [_merge(builtin, configured.pop(builtin.name, None)) for builtin in _builtin()]
+    found = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
+    return {**found, LOCAL: (settings.local.model, *found.get(LOCAL, ()))}
 
 
 def key_variables() -> dict[str, tuple[str, ...]]:

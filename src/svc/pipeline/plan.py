@@ -24,6 +24,7 @@ from svc.client import bundles
 from svc.client.config import current
 from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
 from svc.pipeline.definition import Kind, Pipeline, Registry, Stage
+from svc.pipeline.offered import check_offered
 from svc.pipeline.stages.base import Kinds, Runner
 from svc.wire.bundle import Entry
 
@@ -151,8 +152,12 @@ def check_kind(stage: str, flowing: Kind | None, takes: Kind) -> None:
 
 
 def look(pipeline: Pipeline, environ: Mapping[str, str]) -> list[Seen]:
-    """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading."""
+    """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading.
+
+    Raises UsageError for a provider or a model that nobody here knows.
+    """
     options = options_of(pipeline.registry, environ)
+    check_offered(pipeline.stages, environ)
     seen: list[Seen] = []
     flowing = pipeline.input
     for stage in pipeline.stages:

@@ -136,10 +136,12 @@ def test_check_knows_the_kinds_of_what_it_has_not_downloaded(
     registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry.bundles["thing/1.0.0/any"] = packed(NUMBERS, preprocessing=[{"type": "AudioDecode"}])
-    after = "[thing@1.0.0, {id: ask, target: integration, model: m}]"
+    after = "[thing@1.0.0, {id: ask, target: integration, model: gpt-4o-mini}]"
     assert run(pipeline(registry.url, after), "--check") == 0
     assert "0.7 MB to download" in capsys.readouterr().out
-    assert run(pipeline(registry.url, "[{id: ask, target: integration, model: m}, thing@1.0.0]"), "--check") == 1
+    assert (
+        run(pipeline(registry.url, "[{id: ask, target: integration, model: gpt-4o-mini}, thing@1.0.0]"), "--check") == 1
+    )
     assert "Stage 'thing': it takes audio and would get text" in capsys.readouterr().err
     assert run(pipeline(registry.url, after) + "input: Text", "--check") == 1
     assert "Stage 'thing': it takes audio and would get text" in capsys.readouterr().err

@@ -196,7 +196,7 @@ def test_a_voice_that_is_none_is_said_and_ends_nothing(
 
 def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFixture[str]) -> None:
     bundle("Speech", tts_json='{"engine": "espeak"}')
-    text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: m}]"
+    text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: gpt-4o-mini}]"
     assert run(text, "--check") == 1
     assert "Stage 'ask': it takes text and would get audio" in capsys.readouterr().err
 
