@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from svc.gateway.estimate import DENSEST, completion_tokens, prompt_tokens
+from svc.gateway.estimate import DENSEST, completion_tokens, owed, prompt_tokens
+from svc.wire.usage import Usage
 
 
 def body(content: Any, **more: Any) -> bytes:
@@ -94,3 +95,60 @@ WORD = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" word"},"fini
 def test_a_stream_that_ends_in_something_short_has_no_more_tokens_for_it(last: bytes) -> None:
     size = len(OPENING) + 100 * len(WORD) + len(last)
     assert completion_tokens(size, OPENING, last) == pytest.approx(100, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (b"a" * 400, 100),
+        (b"1" * 400, 200),
+        (b"a" * 200 + b"1" * 200, 150),
+        ("é".encode() * 280, 100),
+        ("語".encode() * 110, 100),
+        ("क".encode() * 160, 100),
+        ("🚀".encode() * 100, 200),
+        (b'\\"' * 200, 200),  # a mark of JSON within JSON: half a token, and two bytes of ASCII
+        (b"\\u0439" * 280, 100),
+        (b"\\u8a9e" * 110, 100),
+        (b"\\u0915" * 160, 100),
+        (b"\\n" * 200, 100),
+    ],
+)
+def test_prompt_tokens_each_script_at_its_own_density(text: bytes, tokens: int) -> None:
+    assert prompt_tokens(text) == pytest.approx(tokens, abs=1)
+
+
+def test_prompt_tokens_long_text_is_weighed_by_its_size() -> None:
+    assert prompt_tokens(b"a" * 400_000) == pytest.approx(100_000, rel=0.001)
+    assert prompt_tokens(b"a" * 32_768) == 8192
+    half = b"a" * 200_000 + b"1" * 200_000
+    assert prompt_tokens(half) == pytest.approx(150_000, rel=0.1)
+
+
+def test_completion_tokens_counts_ends_and_weighs_the_middle() -> None:
+    assert completion_tokens(4000, b"", b"") == 1000
+    two = WORD * 2
+    assert completion_tokens(len(two), two, two) == 2
+    assert completion_tokens(len(WORD) * 50, WORD, WORD * 4) == 50
+    assert completion_tokens(len(OPENING) * 30, OPENING, OPENING) == 29  # no text at either end: one for each event
+    assert completion_tokens(len(OPENING) * 30, OPENING * 2, b": ping\n\n") == pytest.approx(28, abs=1)
+
+
+def test_completion_tokens_long_event_counts_by_its_length() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"' + b"word " * 80 + b'"}}]}\n\n'
+    assert completion_tokens(len(event), event, event) == 100
+    assert completion_tokens(len(event) * 11, event, event) == 100 * 11
+    fields = b'data: {"a":{"content":"' + b"x" * 40 + b'","reasoning_content":"' + b"y" * 40 + b'"}}\n\n'
+    assert completion_tokens(len(fields), fields, fields) == 20
+
+
+def test_owed_is_what_was_told_unless_more_was_said() -> None:
+    told = Usage(10, 50, cached_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
+    assert owed(told, b"{}", 50) == (told, False)
+    assert owed(told, b"{}", 49) == (told, False)
+    assert owed(told, b"{}", 51) == (Usage(10, 51, 4, 3, 2), True)
+
+
+def test_owed_nothing_told_is_guessed_from_the_request() -> None:
+    usage, is_guess = owed(None, b"a" * 400, 7)
+    assert (usage, is_guess) == (Usage(100, 7), True)
