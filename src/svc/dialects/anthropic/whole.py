@@ -11,6 +11,7 @@ from svc.dialects.anthropic.shapes import ANSWER, AnswerShape, Block, finish_rea
 from svc.dialects.base import Passed
 from svc.dialects.failures import failure_of
 from svc.dialects.reading import decode_upstream, upstream_object
+from svc.dialects.truncated import complete_members
 from svc.dialects.values import arguments_text, text_or
 from svc.errors import ProviderFailed
 from svc.wire.chat import Answer, Part, RedactedThinking, Refusal, Text, Thinking, ToolCall
@@ -63,7 +64,11 @@ def _part(block: Block) -> Part | None:
 
 
 def write_answer(answer: Answer) -> bytes:
-    """A `message`; raises ProviderFailed for tool arguments that are no JSON object."""
+    """A `message`; raises ProviderFailed for the arguments of a finished tool call that are no JSON object.
+
+    A call that the answer's limit, or a filter, has cut off keeps the arguments that are complete.
+    """
+    cut = answer.finish in ("length", "content_filter")
     tools = any(isinstance(part, ToolCall) for part in answer.parts)
     refused = any(isinstance(part, Refusal) for part in answer.parts)
     body = {
@@ -71,7 +76,7 @@ def write_answer(answer: Answer) -> bytes:
         "type": "message",
         "role": "assistant",
         "model": answer.model,
-        "content": [_block(part) for part in answer.parts if not isinstance(part, Text) or part.text],
+        "content": [_block(part, cut=cut) for part in answer.parts if not isinstance(part, Text) or part.text],
         "stop_reason": stop_reason(answer.finish, tools=tools, refused=refused),
         "stop_sequence": None,
         "usage": usage_object(answer.usage),
@@ -79,7 +84,7 @@ def write_answer(answer: Answer) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _block(part: Part, *, cut: bool) -> dict[str, Any]:
     match part:
         case Text(text) | Refusal(text):
             return {"type": "text", "text": text}
@@ -88,11 +93,13 @@ def _block(part: Part) -> dict[str, Any]:
         case RedactedThinking(data):
             return {"type": "redacted_thinking", "data": data}
         case ToolCall(call_id, name, arguments):
-            return {"type": "tool_use", "id": call_id, "name": name, "input": _input(arguments)}
+            return {"type": "tool_use", "id": call_id, "name": name, "input": _input(arguments, cut=cut)}
     raise ProviderFailed("The provider's answer was not understandable.")
 
 
-def _input(arguments: str) -> dict[str, Any]:
+def _input(arguments: str, *, cut: bool) -> dict[str, Any]:
+    if cut:
+        return complete_members(arguments)
     try:
         return msgspec.json.decode(arguments, type=dict[str, Any]) if arguments.strip() else {}
     except (msgspec.DecodeError, RecursionError):
