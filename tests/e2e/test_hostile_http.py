@@ -98,6 +98,17 @@ REFUSED = {
     # the request line
     "method in small letters": HEALTH.replace(b"GET", b"get"),
     "protocol in small letters": HEALTH.replace(b"HTTP", b"http"),
+    "RTSP": HEALTH.replace(b"HTTP/1.1", b"RTSP/1.0"),
+    "RTSP with a method of HTTP's": b"OPTIONS /health RTSP/1.0\r\nhost: x\r\n\r\n",
+    "ICE": b"SOURCE /health ICE/1.0\r\nhost: x\r\n\r\n",
+    "two spaces behind the method": HEALTH.replace(b"GET ", b"GET  "),
+    "two spaces behind the path": HEALTH.replace(b" HTTP", b"  HTTP"),
+    "two spaces, hot": HOT.replace(b"POST ", b"POST  "),
+    # keys
+    "two keys, cold": get(f"host: x\r\nauthorization: Bearer {KEY}\r\nauthorization: Bearer {KEY}\r\n"),
+    "two keys, hot": HOT.replace(b"\r\n", f"\r\nauthorization: Bearer {KEY}\r\n".encode(), 1),
+    "two keys in x-api-key": get(f"host: x\r\nx-api-key: {KEY}\r\nx-api-key: other\r\n"),
+    "two keys for an upgrade": get(f"host: x\r\n{UPGRADE}websocket\r\n" + f"authorization: Bearer {KEY}\r\n" * 2),
     "tabs in the request line": HEALTH.replace(b" ", b"\t"),
     "HTTP/1.10": HEALTH.replace(b"1.1", b"1.10"),
     "HTTP/0.9": HEALTH.replace(b"1.1", b"0.9"),

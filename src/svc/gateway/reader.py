@@ -33,6 +33,7 @@ from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
 from svc.gateway.request import MAX_AT_ONCE, Request, head_too_large, is_far_ahead
 from svc.gateway.writer import Writer
+from svc.request_line import RequestLines
 
 MAX_STRANGERS_BODY: Final = 64 * 1024
 """Bytes of a body that are kept for who has shown no key."""
@@ -52,6 +53,7 @@ class Reader(Client):
         "_hot",
         "_known",
         "_latest",
+        "_lines",
         "_long",
         "_parser",
         "_plane",
@@ -87,6 +89,7 @@ class Reader(Client):
         self._room: memoryview | None = None
         """What of it is still to come, but for its last byte."""
         self._head_size = 0
+        self._lines = RequestLines()
         self._known: KnownHead | None = None
         """Of the last request that came whole and alone."""
         self._latest: Request | None = None
@@ -159,6 +162,7 @@ class Reader(Client):
         request = self._request
         if request is None or not request.headed:
             self._head_size += len(data)
+        self._lines.add(data, between=request is None, in_head=request is not None and not request.headed)
         size = request.size if request is not None else 0
         try:
             self._parser.feed_data(data)
@@ -172,6 +176,8 @@ class Reader(Client):
             return
         if request is not None and request is self._request and request.headed:  # trailers and extensions are no body
             self._head_size = self._head_size + len(data) if request.size == size else 0
+        if self._request is None or self._request.headed:
+            self._lines.clear()
         latest, self._latest = self._latest, None
         if fresh and latest is not None:
             self._know(latest, data)
@@ -241,12 +247,17 @@ class Reader(Client):
         if request is None:
             return
         bounds = self._plane.bounds
-        request.head(self._parser.get_method(), self._parser.get_http_version(), bounds.max_header)
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        if not self._lines.has(method, request.url, version):
+            raise InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
+        request.head(method, version, bounds.max_header)
         self._head_size = 0
         if request.method == b"POST":
             request.dialect = self._hot.get(request.path)
             if request.dialect is None and b"%" in request.path:
                 self._decode(request)
+        if request.refusal is not None:
+            raise request.refusal
         if request.declared > bounds.max_body:
             raise bounds.too_large()
         if request.dialect is not None:

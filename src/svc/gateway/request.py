@@ -86,7 +86,10 @@ class Request:
         """The page that a browser sends it for."""
 
     def head(self, method: bytes, version: str, limit: int) -> None:
-        """Reads what matters of the head; raises InvalidRequest for another HTTP, HeadTooLarge over `limit` bytes."""
+        """Reads what matters of the head; raises InvalidRequest for another HTTP, HeadTooLarge over `limit` bytes.
+
+        Sets `refusal` for two keys: the one that a proxy in front has checked may not be the one that counts here.
+        """
         self.headed = True
         self.method = method
         self.path = self._target().partition(b"?")[0]
@@ -95,17 +98,23 @@ class Request:
         self.chunkable = version == "1.1"
         if len(self.headers) > MAX_HEADERS:
             raise HeadTooLarge(f"The request has more than {MAX_HEADERS} headers.")
-        size, hosts = len(self.url), 0
+        size, hosts, authorizations, api_keys = len(self.url), 0, 0, 0
         for name, value in self.headers:
             size += len(name) + len(value) + 4
             if name == b"host":
                 hosts += 1
+            elif name == b"authorization":
+                authorizations += 1
+            elif name == b"x-api-key":
+                api_keys += 1
             elif name in _READ:
                 self._note(name, value)
         if hosts > 1 or (not hosts and self.chunkable):
             raise InvalidRequest("The request needs one Host header.")
         if size > limit:
             raise head_too_large(limit)
+        if authorizations > 1 or api_keys > 1:
+            self.refusal = InvalidRequest("The request has more than one Authorization or x-api-key header.")
 
     def _note(self, name: bytes, value: bytes) -> None:
         """One of the headers that say how the request is to be taken."""

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -28,6 +29,7 @@ from svc.errors import (
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
+    PermissionDenied,
     SvcError,
 )
 from svc.gateway.access_log import Line, log_end, path_shown
@@ -44,6 +46,9 @@ from svc.wire.key import Key
 from svc.wire.problem import encode_problem
 
 log = logging.getLogger("svc.gateway")
+
+MODEL_SCOPES: Final = frozenset(("chat", "speech"))
+"""A key with none of these sees no models."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -218,6 +223,8 @@ def application(
 
     async def listed(request: Request) -> list[Model | SpeechModel]:
         key = await authenticated(plane, request)
+        if not key.scopes & MODEL_SCOPES:
+            raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech': there are no models for it.")
         chat = [_model(offer, created) for offer in plane.router.models() if key.may_use(offer.model_id)]
         return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from svc.errors import BundleNotFound, SvcError
+from svc.errors import BundleNotFound, InvalidRequest, SvcError
 from svc.registry import ranges
 from svc.registry.desk import Desk
 from svc.registry.heads import head_of, read_cached
 from svc.registry.sending import STALLED_SECONDS, Lanes, Transfer
 from svc.registry.shelf import Item
+from svc.request_line import RequestLines
 from svc.wire.problem import encode_problem
 
 SMALL = 64 * 1024
@@ -63,6 +64,11 @@ class Door(HttpToolsProtocol):
         self._unread = 0
         self._unread_timer: asyncio.TimerHandle | None = None
         self._half_closed = False
+        self._lines = RequestLines()
+        self._between = True
+        """The last read ended between two requests."""
+        self._refusal: InvalidRequest | None = None
+        """Why the request is refused, if it was not the parser that did."""
 
     # connection
 
@@ -85,7 +91,10 @@ class Door(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._head_size += len(data)
+        self._lines.add(data, between=self._between, in_head=self._heading and not self._between)
         super().data_received(data)
+        if not self._heading or self._between:
+            self._lines.clear()
         if self._heading and self.parser is not None:
             if self._head_size > MAX_HEAD:
                 self.transport.abort()
@@ -94,8 +103,31 @@ class Door(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._heading = True
+        self._between = False
         self._head_size = 0  # up to here it was a body
         super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._between = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """A request that cannot be read is refused in our own shape."""
+        body = encode_problem(self._refusal or InvalidRequest(msg))
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n%b\r\n%b" % (len(body), self._desk.date_line(), body)
+        )
+        self.transport.close()
+
+    def _check_form(self) -> None:
+        """Raises InvalidRequest for a request line of another form, and for two keys."""
+        if not self._lines.has(self.parser.get_method(), self.url, self.parser.get_http_version()):
+            self._refusal = InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
+        elif sum(name == b"authorization" for name, _ in self.headers) > 1:
+            self._refusal = InvalidRequest("The request has more than one Authorization header.")
+        if self._refusal is not None:
+            raise self._refusal
 
     def _expect_head(self) -> None:
         self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
@@ -156,6 +188,7 @@ class Door(HttpToolsProtocol):
             self.transport.abort()
         if self.transport.is_closing():
             return
+        self._check_form()
         method = self.parser.get_method()
         idle = self.cycle is None or self.cycle.response_complete
         # Whoever does not read its answers has to wait, as uvicorn sees to it: else they would pile up here.

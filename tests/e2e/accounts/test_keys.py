@@ -112,7 +112,11 @@ def test_a_key_without_the_scope(gateway: Gateway) -> None:
     made = create(gateway, "--name", "reader", "--scope", "registry:read")
     got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
     assert (got.status, got.code) == (403, "permission_denied")
-    assert gateway.request("GET", "/v1/models", key=made["key"]).status == 200
+    for path in ("/v1/models", f"/v1/models/{GPT}"):
+        got = gateway.request("GET", path, key=made["key"])
+        assert (got.status, got.code) == (403, "permission_denied")
+    hearer = create(gateway, "--name", "hearer", "--scope", "speech")
+    assert gateway.request("GET", "/v1/models", key=hearer["key"]).status == 200
 
 
 def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import json
 import random
 import re
 import resource
@@ -260,6 +261,12 @@ def read_exactly(sock, size=None):
         (head("X: a\0b"), 400),
         (head("Content-Length: 5", "Transfer-Encoding: chunked"), 400),
         (head(method="GARBAGE"), 400),
+        (head(method="GET "), 400),
+        (head(path=PATH + " "), 400),
+        (head().replace(b"HTTP/1.1", b"RTSP/1.0"), 400),
+        (head("Authorization: Bearer a", "Authorization: Bearer b"), 400),
+        (head("Authorization: Bearer a", "authorization: Bearer a", path="/index"), 400),
+        (head("Authorization: Bearer a", "authorization: Bearer a", path="/health"), 400),
         (head(path="/bundles/big/1.0/any/other.xyb"), 404),
         (head(path="/bundles/../any/big.xyb"), 404),
         (head(path="/bundles/big/2.0/any/big.xyb"), 404),
@@ -279,6 +286,18 @@ def test_what_is_unusual_gets_the_doors_answer(place, data, status):
                 assert read(sock)[0] >= 400
         else:
             assert read(sock)[0] == status
+
+
+def test_two_keys_get_an_error_in_json(place):
+    port, _ = place
+    with connect(port) as sock:
+        sock.sendall(head("Authorization: Bearer a", "Authorization: Bearer b"))
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["code"], error["message"]) == (
+        "invalid_request",
+        "The request has more than one Authorization header.",
+    )
 
 
 @pytest.mark.parametrize("lines", [["A: b"] * 2000, ["Range: bytes=" + " " * 15000 + "-" + " " * 15000 + "x"]])
