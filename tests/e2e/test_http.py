@@ -69,7 +69,8 @@ def test_unknown_path_outside(gateway: Gateway, path: str) -> None:
 )
 def test_wrong_method(gateway: Gateway, method: str, path: str, allow: str) -> None:
     got = gateway.request(method, path)
-    assert (got.status, got.code) == (405, "method_not_allowed")
+    assert got.status == 405
+    assert path.startswith("/v1/messages") or got.code == "method_not_allowed"  # Anthropic's shape has no code
     assert got.json["error"]["type"] == "invalid_request_error"
     assert got.headers["allow"] == allow
     assert got.json["error"]["message"] == f"This path takes {allow}."
@@ -78,7 +79,7 @@ def test_wrong_method(gateway: Gateway, method: str, path: str, allow: str) -> N
 @pytest.mark.parametrize("path", ["/v1/chat/completions#x", "/v1/messages#", "/v1/messages#a?b"])
 def test_a_chat_whose_path_has_a_fragment(gateway: Gateway, path: str) -> None:
     got = gateway.request("POST", path, {**CHAT, "max_tokens": 5})
-    assert (got.status, got.code) == (400, "invalid_request")
+    assert (got.status, got.json["error"]["type"]) == (400, "invalid_request_error")
     assert path.partition("#")[0] in got.json["error"]["message"]
     assert gateway.request("POST", path, CHAT, key="wrong").status == 401
 

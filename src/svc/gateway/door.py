@@ -199,7 +199,7 @@ class FrontDoor(Reader):
         if request.refusal is not None or request.key is None:
             error = request.refusal or AuthenticationFailed("There is no API key.")
             self._plane.refused(request_id, request, error, error.status, self.log_end)
-            headers = reply.ids(request_id, request) + reply.lines(error.headers)
+            headers = reply.ids(request_id, request, dialect) + reply.lines(error.headers)
             self.answer(error.status, headers, dialect.write_error(error, request_id))
             return
         exchange = self._exchange = Exchange(

@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
+from svc.dialects.base import Dialect
 from svc.errors import SvcError
+from svc.gateway.error_shape import dialect_below
 from svc.gateway.request import Request
 from svc.wire.problem import encode_problem
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 EXPOSED: Final = (
-    *("x-request-id", "x-client-request-id", "x-svc-provider", "x-svc-attempts", "x-svc-dropped", "x-should-retry"),
+    *(
+        "x-request-id",
+        "request-id",
+        "x-client-request-id",
+        "x-svc-provider",
+        "x-svc-attempts",
+        "x-svc-dropped",
+        "x-should-retry",
+    ),
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
     "retry-after",
 )
@@ -47,17 +57,21 @@ def dropped_line(names: Sequence[str]) -> str:
     return f"x-svc-dropped: {','.join(_UNSAFE.sub('?', name[:64]) for name in names[:32])}\r\n"
 
 
-def ids(request_id: str, request: Request | None) -> str:
+def ids(request_id: str, request: Request | None, dialect: Dialect | None) -> str:
     """The header lines by which a request can be found again."""
+    also = dialect.request_id_header if dialect is not None else ""
     echo = request.client_request_id if request is not None else None
-    return f"x-request-id: {request_id}\r\n" + (f"x-client-request-id: {echo}\r\n" if echo else "")
+    lines = f"x-request-id: {request_id}\r\n" + (f"{also}: {request_id}\r\n" if also else "")
+    return lines + (f"x-client-request-id: {echo}\r\n" if echo else "")
 
 
 def last(error: SvcError, status: int, date: str, request_id: str, request: Request | None) -> bytes:
     """The refusal of a request that is not read any further, after which the connection closes."""
-    dialect = request.dialect if request is not None else None
+    dialect = None
+    if request is not None:
+        dialect = request.dialect or dialect_below(request.path.decode("latin-1"))
     body = dialect.write_error(error, request_id) if dialect is not None else encode_problem(error)
-    return whole(status, date, f"{ids(request_id, request)}connection: close\r\n{lines(error.headers)}", body)
+    return whole(status, date, f"{ids(request_id, request, dialect)}connection: close\r\n{lines(error.headers)}", body)
 
 
 def whole(status: int, date: str, headers: str, body: bytes) -> bytes:

@@ -33,6 +33,7 @@ from svc.errors import (
     SvcError,
 )
 from svc.gateway.access_log import Line, log_end, path_shown
+from svc.gateway.error_shape import dialect_below
 from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
 from svc.gateway.reply import EXPOSED
@@ -108,6 +109,9 @@ class Noted:
         echoed = text(dict(scope["headers"]).get(b"x-request-id", b""))
         if echoed:
             ours.append((b"x-client-request-id", echoed.encode("ascii")))
+        dialect = dialect_below(scope["path"])
+        if dialect is not None and dialect.request_id_header:
+            ours.append((dialect.request_id_header.encode("ascii"), ours[0][1]))
         client: str | None = (scope.get("client") or (None,))[0]
         scope["request_ids"] = (ours[0][1].decode(), echoed, client)
         status = 0
@@ -270,7 +274,7 @@ async def authenticated(plane: Plane, request: Request) -> Key:
 
 
 def error_response(error: SvcError) -> Response:
-    """An error in the gateway's shape."""
+    """An error in the gateway's shape, or in that of the dialect whose path was asked for."""
     return _Problem(error)
 
 
@@ -279,11 +283,17 @@ class _Problem(Response):
 
     def __init__(self, error: SvcError) -> None:
         super().__init__(encode_problem(error), error.status, dict(error.headers), "application/json")
-        self._code = error.code
+        self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[CODE] = self._code
-        await super().__call__(scope, receive, send)
+        error = self._error
+        scope[CODE] = error.code
+        dialect = dialect_below(scope["path"])
+        if dialect is None:
+            await super().__call__(scope, receive, send)
+            return
+        body = dialect.write_error(error, scope["request_ids"][0])
+        await Response(body, error.status, dict(error.headers), "application/json")(scope, receive, send)
 
 
 def _middleware(plane: Plane) -> list[Middleware]:

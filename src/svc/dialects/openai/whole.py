@@ -84,7 +84,7 @@ def thoughts(message: dict[str, Any]) -> list[Part]:
 
 def write_answer(answer: Answer) -> bytes:
     """A `chat.completion`."""
-    choice = {"index": 0, "message": _message(answer.parts), "finish_reason": answer.finish}
+    choice = {"index": 0, "message": _message(answer.parts), "logprobs": None, "finish_reason": answer.finish}
     body = {
         "id": answer.id,
         "object": "chat.completion",

@@ -1,0 +1,94 @@
+"""Everything under `/v1/messages`: Anthropic's shape of errors, and `request-id`, by which its SDKs name a request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import CLAUDE, GPT, HI, KEY, Gateway
+from tests.fakes import anthropic_wire
+from tests.fakes.http_client import Got
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, sse
+
+MESSAGE = {"model": CLAUDE, "max_tokens": 50, "messages": HI}
+
+
+def check_ids(got: Got) -> None:
+    assert got.headers["request-id"] == got.headers["x-request-id"]
+
+
+def check_error(got: Got, status: int, kind: str) -> None:
+    body = got.json
+    assert (got.status, body["type"], body["error"]["type"]) == (status, "error", kind)
+    assert body["error"].keys() == {"type", "message"}
+    assert body["request_id"] == got.headers["request-id"]
+    check_ids(got)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status", "kind"),
+    [
+        ("POST", "/v1/messages/unknown", KEY, 404, "not_found_error"),
+        ("POST", "/v1/messages/batches?beta=true", KEY, 404, "not_found_error"),
+        ("GET", "/v1/messages/batches/msgbatch_1/results", KEY, 404, "not_found_error"),
+        ("GET", "/v1/messages", KEY, 405, "invalid_request_error"),
+        ("DELETE", "/v1/messages?beta=true", KEY, 405, "invalid_request_error"),
+        ("POST", "/v1/messages/", KEY, 404, "not_found_error"),
+        ("POST", "/v1/messages/unknown", None, 401, "authentication_error"),
+        ("POST", "/v1/messages", None, 401, "authentication_error"),
+        ("GET", "/v1/messages", "wrong", 401, "authentication_error"),
+    ],
+)
+def test_messages_path_that_is_not_answered_gets_anthropics_error(
+    gateway: Gateway, method: str, path: str, key: str | None, status: int, kind: str
+) -> None:
+    check_error(gateway.request(method, path, MESSAGE if method == "POST" else None, key=key), status, kind)
+
+
+def test_messages_body_too_large_below_the_endpoint_gets_anthropics_error(gateway: Gateway) -> None:
+    with gateway.raw() as raw:
+        head = f"POST /v1/messages/batches HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+        raw.send(f"{head}content-length: {1 << 40}\r\n\r\n".encode())
+        check_error(raw.read(), 413, "request_too_large")
+
+
+@pytest.mark.parametrize("fields", [{"model": "none"}, {"max_tokens": 0}, {"messages": []}])
+def test_messages_refused_request_has_its_id(gateway: Gateway, fields: dict[str, Any]) -> None:
+    got = gateway.message(**fields)
+    check_error(got, got.status, got.json["error"]["type"])
+
+
+def test_messages_upstream_error_body_carries_our_id(gateway: Gateway, provider_b: FakeProvider) -> None:
+    provider_b.plays(answer(400, anthropic_wire.error(message="Too odd."), headers={"request-id": "req_theirs"}))
+    got = gateway.message()
+    check_error(got, 400, "invalid_request_error")
+    assert got.json["request_id"] != anthropic_wire.error()["request_id"]
+    assert got.json["error"]["message"] == "Too odd."
+
+
+@pytest.mark.parametrize("model", [CLAUDE, GPT])
+@pytest.mark.parametrize("stream", [True, False])
+def test_messages_answers_and_streams_have_the_id(
+    gateway: Gateway, fakes: dict[str, FakeProvider], model: str, stream: bool
+) -> None:
+    fakes["B"].plays(
+        sse(anthropic_wire.stream()) if stream else answer(200, anthropic_wire.message(), headers={"request-id": "r"})
+    )
+    got = gateway.message(model, stream=stream)
+    assert got.status == 200
+    check_ids(got)
+    fakes["B"].forget()
+
+
+def test_other_paths_have_no_second_id(gateway: Gateway) -> None:
+    for got in (gateway.chat(), gateway.request("GET", "/v1/models"), gateway.request("GET", "/v1/messagesx")):
+        assert "request-id" not in got.headers
+
+
+def test_chat_of_an_anthropic_model_has_logprobs_null(gateway: Gateway) -> None:
+    (choice,) = json.loads(gateway.chat(CLAUDE).body)["choices"]
+    assert choice["logprobs"] is None
+    assert choice.keys() == {"index", "message", "logprobs", "finish_reason"}
