@@ -35,6 +35,9 @@ MAX_INDEX = 512 << 20
 MAX_ANSWER = 1 << 20
 REDIRECTS = 5
 
+KEY_MISSING = "this registry asks for a key: put it into SVC_REGISTRY_KEY (publishing takes the scope registry:write)."
+KEY_SOURCE = "The key is that of SVC_REGISTRY_KEY, or of SVC_API_KEY where that is unset."
+
 _KNOWN = {
     error.code: error
     for error in (
@@ -190,7 +193,10 @@ class Remote:
         except (msgspec.DecodeError, OSError, http.client.HTTPException):
             problem = _Problem()
         kind = _KNOWN.get(problem.code or "", RegistryFailed)
-        return kind(f"{self.url}: {problem.message or f'it answered with status {answer.status}'}")
+        said = problem.message or f"it answered with status {answer.status}"
+        if kind is AuthenticationFailed:  # without a key the server speaks of headers, which nobody sets by hand here
+            said = f"{said} {KEY_SOURCE}" if self._key else KEY_MISSING
+        return kind(f"{self.url}: {said}")
 
 
 def _usable(key: str, raw: msgspec.Raw) -> Entry | None:

@@ -19,6 +19,7 @@ from svc.bundles.digest import sha256_of
 from svc.bundles.download import Report
 from svc.bundles.platform import fallbacks
 from svc.bundles.reference import choose, parse
+from svc.bundles.remote import Remote
 from svc.cli import base
 from svc.client.bundles import Options
 from svc.distribution import install_command
@@ -57,6 +58,17 @@ def open_store(args: argparse.Namespace) -> contextlib.AbstractContextManager[Bu
 def key_for_writing() -> str | None:
     """`SVC_REGISTRY_KEY`, else `SVC_API_KEY`."""
     return os.environ.get("SVC_REGISTRY_KEY") or os.environ.get("SVC_API_KEY") or None
+
+
+def remote_for_writing(url: str) -> Remote:
+    """A registry to publish at. Raises CommandFailed when there is no key, before anything is sent."""
+    key = key_for_writing()
+    if key is None:
+        raise CommandFailed(
+            f"Publishing at {url} needs a key: put one with the scope registry:write into SVC_REGISTRY_KEY "
+            "(svc up prints one; svc keys create --scope registry:write makes one)."
+        )
+    return Remote(url, key=key)
 
 
 def one(text: str, entries: Iterable[Entry], platform: str | None) -> Entry:

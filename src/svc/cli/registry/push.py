@@ -11,7 +11,6 @@ import msgspec
 from svc.bundles import oci
 from svc.bundles.archive import BLOCK
 from svc.bundles.digest import sha256_of
-from svc.bundles.remote import Remote
 from svc.cli import base as shared
 from svc.cli.registry import add, base
 from svc.wire.bundle import Entry
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Uploads it."""
     if args.oci:
         return _push_oci(args)
-    remote = Remote(base.address(args), key=base.key_for_writing())
+    remote = base.remote_for_writing(base.address(args))
     draft = add.draft_of(args.file, args.platform)
     size = args.file.stat().st_size
     headers = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from svc.bundles.remote import Remote
 from svc.cli.registry import base
 from svc.wire.bundle import Entry
 
@@ -23,7 +22,7 @@ def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
     """Withdraws it, or takes that back."""
     where: Callable[[Entry], str | None] = base.no_place
     if args.registry:
-        remote = Remote(args.registry, key=base.key_for_writing())
+        remote = base.remote_for_writing(args.registry)
         entry = base.one(args.reference, remote.index(), args.platform)
         entry = remote.set_yanked(entry.key, yanked)
     else:
