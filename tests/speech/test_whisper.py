@@ -2,15 +2,28 @@
 
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.speech import material
-from tests.speech.gateway import Gateway, check_promises, session
+from tests.speech.gateway import KEY, Gateway, check_promises, session
 
 
 @pytest.fixture(scope="module")
 def whisper() -> Path:
     return material.model("whisper-base")
+
+
+def test_segments_have_the_probabilities_of_the_model(gateway: Gateway, clips: dict[str, Path], whisper: Path):
+    with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
+        answer = client.audio.transcriptions.create(
+            model="whisper-base", file=clips["en-counting"], response_format="verbose_json", language="en"
+        )
+    assert answer.segments
+    for segment in answer.segments:
+        assert segment.tokens
+        assert -1.5 < segment.avg_logprob < 0
+        assert 0 < segment.no_speech_prob < 1
 
 
 async def test_spanish(gateway: Gateway, clips: dict[str, Path], whisper: Path):

@@ -89,12 +89,22 @@ class Heard(_Message, frozen=True):
     stable: bool
 
 
+class Details(msgspec.Struct, frozen=True, array_like=True):
+    """What an engine says of its decoding. The defaults are of one that does not say, and decodes greedily."""
+
+    tokens: tuple[int, ...] = ()
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    no_speech_prob: float = 0.0
+
+
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """A stretch of speech, in milliseconds from the utterance's beginning."""
 
     start: int
     end: int
     text: str
+    details: Details = Details()
 
 
 class Done(_Message, frozen=True):

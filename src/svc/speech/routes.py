@@ -10,11 +10,12 @@ from starlette.websockets import WebSocket
 
 from svc.errors import MethodNotAllowed, SvcError
 from svc.security import bearer
+from svc.speech.answering import transcribe
 from svc.speech.books import STREAM_PATH, UPLOAD_PATH
+from svc.speech.events import TranscriptStream
 from svc.speech.keywatch import KeyWatch
 from svc.speech.service import Service
 from svc.speech.stream import Stream
-from svc.speech.upload import transcribe
 from svc.telemetry import CODE, KEY
 from svc.wire.problem import encode_problem
 
@@ -26,7 +27,7 @@ KEY_SUBPROTOCOL = "svc.api-key."
 def routes(service: Service) -> list[BaseRoute]:
     """Errors are raised as SvcErrors, which the application answers."""
 
-    async def upload(request: Request) -> Response:
+    async def upload(request: Request) -> Response | TranscriptStream:
         key = await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
         request.scope[KEY] = key
         return await transcribe(service, key, request)

@@ -22,7 +22,7 @@ from svc.speech.audio import Format
 from svc.speech.detector import Detector
 from svc.speech.endpointer import CAP, PRE_ROLL, WINDOW, WINDOWS_PER_SECOND, Endpointer
 from svc.speech.engines.base import Engine
-from svc.speech.link import Done, Flush, FromWorker, Heard, Reset, Segment, Taken
+from svc.speech.link import Details, Done, Flush, FromWorker, Heard, Reset, Segment, Taken
 from svc.speech.prefix import StablePrefix, join
 from svc.speech.resample import Resampler, Samples, mono
 
@@ -293,7 +293,7 @@ class Voice:
 
         def then(text: str | None) -> None:
             self._ended = None
-            if self._conclude(text, self._span) and self._live:
+            if self._conclude(text, self._span):
                 self._emit(Heard(self.number, self._epoch, self._said, True))
 
         if self._covered:
@@ -303,10 +303,10 @@ class Voice:
 
     def _conclude(self, text: str | None, span: tuple[int, int]) -> str:
         """The segment's words become part of what was said; with no new text, those of its last hypothesis."""
-        prefix = self._prefix
+        prefix, details = self._prefix, self._hearing.details
         self._begin_segment()
         if text is None:
-            text = prefix.text
+            text, details = prefix.text, Details()
         else:  # a cut may fall before words that are stable already: the next segment begins with them
             self._prefix = StablePrefix(prefix.beyond(text) if self._endpointer.length else ())
         text = prefix.finish(text)
@@ -314,7 +314,7 @@ class Voice:
         if text:
             start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
             after = self._segments[-1].end if self._segments else 0  # the pre-roll may reach into the last one
-            self._segments.append(Segment(max(start, after), end, text.strip()))
+            self._segments.append(Segment(max(start, after), end, text.strip(), details))
         return text
 
     def _finish(self) -> Job | None:

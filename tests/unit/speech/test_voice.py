@@ -25,6 +25,8 @@ class Loudness:
 class Counting:
     """An engine and its own hearing: a word for each second of audio that it is given, and one more."""
 
+    details = link.Details()
+
     def __init__(self, *, incremental: bool = False) -> None:
         self.incremental = incremental
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from svc.speech.link import Details
 from svc.speech.resample import Samples
 
 
 class Hearing(Protocol):
     """One segment of speech. `samples` is always the whole segment so far, floats at 16 kHz."""
+
+    details: Details
+    """Of the last `final`."""
 
     def text(self, samples: Samples) -> str:
         """What has been said so far."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import faster_whisper
 
+from svc.speech.link import Details
 from svc.speech.model import Model
 from svc.speech.resample import Samples
 
@@ -39,16 +41,19 @@ class Hearing:
 
     def __init__(self, model: Any, language: str | None) -> None:
         self._model, self._language = model, language
+        self.details = Details()
 
     def text(self, samples: Samples) -> str:
         """A quick hypothesis."""
-        return self._decode(samples, beam=1)
+        return _text(self._decode(samples, beam=1))
 
     def final(self, samples: Samples) -> str:
         """A better one."""
-        return self._decode(samples, beam=3)
+        segments = self._decode(samples, beam=3)
+        self.details = _details(segments)
+        return _text(segments)
 
-    def _decode(self, samples: Samples, *, beam: int) -> str:
+    def _decode(self, samples: Samples, *, beam: int) -> list[Any]:
         segments, _ = self._model.transcribe(
             samples,
             language=self._language,
@@ -57,4 +62,20 @@ class Hearing:
             condition_on_previous_text=False,
             without_timestamps=True,
         )
-        return "".join(segment.text for segment in segments).strip()
+        return list(segments)
+
+
+def _text(segments: list[Any]) -> str:
+    return "".join(segment.text for segment in segments).strip()
+
+
+def _details(segments: list[Any]) -> Details:
+    """Of samples that fit into one window of the model, there is one segment; else the means of all."""
+    if not segments:
+        return Details()
+    return Details(
+        tuple(token for segment in segments for token in segment.tokens),
+        float(segments[0].temperature or 0.0),
+        fmean(segment.avg_logprob for segment in segments),
+        fmean(segment.no_speech_prob for segment in segments),
+    )

@@ -8,6 +8,7 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
+from svc.speech.link import Details
 from svc.speech.model import Model
 from svc.speech.resample import Samples
 
@@ -25,6 +26,8 @@ class Offline:
     """One model; it is its own hearing, since each hypothesis is made from the whole segment."""
 
     incremental = False
+    details = Details()
+    """The library tells no probabilities."""
 
     def __init__(self, model: Model) -> None:
         self._recognizer = _make(model)

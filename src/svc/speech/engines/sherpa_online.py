@@ -12,6 +12,7 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
+from svc.speech.link import Details
 from svc.speech.model import Model
 from svc.speech.resample import Samples
 
@@ -40,6 +41,9 @@ class Online:
 
 class Hearing:
     """One segment: a stream of the library, and how many samples it has had."""
+
+    details = Details()
+    """The library tells no probabilities."""
 
     def __init__(self, recognizer: Any) -> None:
         self._recognizer = recognizer

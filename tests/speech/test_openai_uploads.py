@@ -1,0 +1,166 @@
+"""Uploads as openai-python sends them and reads them: segments, granularities, events."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import wave
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+from openai.types.audio import TranscriptionStreamEvent, TranscriptionVerbose
+
+from tests.speech import material
+from tests.speech.accounts import entries, issued
+from tests.speech.gateway import KEY, Gateway
+from tests.speech.gateway import gateway as run
+
+MODEL = "moonshine-tiny-en"
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def long_wav(clips: dict[str, Path], times: int) -> bytes:
+    """So many times 48 s of speech."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(material.pcm(clips["two-cities"]) * times)
+    return out.getvalue()
+
+
+async def collect(stream: openai.AsyncStream[TranscriptionStreamEvent], into: list[str]) -> None:
+    """The types of the events, also of those before a failure."""
+    async for event in stream:
+        into.append(event.type)
+
+
+def test_segments_have_what_openai_says(client: openai.OpenAI, clips: dict[str, Path]):
+    raw = client.audio.transcriptions.with_raw_response.create(
+        model=MODEL,
+        file=clips["two-cities"],
+        response_format="verbose_json",
+        language="en",
+        timestamp_granularities=["segment"],
+    )
+    answer = TranscriptionVerbose.model_validate_json(raw.content, strict=True)
+    assert answer.segments is not None
+    assert len(answer.segments) > 2
+    assert answer.usage is not None
+    assert answer.usage.seconds == round(answer.duration)
+    for number, segment in enumerate(answer.segments):
+        assert (segment.id, segment.seek) == (number, round(segment.start * 1000) // 10)
+        data = segment.text.encode()
+        assert segment.compression_ratio == pytest.approx(len(data) / len(zlib.compress(data)))
+        constants = (segment.tokens, segment.temperature, segment.avg_logprob, segment.no_speech_prob)
+        assert constants == ([], 0.0, 0.0, 0.0)  # the engine tells none
+
+
+@pytest.mark.parametrize("granularities", [["word"], ["segment", "word"], ["sentence"]])
+def test_granularity_that_no_model_has_is_refused(
+    client: openai.OpenAI, clips: dict[str, Path], granularities: list[str]
+):
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.audio.transcriptions.create(
+            model=MODEL,
+            file=clips["en-hello-world"],
+            response_format="verbose_json",
+            timestamp_granularities=granularities,  # type: ignore[arg-type]
+        )
+    assert (refusal.value.code, refusal.value.param) == ("invalid_request", "timestamp_granularities")
+
+
+def test_logprobs_are_refused(client: openai.OpenAI, clips: dict[str, Path]):
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], include=["logprobs"])
+    assert refusal.value.param == "include"
+
+
+def test_stream_gives_deltas_and_then_the_whole_text(client: openai.OpenAI, clips: dict[str, Path]):
+    whole = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"])
+    stream = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"], stream=True)
+    assert stream.response.headers["content-type"].startswith("text/event-stream")
+    assert stream.response.headers["x-accel-buffering"] == "no"
+    *deltas, done = list(stream)
+    assert done.type == "transcript.text.done"
+    assert {event.type for event in deltas} == {"transcript.text.delta"}
+    assert len(deltas) > 2
+    assert "".join(event.delta for event in deltas if event.type == "transcript.text.delta") == done.text == whole.text
+
+
+def test_stream_of_silence_is_an_empty_transcript(client: openai.OpenAI):
+    silence = io.BytesIO()
+    with wave.open(silence, "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(64000))
+    (done,) = list(client.audio.transcriptions.create(model=MODEL, file=silence.getvalue(), stream=True))
+    assert (done.type, done.text) == ("transcript.text.done", "")  # type: ignore[union-attr]
+
+
+def test_stream_of_a_damaged_file_says_so(client: openai.OpenAI, clips: dict[str, Path]):
+    cut = clips["en-counting"].read_bytes()[:-40_000]
+    *_, done = list(client.audio.transcriptions.create(model=MODEL, file=cut, stream=True))
+    assert "cut off" in done.warning  # type: ignore[union-attr]
+
+
+def test_stream_that_fails_before_its_first_event_has_a_status(client: openai.OpenAI, clips: dict[str, Path]):
+    with pytest.raises(openai.BadRequestError):
+        client.audio.transcriptions.create(model=MODEL, file=b"no sound", stream=True)
+    with pytest.raises(openai.NotFoundError):
+        client.audio.transcriptions.create(model="none", file=clips["en-counting"], stream=True)
+    with pytest.raises(openai.BadRequestError, match="stream"):
+        client.audio.transcriptions.create(  # type: ignore[call-overload]
+            model=MODEL, file=clips["en-counting"], stream=True, response_format="srt"
+        )
+
+
+async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    with run(tmp_path) as own:
+        key = issued(tmp_path, "cut")["Authorization"].removeprefix("Bearer ")
+        async with openai.AsyncOpenAI(base_url=own.address + "/v1", api_key=key, max_retries=0) as client:
+            stream = await client.audio.transcriptions.create(model=MODEL, file=long_wav(clips, 5), stream=True)
+            first = await anext(aiter(stream))
+            assert first.type == "transcript.text.delta"
+            for worker in own.workers():
+                os.kill(worker, signal.SIGKILL)
+            seen: list[str] = []
+            with pytest.raises(openai.APIError, match="worker died"):
+                await collect(stream, seen)
+            assert "transcript.text.done" not in seen
+            again = await client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], stream=True)
+            assert [event.type async for event in again][-1] == "transcript.text.done"
+        cut, ok = await entries(tmp_path, "cut", 2)
+        assert (cut["status"], cut["http_status"], cut["code"]) == ("cut", 200, "asr_error")
+        assert (ok["status"], ok["http_status"], ok["code"]) == ("ok", 200, None)
+
+
+async def test_stream_whose_client_leaves_gives_its_place_back(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    with run(tmp_path, "[speech]\nmax_sessions = 1\n") as own:
+        header = issued(tmp_path, "left")
+        async with httpx2.AsyncClient(headers=header, timeout=60) as client:
+            form = {"data": {"stream": "true"}, "files": {"file": ("long.wav", long_wav(clips, 5))}}
+            async with client.stream("POST", own.address + "/v1/audio/transcriptions", **form) as answer:
+                assert answer.status_code == 200
+                line = await anext(answer.aiter_lines())
+                assert json.loads(line.removeprefix("data: "))["type"] == "transcript.text.delta"
+        form = {"files": {"file": ("a.wav", clips["en-hello-world"].read_bytes())}}
+        async with httpx2.AsyncClient(headers=header, timeout=60) as client:
+            for _ in range(40):
+                again = await client.post(own.address + "/v1/audio/transcriptions", **form)
+                if again.status_code == 200:
+                    break
+                assert again.status_code == 429
+                await asyncio.sleep(0.25)
+        assert again.status_code == 200
+        assert "client_closed" in [entry["status"] for entry in await entries(tmp_path, "left", 2)]
+    assert own.log is not None
+    assert "Traceback" not in own.log.read_text()
