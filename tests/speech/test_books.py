@@ -85,7 +85,7 @@ async def test_sessions_and_uploads_count_for_the_limit_of_a_minute(books: Gatew
     async with session(books, headers=key) as client:
         error = json.loads(await client.socket.recv())
         assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
-        assert "2 requests a minute" in error["message"]
+        assert "2 requests per minute" in error["message"]
         with pytest.raises(websockets.ConnectionClosed):
             await client.socket.recv()
         assert client.socket.close_code == 1013
