@@ -80,6 +80,15 @@ def test_json_by_schema_is_what_the_schema_says(embedded: Gateway) -> None:
     assert '"age"' in (answer.choices[0].message.content or "")
 
 
+@pytest.mark.parametrize("schema", [{"schema": 123}, {"schema": []}, {"schema": None}, {}])
+def test_a_schema_that_is_none_is_400_and_names_the_field(embedded: Gateway, schema: dict[str, object]) -> None:
+    """llama.cpp takes it for no wish at all."""
+    form = {"type": "json_schema", "json_schema": {"name": "person", **schema}}
+    got = embedded.chat(MODEL, max_tokens=5, response_format=form)
+    assert (got.status, got.code) == (400, "invalid_request")
+    assert got.json["error"]["param"] == "response_format.json_schema.schema"
+
+
 def test_a_prompt_that_is_too_long_is_the_clients_own_fault(embedded: Gateway) -> None:
     with pytest.raises(openai.BadRequestError, match="context"):
         embedded.openai(timeout=60).chat.completions.create(

@@ -61,7 +61,9 @@ def test_finished_call_without_json_arguments_is_still_the_providers_failure(fin
         translated('{"path": "a.t', finish)
 
 
-leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=6))
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=6)
+)
 nested: st.SearchStrategy[Any] = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
 )

@@ -28,6 +28,24 @@ class StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
+class JsonSchema(msgspec.Struct, gc=False):
+    """`response_format.json_schema`; what stands in the schema is for the upstream to judge."""
+
+    name: str | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, gc=False):
+    """`response_format`, of any type: vendors have their own."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+    """Where some vendors have the schema of `json_object`."""
+
+
 class Body(msgspec.Struct, gc=False):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Annotated[list[_Message], Meta(min_length=1)]
@@ -44,3 +62,4 @@ class Body(msgspec.Struct, gc=False):
     """What servers of the Hugging Face family take for `max_tokens`."""
     min_tokens: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
     """vLLM's: the answer does not end before."""
+    response_format: ResponseFormat | None = None

@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import Head
-from svc.dialects.openai.asked import Body
+from svc.dialects.openai.asked import Body, ResponseFormat
 from svc.dialects.reading import FIELDS, decode_outline
 from svc.errors import InvalidRequest
 
 _BODY: Final = msgspec.json.Decoder(Body)
-_NONE: Final = [None, None, None]
+_NONE: Final = [None, None, None, None]
 
 
 def read_head(raw: bytes) -> Head:
@@ -35,8 +35,18 @@ def read_head(raw: bytes) -> Head:
         outline=outline,
     )
     if others != _NONE:
-        _note_other_limits(head, *others)
+        *limits, form = others
+        _note_other_limits(head, *limits)
+        if form is not None:
+            _check_format(form)
     return head
+
+
+def _check_format(form: ResponseFormat) -> None:
+    """OpenAI refuses a form without its schema; other servers answer in any form that the model likes."""
+    if form.type == "json_schema" and (form.json_schema is None or form.json_schema.schema is None):
+        path = "response_format.json_schema" + ("" if form.json_schema is None else ".schema")
+        raise InvalidRequest(f"`{path}` is required.", param=path)
 
 
 def _note_other_limits(head: Head, predicted: float | None, new: float | None, least: float | None) -> None:

@@ -275,7 +275,6 @@ def _format(form: _Format | None) -> ResponseFormat | None:
     if form.type != "json_schema":
         return ResponseFormat(form.type)
     if schema is None or schema.schema is None:
-        raise InvalidRequest(
-            "`response_format.json_schema.schema` is required.", param="response_format.json_schema.schema"
-        )
+        path = "response_format.json_schema" + ("" if schema is None else ".schema")
+        raise InvalidRequest(f"`{path}` is required.", param=path)
     return ResponseFormat("json_schema", schema.name, schema.schema, schema.strict)
