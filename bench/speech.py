@@ -39,6 +39,12 @@ from svc.speech.voice import Voice  # noqa: E402
 
 FRAME = 1600
 """Bytes: 50 ms."""
+PLACES = 8
+"""Sessions that the worker takes, unless more people are asked for."""
+PATIENCE = 30
+"""Seconds for a final."""
+LOAD_PATIENCE = 120
+"""Seconds for a model to load."""
 READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
 """Clips of people who read aloud."""
 
@@ -151,7 +157,7 @@ class Person:
             self.seconds += len(audio) / 32000 - onset
             asked = time.monotonic()
             await self.client.say(type="flush")
-            await asyncio.wait_for(self._final.wait(), 30)
+            await asyncio.wait_for(self._final.wait(), PATIENCE)
             (self.final_after_pause if pause else self.final).append(time.monotonic() - asked)
             await asyncio.sleep(0.2)
 
@@ -163,18 +169,21 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
         for seed in range(people):
             client = await stack.enter_async_context(session(gateway))
             await client.say(type="config")
-            await client.get("ready")
+            await client.get("ready", timeout=LOAD_PATIENCE)
             crowd.append(Person(client, spoken, seed))
         (worker,) = gateway.workers()
         _bind(worker, 0)
         before = _cpu(worker)
-        listening = [asyncio.create_task(person.listen()) for person in crowd]
         begun = time.monotonic()
-        await asyncio.gather(*(person.speak(begun + seconds) for person in crowd))
-        wall = time.monotonic() - begun
-        for task in listening:
-            task.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
+        listening = [asyncio.create_task(person.listen()) for person in crowd]
+        speaking = [asyncio.create_task(person.speak(begun + seconds)) for person in crowd]
+        try:
+            await asyncio.gather(*speaking)
+        finally:
+            wall = time.monotonic() - begun
+            for task in (*listening, *speaking):
+                task.cancel()
+            await asyncio.gather(*listening, *speaking, return_exceptions=True)
         for person in crowd:
             check_promises(person.client.heard)
         rate = sum(person.partials for person in crowd) / sum(person.seconds for person in crowd)
@@ -199,6 +208,9 @@ def _bind(process: int, core: int) -> None:
 
 
 def _print(title: str, values: list[float]) -> None:
+    if not values:
+        print(f"  {title:18} none in this time")
+        return
     values = sorted(1000 * value for value in values)
     p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
     worst = " ".join(f"{value:.0f}" for value in values[-3:])
@@ -274,8 +286,10 @@ def serve() -> None:
     app.serve_gateway(found, listen("127.0.0.1", 0), lambda address: print(address, flush=True))
 
 
-async def crowd(spoken: dict[str, tuple[str, bytes]], seconds: float, sizes: list[int]) -> None:
-    with gateway("[speech]\nmax_sessions = 8\n") as running:
+async def crowd(spoken: dict[str, tuple[str, bytes]], model: str, seconds: float, sizes: list[int]) -> None:
+    material.model(model)  # the gateway does not make it
+    places = max(PLACES, *sizes)
+    with gateway(f'[speech]\ndefault_model = "{model}"\nmax_sessions = {places}\n') as running:
         _bind(os.getpid(), 1)
         _bind(running.process.pid, 1)
         await asyncio.sleep(3)
@@ -283,7 +297,10 @@ async def crowd(spoken: dict[str, tuple[str, bytes]], seconds: float, sizes: lis
         await asyncio.sleep(5)
         print("idle:", lag(running))
         for people in sizes:
-            await live(running, [audio for _, audio in spoken.values() if len(audio) < 15 * 32000], people, seconds)
+            try:
+                await live(running, [audio for _, audio in spoken.values() if len(audio) < 15 * 32000], people, seconds)
+            except TimeoutError:
+                print(f"{people} sessions: the worker does not keep up, no answer within {PATIENCE} s")
             print(" ", lag(running))
 
 
@@ -306,7 +323,7 @@ def main() -> None:
     if "accuracy" in arguments.what:
         accuracy(spoken, arguments.model)
     if "live" in arguments.what:
-        asyncio.run(crowd(spoken, arguments.seconds, arguments.people))
+        asyncio.run(crowd(spoken, arguments.model, arguments.seconds, arguments.people))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from svc.recipes.recipe import load, parse
 from svc.speech.audio import read_wav
 from svc.speech.resample import Resampler, mono
 
-HOME = Path(sys.prefix) / "test-speech"
+HOME = Path(os.environ.get("SVC_TEST_SPEECH") or Path(sys.prefix) / "test-speech")
 SHARED = Path(os.environ.get("SVC_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
