@@ -1,0 +1,610 @@
+"""Each field of a request on its way to the other dialect, and each refusal with the field that it names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.anthropic.outgoing import DEFAULT_MAX_TOKENS
+from svc.dialects.base import Dialect, Target
+from svc.dialects.openai import dialect as openai
+from svc.errors import InvalidRequest
+from svc.wire.chat import (
+    Image,
+    Message,
+    RedactedThinking,
+    Refusal,
+    ResponseFormat,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+
+CACHE = {"type": "ephemeral"}
+TARGET = Target("theirs", max_output_tokens=8192)
+
+
+def read(dialect: Dialect, **fields: Any) -> Any:
+    """The canonical form of a request; `messages` are one of the user's unless they are given."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    if dialect is anthropic:
+        body = {"max_tokens": 100, **body}
+    return dialect.read_request(json.dumps(body).encode())
+
+
+def content(dialect: Dialect, *blocks: Any, role: str = "user") -> Any:
+    """The parts that the blocks of one message become."""
+    return read(dialect, messages=[{"role": role, "content": list(blocks)}]).messages[0].parts
+
+
+def write(dialect: Dialect, source: Dialect, target: Target = TARGET, **fields: Any) -> dict[str, Any]:
+    built = dialect.write_request(read(source, **fields), target)
+    return dict(json.loads(built.body))
+
+
+def dropped(dialect: Dialect, source: Dialect, target: Target = TARGET, **fields: Any) -> tuple[str, ...]:
+    return dialect.write_request(read(source, **fields), target).dropped
+
+
+def refused(dialect: Dialect, **fields: Any) -> str | None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(dialect, **fields)
+    assert caught.value.message
+    return caught.value.param
+
+
+# an Anthropic client's request
+
+
+def test_anthropic_request_reads_every_field() -> None:
+    request = read(
+        anthropic,
+        system="Be brief.",
+        stream=True,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        stop_sequences=["END"],
+        metadata={"user_id": "u1"},
+        thinking={"type": "enabled", "budget_tokens": 2048},
+        output_config={"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+        service_tier="auto",
+    )
+    assert request.messages[0] == Message("system", [Text("Be brief.")])
+    assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 100)
+    assert (request.temperature, request.top_p, request.top_k, request.stop) == (0.5, 0.9, 40, ["END"])
+    assert (request.user, request.effort, request.source) == ("u1", "high", "anthropic")
+    assert request.thinking == {"type": "enabled", "budget_tokens": 2048}
+    assert request.response_format == ResponseFormat("json_schema", schema={"type": "object"})
+    assert request.extra == {"service_tier": "auto"}
+
+
+def test_anthropic_request_reads_every_kind_of_block() -> None:
+    base64 = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    assert content(
+        anthropic,
+        {"type": "text", "text": "a", "cache_control": CACHE},
+        {"type": "image", "source": base64, "cache_control": CACHE},
+        {"type": "image", "source": {"type": "url", "url": "https://i.example/a.png"}, "cache_control": CACHE},
+    ) == [
+        Text("a", CACHE),
+        Image(media_type="image/png", data="AAAA", cache=CACHE),
+        Image(url="https://i.example/a.png", cache=CACHE),
+    ]
+    assert content(
+        anthropic,
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "redacted_thinking", "data": "d"},
+        {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}, "cache_control": CACHE},
+        {"type": "tool_use", "id": "t2", "name": "g"},
+        role="assistant",
+    ) == [
+        Thinking("hm", "s"),
+        RedactedThinking("d"),
+        ToolCall("t1", "f", '{"a":1}', CACHE),
+        ToolCall("t2", "g", "{}"),
+    ]
+    result = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "cache_control": CACHE}
+    assert content(
+        anthropic,
+        {**result, "content": [{"type": "text", "text": "x"}, {"type": "image", "source": base64}]},
+        {"type": "tool_result", "tool_use_id": "t2", "content": "text"},
+        {"type": "tool_result", "tool_use_id": "t3"},
+    ) == [
+        ToolResult("t1", [Text("x"), Image(media_type="image/png", data="AAAA")], True, CACHE),
+        ToolResult("t2", [Text("text")]),
+        ToolResult("t3", []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "param"),
+    [
+        ({"type": "text"}, "text"),
+        ({"type": "thinking"}, "thinking"),
+        ({"type": "redacted_thinking"}, "data"),
+        ({"type": "tool_use", "name": "f"}, "id"),
+        ({"type": "tool_use", "id": "t"}, "name"),
+        ({"type": "tool_result"}, "tool_use_id"),
+        ({"type": "image"}, "source"),
+        ({"type": "image", "source": {"type": "base64", "data": "AAAA"}}, "source"),
+        ({"type": "image", "source": {"type": "base64", "media_type": "image/png"}}, "source"),
+        ({"type": "image", "source": {"type": "url"}}, "source"),
+        ({"type": "hologram"}, "type"),
+        ({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_use", "id": "x", "name": "f"}]}, ""),
+    ],
+)
+def test_anthropic_request_incomplete_block_names_the_field(block: dict[str, Any], param: str) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "user", "content": [{"type": "text", "text": "a"}, block]}]
+    expected = f"messages[1].content[1].{param}" if param else "messages[1].content[1].content[0].type"
+    assert refused(anthropic, messages=messages) == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, ToolChoice("auto")),
+        ({"type": "any"}, ToolChoice("required")),
+        ({"type": "none"}, ToolChoice("none")),
+        ({"type": "tool", "name": "f"}, ToolChoice("tool", "f")),
+    ],
+)
+def test_anthropic_request_tool_choice(choice: dict[str, Any], expected: ToolChoice) -> None:
+    request = read(anthropic, tools=[{"name": "f", "input_schema": {}}], tool_choice=choice)
+    assert (request.tool_choice, request.parallel_tool_calls) == (expected, None)
+    one = read(anthropic, tool_choice={**choice, "disable_parallel_tool_use": True})
+    assert one.parallel_tool_calls is False
+
+
+def test_anthropic_request_tools_keep_every_field() -> None:
+    tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True, "cache_control": CACHE}
+    assert read(anthropic, tools=[tool, {"name": "g", "type": "custom"}]).tools == [
+        Tool("f", "d", {"type": "object"}, True, CACHE),
+        Tool("g"),
+    ]
+
+
+def test_anthropic_request_tool_without_a_name_or_of_another_kind_is_refused() -> None:
+    assert refused(anthropic, tool_choice={"type": "tool"}) == "tool_choice.name"
+    tools = [{"name": "f"}, {"name": "bash", "type": "bash_20250124"}]
+    assert refused(anthropic, tools=tools) == "tools[1].type"
+
+
+# an OpenAI client's request
+
+
+def test_openai_request_reads_every_field() -> None:
+    request = read(
+        openai,
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=10,
+        temperature=1.5,
+        top_p=0.9,
+        top_k=40,
+        stop="END",
+        parallel_tool_calls=False,
+        reasoning_effort="low",
+        thinking={"type": "adaptive"},
+        user="u1",
+        seed=7,
+    )
+    assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 10)
+    assert (request.temperature, request.top_p, request.top_k, request.stop) == (1.5, 0.9, 40, ["END"])
+    assert (request.parallel_tool_calls, request.effort, request.user) == (False, "low", "u1")
+    assert (request.thinking, request.extra, request.source) == ({"type": "adaptive"}, {"seed": 7}, "openai")
+    assert not read(openai, stream_options={"include_usage": True}).include_usage
+    assert read(openai, max_tokens=10, max_completion_tokens=20).max_tokens == 20
+    assert read(openai, stop=["a", "b"]).stop == ["a", "b"]
+
+
+def test_openai_request_reads_every_kind_of_part() -> None:
+    assert content(
+        openai,
+        {"type": "text", "text": "a", "cache_control": CACHE},
+        {"type": "input_text", "text": "b"},
+        {"type": "image_url", "image_url": "https://i.example/a.png", "cache_control": CACHE},
+        {"type": "image_url", "image_url": {"url": "http://i.example/a.png", "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "DATA:Image/PNG;charset=x;BASE64,AAAA", "detail": "high"}},
+    ) == [
+        Text("a", CACHE),
+        Text("b"),
+        Image(url="https://i.example/a.png", cache=CACHE),
+        Image(url="http://i.example/a.png", detail="low"),
+        Image(media_type="image/png", data="AAAA", detail="high"),
+    ]
+
+
+def test_openai_request_assistants_turn_keeps_its_order() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "cache_control": CACHE}
+    message = {
+        "role": "assistant",
+        "content": "text",
+        "refusal": "no",
+        "reasoning_content": "hm",
+        "tool_calls": [call],
+        "name": "bob",
+    }
+    request = read(openai, messages=[{"role": "user", "content": "Hi"}, message])
+    parts = [Thinking("hm"), Text("text"), Refusal("no"), ToolCall("c", "f", "{}", CACHE)]
+    assert request.messages[1] == Message("assistant", parts, "bob")
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
+    request = read(openai, messages=[{"role": "assistant", "thinking_blocks": blocks, "reasoning_content": "not this"}])
+    assert request.messages[0].parts == [Thinking("hm", "s"), RedactedThinking("d")]
+
+
+def test_openai_request_tool_result_is_of_its_call() -> None:
+    message = {"role": "tool", "tool_call_id": "c", "content": "result", "cache_control": CACHE}
+    assert read(openai, messages=[message]).messages[0] == Message(
+        "tool", [ToolResult("c", [Text("result", CACHE)], cache=CACHE)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user"}, "content"),
+        ({"role": "tool", "content": "x"}, "tool_call_id"),
+        ({"role": "user", "content": [{"type": "text"}]}, "content[0].text"),
+        ({"role": "user", "content": [{"type": "refusal"}]}, "content[0].refusal"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "content[0].image_url"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": "ftp://x"}]}, "content[0].image_url.url"),
+        ({"role": "user", "content": [{"type": "hologram"}]}, "content[0].type"),
+        ({"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]}, "tool_calls[0].function"),
+        ({"role": "assistant", "tool_calls": [{"id": "c", "type": "hologram"}]}, "tool_calls[0].type"),
+    ],
+)
+def test_openai_request_incomplete_message_names_the_field(message: dict[str, Any], param: str) -> None:
+    assert refused(openai, messages=[{"role": "user", "content": "Hi"}, message]) == f"messages[1].{param}"
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("auto", ToolChoice("auto")),
+        ("none", ToolChoice("none")),
+        ("required", ToolChoice("required")),
+        ({"type": "function", "function": {"name": "f"}}, ToolChoice("tool", "f")),
+        (None, None),
+    ],
+)
+def test_openai_request_tool_choice(choice: Any, expected: ToolChoice | None) -> None:
+    assert read(openai, tool_choice=choice).tool_choice == expected
+
+
+def test_openai_request_tool_choice_that_is_none_is_refused() -> None:
+    assert refused(openai, tool_choice="sometimes") == "tool_choice"
+    assert refused(openai, tool_choice={"type": "function"}) == "tool_choice.function"
+
+
+def test_openai_request_tools_keep_every_field() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    inside = {"name": "g", "cache_control": CACHE}
+    tools = [
+        {"type": "function", "function": function, "cache_control": CACHE},
+        {"type": "function", "function": inside},
+    ]
+    assert read(openai, tools=tools).tools == [
+        Tool("f", "d", {"type": "object"}, True, CACHE),
+        Tool("g", cache=CACHE),
+    ]
+    assert refused(openai, tools=[{"type": "function"}]) == "tools[0].function"
+
+
+def test_openai_request_response_format() -> None:
+    assert read(openai, response_format={"type": "text"}).response_format == ResponseFormat("text")
+    assert read(openai, response_format={"type": "json_object"}).response_format == ResponseFormat("json_object")
+    schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
+    form = {"type": "json_schema", "json_schema": schema}
+    assert read(openai, response_format=form).response_format == ResponseFormat(
+        "json_schema", "answer", {"type": "object"}, True
+    )
+
+
+# to an Anthropic upstream
+
+
+def test_anthropic_upstream_gets_every_field() -> None:
+    body = write(
+        anthropic,
+        openai,
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be kind."},
+            {"role": "user", "content": "Hi"},
+        ],
+        stream=True,
+        max_tokens=10,
+        temperature=1.5,
+        top_p=0.9,
+        top_k=40,
+        stop=["END", " "],
+        reasoning_effort="minimal",
+        user="u1",
+        parallel_tool_calls=False,
+        tool_choice={"type": "function", "function": {"name": "f"}},
+        tools=[{"type": "function", "function": {"name": "f", "description": "d", "strict": True}}],
+    )
+    assert body == {
+        "model": "theirs",
+        "max_tokens": 10,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "system": "Be brief.\nBe kind.",
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "top_k": 40,
+        "stop_sequences": ["END"],
+        "tools": [
+            {"name": "f", "description": "d", "strict": True, "input_schema": {"type": "object", "properties": {}}}
+        ],
+        "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+        "output_config": {"effort": "low"},
+        "metadata": {"user_id": "u1"},
+        "stream": True,
+    }
+    assert dropped(anthropic, openai, stop=["END", " "], seed=1) == ("seed", "stop")
+
+
+def test_anthropic_upstream_max_tokens_comes_from_request_model_or_default() -> None:
+    assert write(anthropic, openai, max_tokens=10)["max_tokens"] == 10
+    assert write(anthropic, openai)["max_tokens"] == 8192
+    assert write(anthropic, openai, Target("theirs"))["max_tokens"] == DEFAULT_MAX_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "expected"),
+    [
+        ("auto", None, {"type": "auto"}),
+        ("required", None, {"type": "any"}),
+        ("none", None, {"type": "none"}),
+        ("none", False, {"type": "none"}),
+        (None, False, {"type": "auto", "disable_parallel_tool_use": True}),
+        (None, True, None),
+        (None, None, None),
+    ],
+)
+def test_anthropic_upstream_tool_choice(choice: Any, parallel: bool | None, expected: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert write(anthropic, openai, tools=tools, tool_choice=choice, parallel_tool_calls=parallel).get(
+        "tool_choice"
+    ) == (expected)
+    assert "tool_choice" not in write(anthropic, openai, tool_choice=choice, parallel_tool_calls=parallel)
+
+
+@pytest.mark.parametrize(
+    ("effort", "config"), [("none", None), ("minimal", {"effort": "low"}), ("high", {"effort": "high"})]
+)
+def test_anthropic_upstream_effort(effort: str, config: Any) -> None:
+    assert write(anthropic, openai, reasoning_effort=effort).get("output_config") == config
+
+
+def test_anthropic_upstream_merges_turns_and_puts_results_into_the_users() -> None:
+    call = {"id": "call|1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    bare = {"id": "call2", "type": "function", "function": {"name": "g", "arguments": " "}}
+    body = write(
+        anthropic,
+        openai,
+        messages=[
+            {"role": "user", "content": "one"},
+            {"role": "user", "content": "two"},
+            {"role": "assistant", "content": None, "tool_calls": [call, bare]},
+            {"role": "tool", "tool_call_id": "call|1", "content": "r1"},
+            {"role": "tool", "tool_call_id": "call2", "content": ""},
+            {"role": "assistant", "content": "so far  "},
+        ],
+    )
+    assert body["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "call_1", "name": "f", "input": {"a": 1}},
+                {"type": "tool_use", "id": "call2", "name": "g", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": "r1"},
+                {"type": "tool_result", "tool_use_id": "call2"},
+            ],
+        },
+        {"role": "assistant", "content": "so far"},
+    ]
+
+
+def test_anthropic_upstream_cache_marks_go_along() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "cache_control": CACHE}
+    image = {"type": "image_url", "image_url": "https://i.example/a.png", "cache_control": CACHE}
+    inline = {"type": "image_url", "image_url": "data:image/jpg;base64,AAAA", "cache_control": CACHE}
+    text = {"type": "text", "text": "t", "cache_control": CACHE}
+    body = write(
+        anthropic,
+        openai,
+        messages=[
+            {"role": "system", "content": "s", "cache_control": CACHE},
+            {"role": "user", "content": [text, image, inline]},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "r", "cache_control": CACHE},
+        ],
+        tools=[{"type": "function", "function": {"name": "f"}, "cache_control": CACHE}],
+    )
+    assert body["system"] == [{"type": "text", "text": "s", "cache_control": CACHE}]
+    blocks = [block for message in body["messages"] for block in message["content"]] + body["tools"]
+    assert len(blocks) == 6
+    assert all(block["cache_control"] == CACHE for block in blocks)
+    assert blocks[2]["source"] == {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"}
+
+
+def test_anthropic_upstream_thinking_needs_a_signature() -> None:
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "a", "thinking_blocks": blocks},
+        {"role": "user", "content": "and"},
+        {"role": "assistant", "content": "b", "reasoning_content": "unsigned"},
+        {"role": "user", "content": "go on"},
+    ]
+    written = write(anthropic, openai, messages=messages)["messages"]
+    assert written[1]["content"] == [*blocks, {"type": "text", "text": "a"}]
+    assert written[3]["content"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+        (
+            {
+                "messages": [
+                    {"role": "system", "content": [{"type": "image_url", "image_url": "https://i.example/a.png"}]},
+                    {"role": "user", "content": "Hi"},
+                ]
+            },
+            "messages",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": "data:image/bmp;base64,A"}]}
+                ]
+            },
+            "messages[0].content",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "[1"}}],
+                    }
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_anthropic_upstream_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        write(anthropic, openai, **fields)
+    assert caught.value.param == param
+    assert caught.value.message[0].isupper() or caught.value.message[0] == "`"
+
+
+# to an OpenAI upstream
+
+
+def test_openai_upstream_gets_every_field() -> None:
+    body = write(
+        openai,
+        anthropic,
+        system=[{"type": "text", "text": "Be brief."}],
+        stream=True,
+        max_tokens=10,
+        temperature=0.5,
+        top_p=0.9,
+        stop_sequences=["END"],
+        metadata={"user_id": "u" * 100},
+        tools=[{"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}},
+    )
+    assert body.pop("stream_options") == {"include_usage": True}
+    assert body == {
+        "model": "theirs",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        "stream": True,
+        "max_tokens": 10,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["END"],
+        "user": "u" * 64,
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},
+            }
+        ],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
+    }
+
+
+def test_openai_upstream_names_what_it_has_no_place_for() -> None:
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "a"}]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True}
+    names = dropped(
+        openai,
+        anthropic,
+        system=[{"type": "text", "text": "s", "cache_control": CACHE}],
+        messages=[
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": blocks},
+            {"role": "user", "content": [result]},
+        ],
+        top_k=40,
+        thinking={"type": "adaptive"},
+    )
+    assert set(names) == {"cache_control", "messages[].thinking", "messages[].is_error", "top_k", "thinking"}
+    assert dropped(openai, anthropic) == ()
+
+
+def test_openai_upstream_puts_results_first_and_their_images_into_the_users_turn() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    body = write(
+        openai,
+        anthropic,
+        messages=[
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "see"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t",
+                        "content": [{"type": "text", "text": "x"}, image, {"type": "text", "text": "y"}],
+                    },
+                ],
+            },
+        ],
+    )
+    call = {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    assert body["messages"] == [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "t", "content": "x\ny"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                {"type": "text", "text": "see"},
+            ],
+        },
+    ]
+
+
+def test_openai_upstream_assistants_turn() -> None:
+    written = write(
+        openai,
+        anthropic,
+        messages=[
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]},
+        ],
+    )["messages"]
+    assert written[1:] == [{"role": "assistant", "content": "ab"}, {"role": "assistant", "content": ""}]
+
+
+def test_head_of_an_anthropic_request_is_what_routing_needs() -> None:
+    raw = json.dumps({"model": "m", "max_tokens": 77, "stream": True, "messages": [{"role": "user", "content": "x"}]})
+    head = anthropic.head(raw.encode())
+    assert (head.model, head.max_tokens, head.stream, head.include_usage, head.answers) == ("m", 77, True, True, 1)
