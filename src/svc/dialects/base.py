@@ -112,13 +112,16 @@ class Seen:
 
 
 class Built:
-    """A request as the upstream takes it; `dropped` names the fields of the client that were left out."""
+    """A request as the upstream takes it."""
 
-    __slots__ = ("body", "dropped")
+    __slots__ = ("body", "dropped", "lines")
 
-    def __init__(self, body: bytes, dropped: tuple[str, ...] = ()) -> None:
+    def __init__(self, body: bytes, dropped: tuple[str, ...] = (), lines: tuple[bytes, ...] = ()) -> None:
         self.body = body
         self.dropped = dropped
+        """Names of the client's fields that the upstream did not get as they were."""
+        self.lines = lines
+        """Header lines that the upstream needs beside those of every request."""
 
 
 class Passed:

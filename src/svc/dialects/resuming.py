@@ -100,5 +100,7 @@ class Resumable(Translation):
 
 def resumable(asked: ChatRequest) -> bool:
     """Whether the request's answer can be handed over: nothing that the hub form has no place for, one text."""
+    if asked.omitted:
+        return False
     extra = {name for name, value in asked.extra.items() if value not in (None, False)}
     return not extra - {"seed", "store", "metadata", "service_tier"} and asked.messages[-1].role != "assistant"

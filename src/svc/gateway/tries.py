@@ -206,8 +206,10 @@ class Tries(AttemptOwner):
         if self._round == 1:
             plane.steering.asked(offer, now)
         plane.attempts.add(attempt)
-        same = offer.dialect is self._dialect
-        attempt.send(plane.upstream, built.body, now, self._owner.forwarded if same else None)
+        forwarded = self._owner.forwarded if offer.dialect is self._dialect else None
+        if built.lines:
+            forwarded = ForwardedHead(b"", built.lines)
+        attempt.send(plane.upstream, built.body, now, forwarded)
         return attempt
 
     def _build(self, offer: Offer) -> Built:

@@ -1,6 +1,6 @@
 """The hub form of a chat: what every dialect is read into and written from. Data only.
 
-ChatRequest ─ messages: [Message ─ parts: [Part]], Part = Text | Image | Thinking | ToolCall | ToolResult | …
+ChatRequest ─ messages: [Message ─ parts: [Part]], Part = Text | Image | Document | Thinking | ToolCall | …
             ─ tools: [Tool], tool_choice, response_format, sampling
 Answer      ─ parts, finish, usage
 a stream    = Start (a delta of text, thinking, tool call … | UsageSeen)* Finish (UsageSeen)*
@@ -36,6 +36,19 @@ class Image(msgspec.Struct):
     cache: dict[str, Any] | None = None
 
 
+class Document(msgspec.Struct):
+    """A file to read, by value (`media_type` and base64 `data`, or `text`), by link, or by the provider's id of it."""
+
+    media_type: str | None = None
+    data: str | None = None
+    text: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    title: str | None = None
+    """Its name."""
+    cache: dict[str, Any] | None = None
+
+
 class Thinking(msgspec.Struct):
     """A model's thinking; `signature` has to go back unchanged on tool turns."""
 
@@ -62,7 +75,7 @@ class ToolResult(msgspec.Struct):
     """What a tool returned for the call `call_id`."""
 
     call_id: str
-    content: list[Text | Image]
+    content: list[Text | Image | Document]
     is_error: bool = False
     cache: dict[str, Any] | None = None
 
@@ -73,7 +86,7 @@ class Refusal(msgspec.Struct):
     text: str
 
 
-Part = Text | Image | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal
+Part = Text | Image | Document | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal
 
 
 class Message(msgspec.Struct):

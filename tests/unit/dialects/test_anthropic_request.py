@@ -119,7 +119,8 @@ def test_the_head_of_an_anthropic_request(fields: dict[str, Any], param: str) ->
 @pytest.mark.parametrize(
     ("block", "param"),
     [
-        ({"type": "document"}, "messages[0].content[0].type"),
+        ({"type": "search_result"}, "messages[0].content[0].type"),
+        ({"type": "document"}, "messages[0].content[0].source"),
         ({"type": "text"}, "messages[0].content[0].text"),
         ({"type": "image", "source": {"type": "file"}}, "messages[0].content[0].source"),
         ({"type": "tool_result"}, "messages[0].content[0].tool_use_id"),

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from svc.dialects.anthropic.documents import read_document
 from svc.dialects.anthropic.head import MAX_TOKENS
 from svc.dialects.reading import convert_request, decode_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
     ChatRequest,
+    Document,
     Image,
     Message,
     Part,
@@ -38,7 +40,10 @@ class _Source(msgspec.Struct):
 class _Block(msgspec.Struct):
     type: str
     text: str | None = None
-    source: _Source | None = None
+    source: Any = None
+    title: str | None = None
+    context: str | None = None
+    citations: dict[str, Any] | None = None
     thinking: str | None = None
     signature: str | None = None
     data: str | None = None
@@ -140,8 +145,17 @@ def read_request(raw: bytes) -> ChatRequest:
         user=body.metadata.user_id if body.metadata else None,
         extra={name: value for name, value in fields.items() if name not in _KNOWN},
         source="anthropic",
-        omitted=[f"output_config.{name}" for name in fields.get("output_config") or () if name not in _CONFIG],
+        omitted=_omitted(body, fields.get("output_config") or {}),
     )
+
+
+def _omitted(body: _Body, config: dict[str, Any]) -> list[str]:
+    """What no other dialect has a word for, and whose loss leaves the answer's form as it is."""
+    blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
+    documents = [block for block in blocks if block.type == "document"]
+    names = [f"output_config.{name}" for name in config if name not in _CONFIG]
+    names += ["messages[].context"] if any(block.context for block in documents) else []
+    return names + (["messages[].citations"] if any(block.citations for block in documents) else [])
 
 
 def _message(message: _Message, path: str) -> Message:
@@ -151,7 +165,20 @@ def _message(message: _Message, path: str) -> Message:
 def _parts(content: str | list[_Block], path: str) -> list[Part]:
     if isinstance(content, str):
         return [Text(content)]
-    return [_part(block, f"{path}[{place}]") for place, block in enumerate(content)]
+    return [part for place, block in enumerate(content) for part in _block_parts(block, f"{path}[{place}]")]
+
+
+def _block_parts(block: _Block, path: str) -> list[Part]:
+    """One part; of a document that is made of blocks itself, those."""
+    source = block.source
+    if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
+        kind: Any = str | list[_Block]
+        inside: str | list[_Block] = convert_request(source.get("content"), kind, f"{path}.source.content")
+        for one in [] if isinstance(inside, str) else inside:
+            if one.type not in ("text", "image"):
+                raise _unknown(one.type, f"{path}.source.content")
+        return _parts(inside, f"{path}.source.content")
+    return [_part(block, path)]
 
 
 def _part(block: _Block, path: str) -> Part:
@@ -160,6 +187,8 @@ def _part(block: _Block, path: str) -> Part:
             return Text(_need(block.text, path, "text"), block.cache_control)
         case "image":
             return _image(block, path)
+        case "document":
+            return read_document(block.source, block.title, block.cache_control, path)
         case "thinking":
             return Thinking(_need(block.thinking, path, "thinking"), block.signature)
         case "redacted_thinking":
@@ -185,7 +214,8 @@ def _unknown(kind: str, path: str) -> InvalidRequest:
 
 
 def _image(block: _Block, path: str) -> Image:
-    source = block.source
+    kind: Any = _Source | None
+    source: _Source | None = convert_request(block.source, kind, f"{path}.source")
     if source is not None and source.type == "base64" and source.media_type and source.data is not None:
         return Image(media_type=source.media_type, data=source.data, cache=block.cache_control)
     if source is not None and source.type == "url" and source.url:
@@ -198,9 +228,9 @@ def _result(block: _Block, path: str) -> ToolResult:
     content: str | list[_Block] | None = convert_request(block.content, kind, f"{path}.content")
     parts = _parts(content or [], f"{path}.content")
     for place, part in enumerate(parts):
-        if not isinstance(part, Text | Image):
+        if not isinstance(part, Text | Image | Document):
             raise _unknown(type(part).__name__, f"{path}.content[{place}]")
-    shown = [part for part in parts if isinstance(part, Text | Image)]
+    shown = [part for part in parts if isinstance(part, Text | Image | Document)]
     return ToolResult(_need(block.tool_use_id, path, "tool_use_id"), shown, bool(block.is_error), block.cache_control)
 
 

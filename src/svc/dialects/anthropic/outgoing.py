@@ -11,12 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.anthropic.documents import FILES_BETA, write_document
 from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra, lowered_max_tokens
 from svc.dialects.passing import apply_quirks
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
     ChatRequest,
+    Document,
     Image,
     Message,
     Part,
@@ -71,7 +73,13 @@ def write_request(request: ChatRequest, target: Target) -> Built:
     if request.source == "anthropic":
         body |= request.extra
     dropped += apply_quirks(body, target.quirks, ask_usage=False)
-    return Built(msgspec.json.encode(body), tuple(dropped))
+    return Built(msgspec.json.encode(body), tuple(dropped), (FILES_BETA,) if _names_file(request) else ())
+
+
+def _names_file(request: ChatRequest) -> bool:
+    parts = [part for message in request.messages for part in message.parts]
+    inner = [part for result in parts if isinstance(result, ToolResult) for part in result.content]
+    return any(isinstance(part, Document) and part.file_id is not None for part in (*parts, *inner))
 
 
 def _dropped(request: ChatRequest) -> list[str]:
@@ -155,6 +163,8 @@ def _block(part: Part, path: str, call: int) -> dict[str, Any] | None:
             return {"type": "text", "text": text} if text else None
         case Image():
             return _image(part, path)
+        case Document():
+            return write_document(part, path)
         case Thinking(text, signature):
             return {"type": "thinking", "thinking": text, "signature": signature} if signature else None
         case RedactedThinking(data):

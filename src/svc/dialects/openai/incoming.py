@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from svc.dialects.openai.asked import MAX_TOKENS, StreamOptions
+from svc.dialects.openai.files import DATA_URL, FileShape, read_file
 from svc.dialects.reading import convert_request, decode_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
     ChatRequest,
+    Document,
     Image,
     Message,
     Part,
@@ -28,7 +29,6 @@ from svc.wire.chat import (
 )
 
 T = TypeVar("T")
-_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
 class _ImageUrl(msgspec.Struct):
@@ -41,6 +41,7 @@ class _Part(msgspec.Struct):
     text: str | None = None
     refusal: str | None = None
     image_url: _ImageUrl | str | None = None
+    file: FileShape | None = None
     cache_control: dict[str, Any] | None = None
 
 
@@ -202,7 +203,9 @@ def _part(part: _Part, path: str) -> Part:
         return Refusal(part.refusal)
     if part.type == "image_url" and part.image_url is not None:
         return _image(part.image_url, part.cache_control, path)
-    if part.type in ("text", "refusal", "image_url"):
+    if part.type == "file" and part.file is not None:
+        return read_file(part.file, part.cache_control, path)
+    if part.type in ("text", "refusal", "image_url", "file"):
         raise InvalidRequest(f"`{path}.{part.type}` is required.", param=f"{path}.{part.type}")
     raise InvalidRequest(
         f"The provider of this model does not take content of the type `{part.type[:50]}`.", param=f"{path}.type"
@@ -213,7 +216,7 @@ def _image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: str) -> I
     url, detail = (image, None) if isinstance(image, str) else (image.url, image.detail)
     if url.startswith(("https://", "http://")):
         return Image(url=url, detail=detail, cache=cache)
-    found = _DATA_URL.fullmatch(url)
+    found = DATA_URL.fullmatch(url)
     if found is None:
         raise InvalidRequest(
             "An image has to be an http(s) link or a data URL in base64.", param=f"{path}.image_url.url"
@@ -224,7 +227,7 @@ def _image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: str) -> I
 def _result(message: _Message, parts: list[Part], path: str) -> ToolResult:
     if not message.tool_call_id:
         raise InvalidRequest(f"`{path}.tool_call_id` is required.", param=f"{path}.tool_call_id")
-    content: list[Text | Image] = [part for part in parts if isinstance(part, Text | Image)]
+    content = [part for part in parts if isinstance(part, Text | Image | Document)]
     return ToolResult(message.tool_call_id, content, cache=message.cache_control)
 
 

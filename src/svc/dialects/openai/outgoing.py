@@ -8,10 +8,12 @@ import msgspec
 
 from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra, lowered_max_tokens
+from svc.dialects.openai.files import write_file
 from svc.dialects.openai.series import refuses_effort
 from svc.dialects.passing import apply_quirks
 from svc.wire.chat import (
     ChatRequest,
+    Document,
     Image,
     Message,
     Part,
@@ -117,7 +119,7 @@ def _turn(message: Message) -> list[dict[str, Any]]:
     """Tool results are messages of their own, and come first: they belong to the call before."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     made = [_result(part) for part in results]
-    rest: list[Part] = [image for part in results for image in part.content if isinstance(image, Image)]
+    rest: list[Part] = [one for part in results for one in part.content if not isinstance(one, Text)]
     rest += [part for part in message.parts if not isinstance(part, ToolResult | Thinking | RedactedThinking)]
     if rest or not made:
         role = "user" if message.role == "tool" else message.role
@@ -138,6 +140,8 @@ def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
             made.append({"type": "text", "text": part.text})
         elif isinstance(part, Image):
             made.append(_image(part))
+        elif isinstance(part, Document):
+            made.append(write_file(part))
     return made or ""
 
 

@@ -1,0 +1,60 @@
+"""Documents that the other dialect has no place for: refused, and the error names the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import Built, Target
+from svc.errors import InvalidRequest
+
+WHERE = "messages[0].content[0]"
+
+
+def crossed(dialect: str, part: dict[str, Any]) -> Built:
+    """A request with one part, from a client of `dialect` to an upstream of the other."""
+    body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
+    raw = json.dumps(body).encode()
+    if dialect == "anthropic":
+        return openai.dialect.write_request(anthropic.dialect.read_request(raw), Target("gpt"))
+    return anthropic.dialect.write_request(openai.dialect.read_request(raw), Target("claude"))
+
+
+def file(**fields: str) -> dict[str, Any]:
+    return {"type": "file", "file": fields}
+
+
+def document(**source: Any) -> dict[str, Any]:
+    return {"type": "document", "source": source}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "part", "param"),
+    [
+        ("anthropic", document(type="url", url="https://example.com/a.pdf"), "messages"),
+        ("anthropic", document(type="base64", data="JVBERi0="), f"{WHERE}.source"),
+        ("anthropic", document(type="new", data="x"), f"{WHERE}.source"),
+        (
+            "anthropic",
+            document(type="content", content=[document(type="text", data="x")]),
+            f"{WHERE}.source.content.type",
+        ),
+        ("openai", {"type": "file"}, f"{WHERE}.file"),
+        ("openai", file(filename="a.pdf"), f"{WHERE}.file"),
+        ("openai", file(file_data="not a data URL"), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data="data:application/zip;base64,UEs="), "messages[0].content"),
+        ("openai", file(file_data="data:text/plain;base64,/w=="), "messages[0].content"),
+    ],
+)
+def test_document_without_a_place_is_refused(dialect: str, part: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        crossed(dialect, part)
+    assert caught.value.param == param
+
+
+def test_file_id_to_anthropic_needs_the_files_beta() -> None:
+    assert crossed("openai", file(file_id="file_1")).lines == (b"anthropic-beta: files-api-2025-04-14",)
+    assert crossed("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).lines == ()
