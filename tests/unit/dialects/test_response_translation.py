@@ -1,0 +1,631 @@
+"""Each part of a response, whole and streamed, on its way through the canonical form; and each way it can be wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.anthropic.shapes import finish_reason, stop_reason, usage_object
+from svc.dialects.base import Dialect
+from svc.dialects.openai import dialect as openai
+from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
+from svc.wire.chat import (
+    Answer,
+    Delta,
+    Finish,
+    RedactedDelta,
+    RedactedThinking,
+    Refusal,
+    RefusalDelta,
+    SignatureDelta,
+    Start,
+    StreamFailed,
+    Text,
+    TextDelta,
+    Thinking,
+    ThinkingDelta,
+    ToolArguments,
+    ToolCall,
+    ToolStart,
+    UsageSeen,
+)
+from svc.wire.usage import Usage
+
+USAGE = Usage(100, 20, cached_tokens=30, cache_write_tokens=10, reasoning_tokens=5)
+ANTHROPIC_USAGE = {
+    "input_tokens": 60,
+    "cache_creation_input_tokens": 10,
+    "cache_read_input_tokens": 30,
+    "output_tokens": 20,
+    "output_tokens_details": {"thinking_tokens": 5},
+}
+NOT_UNDERSTOOD = "The provider sent an event that was not understandable."
+
+
+def message(*blocks: dict[str, Any], **more: Any) -> bytes:
+    """An Anthropic upstream's whole response."""
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "theirs", "content": list(blocks)}
+    return json.dumps({**body, "stop_reason": "end_turn", "usage": ANTHROPIC_USAGE, **more}).encode()
+
+
+def completion(said: dict[str, Any], **more: Any) -> bytes:
+    """An OpenAI upstream's whole response."""
+    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": "stop"}
+    body = {"id": "c1", "object": "chat.completion", "created": 7, "model": "theirs", "choices": [choice]}
+    return json.dumps({**body, **more}).encode()
+
+
+def answer(*parts: Any, finish: Any = "stop", usage: Usage | None = USAGE) -> Answer:
+    return Answer("id1", "theirs", 7, list(parts), finish, usage)
+
+
+def written(dialect: Dialect, *parts: Any, **more: Any) -> dict[str, Any]:
+    return dict(json.loads(dialect.write_answer(answer(*parts, **more))))
+
+
+def events(*bodies: dict[str, Any]) -> list[bytes]:
+    return [f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode() for body in bodies]
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    body = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "theirs", "choices": choices, **more}
+    return f"data: {json.dumps(body)}\n\n".encode()
+
+
+def deltas(dialect: Dialect, *stream: bytes) -> list[Delta]:
+    reader = dialect.reader()
+    return [delta for event in stream for delta in reader.read(event)]
+
+
+def started(dialect: Dialect, *stream: bytes) -> list[Delta]:
+    """The deltas after the beginning, which both streams here have."""
+    start = chunk({"role": "assistant", "content": ""})
+    if dialect is anthropic:
+        (start,) = events({"type": "message_start", "message": {"id": "m", "model": "theirs"}})
+    found = deltas(dialect, start, *stream)
+    assert isinstance(found[0], Start)
+    return found[1:]
+
+
+def block(index: int, content: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def piece(index: int, **delta: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def failure(read: Any, *arguments: Any) -> SvcError:
+    with pytest.raises(SvcError) as caught:
+        read(*arguments)
+    return caught.value
+
+
+# whole responses of an Anthropic upstream
+
+
+def test_anthropic_response_reads_every_block() -> None:
+    found = anthropic.read_answer(
+        message(
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "thinking", "thinking": "unsigned"},
+            {"type": "redacted_thinking", "data": "d"},
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": ""},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
+            {"type": "tool_use", "id": "t2", "name": "g"},
+            {"type": "server_tool_use", "id": "t3", "name": "search", "input": {}},
+            stop_reason="tool_use",
+        )
+    )
+    assert found.parts == [
+        Thinking("hm", "s"),
+        Thinking("unsigned"),
+        RedactedThinking("d"),
+        Text("a"),
+        ToolCall("t1", "f", '{"a":1}'),
+        ToolCall("t2", "g", "{}"),
+    ]
+    assert (found.id, found.model, found.finish, found.usage) == ("msg_1", "theirs", "tool_calls", USAGE)
+
+
+def test_anthropic_response_without_counts_has_none_of_them() -> None:
+    found = anthropic.read_answer(message({"type": "text", "text": "a"}, usage={}))
+    assert found.usage == Usage()
+
+
+@pytest.mark.parametrize("missing", ["id", "name"])
+def test_anthropic_response_tool_call_needs_id_and_name(missing: str) -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    del call[missing]
+    error = failure(anthropic.read_answer, message(call))
+    assert error.message == "The provider's answer has a tool call without a name."
+
+
+def test_anthropic_response_that_is_an_error_is_that_error() -> None:
+    raw = json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}).encode()
+    error = failure(anthropic.read_answer, raw)
+    assert isinstance(error, RateLimited)
+    assert error.message == "slow down"
+    error = failure(anthropic.read_answer, b'{"type":"message"}')
+    assert isinstance(error, ProviderFailed)
+    assert error.message == "The provider's answer was not understandable."
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("pause_turn", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("tool_use", "tool_calls"),
+        ("refusal", "content_filter"),
+        ("invented", "stop"),
+        (None, "stop"),
+    ],
+)
+def test_anthropic_stop_reason_is_one_of_four(theirs: str | None, ours: str) -> None:
+    assert finish_reason(theirs) == ours
+    assert anthropic.read_answer(message(stop_reason=theirs)).finish == ours
+
+
+# whole responses for an Anthropic client
+
+
+def test_anthropic_client_gets_every_part() -> None:
+    body = written(
+        anthropic,
+        Thinking("hm", "s"),
+        Thinking("unsigned"),
+        RedactedThinking("d"),
+        Text("a"),
+        Text(""),
+        ToolCall("t1", "f", '{"a":1}'),
+        ToolCall("t2", "g", " "),
+        finish="tool_calls",
+    )
+    assert body == {
+        "id": "id1",
+        "type": "message",
+        "role": "assistant",
+        "model": "theirs",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "thinking", "thinking": "unsigned", "signature": ""},
+            {"type": "redacted_thinking", "data": "d"},
+            {"type": "text", "text": "a"},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
+            {"type": "tool_use", "id": "t2", "name": "g", "input": {}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {name: count for name, count in ANTHROPIC_USAGE.items() if name != "output_tokens_details"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("finish", "parts", "expected"),
+    [
+        ("stop", [Text("a")], "end_turn"),
+        ("stop", [ToolCall("t", "f", "{}")], "tool_use"),
+        ("stop", [Refusal("no")], "refusal"),
+        ("stop", [Refusal("no"), ToolCall("t", "f", "{}")], "tool_use"),
+        ("length", [ToolCall("t", "f", '{"a"')], "max_tokens"),
+        ("content_filter", [Text("a")], "refusal"),
+        ("tool_calls", [ToolCall("t", "f", "{}")], "tool_use"),
+    ],
+)
+def test_anthropic_client_is_told_why_it_ended(finish: str, parts: list[Any], expected: str) -> None:
+    assert written(anthropic, *parts, finish=finish)["stop_reason"] == expected
+
+
+def test_anthropic_client_arguments_that_are_no_object_are_an_error() -> None:
+    for arguments in ("[1]", '{"a":', "x"):
+        error = failure(anthropic.write_answer, answer(ToolCall("t", "f", arguments)))
+        assert error.message == "The model called a tool with arguments that are no JSON object."
+
+
+def test_anthropic_usage_object_never_goes_below_zero() -> None:
+    assert usage_object(None) == {
+        "input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 0,
+    }
+    assert usage_object(Usage(5, 1, cached_tokens=9))["input_tokens"] == 0
+    assert stop_reason("stop", tools=False, refused=False) == "end_turn"
+
+
+# whole responses of an OpenAI upstream
+
+
+def test_openai_response_reads_every_part() -> None:
+    call = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    said = {"content": "a", "refusal": "no", "reasoning_content": "hm", "tool_calls": [call]}
+    counts = {
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "total_tokens": 120,
+        "prompt_tokens_details": {"cached_tokens": 30},
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
+    found = openai.read_answer(completion(said, usage=counts))
+    assert found.parts == [Thinking("hm"), Text("a"), Refusal("no"), ToolCall("t1", "f", '{"a":1}')]
+    assert (found.id, found.created, found.model, found.finish) == ("c1", 7, "theirs", "stop")
+    assert found.usage == Usage(100, 20, 30, 0, 5)
+
+
+def test_openai_response_thinking_has_two_names() -> None:
+    assert openai.read_answer(completion({"content": "a", "reasoning": "hm"})).parts[0] == Thinking("hm")
+    both = {"content": "a", "reasoning": "second", "reasoning_content": "first"}
+    assert openai.read_answer(completion(both)).parts[0] == Thinking("first")
+    assert openai.read_answer(completion({"content": "a", "reasoning": 7})).parts == [Text("a")]
+    assert openai.read_answer(completion({"content": "a", "reasoning": ""})).parts == [Text("a")]
+
+
+def test_openai_response_that_is_an_error_is_that_error() -> None:
+    error = failure(openai.read_answer, b'{"error":{"type":"invalid_request_error","message":"bad"}}')
+    assert isinstance(error, InvalidRequest)
+    assert error.message == "bad"
+
+
+# whole responses for an OpenAI client
+
+
+def test_openai_client_gets_every_part() -> None:
+    body = written(
+        openai,
+        Thinking("hm", "s"),
+        Thinking("unsigned"),
+        RedactedThinking("d"),
+        Text("a"),
+        Text("b"),
+        Refusal("no"),
+        ToolCall("t1", "f", '{"a":1}'),
+        finish="tool_calls",
+    )
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": "ab",
+                "refusal": "no",
+                "reasoning_content": "hmunsigned",
+                "thinking_blocks": [
+                    {"index": 0, "type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"index": 1, "type": "redacted_thinking", "data": "d"},
+                ],
+                "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+            },
+        }
+    ]
+    assert body["usage"] == {
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "total_tokens": 120,
+        "prompt_tokens_details": {"cached_tokens": 30},
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
+    assert (body["id"], body["object"], body["created"], body["model"]) == ("id1", "chat.completion", 7, "theirs")
+
+
+def test_openai_client_content_is_null_only_beside_calls_or_a_refusal() -> None:
+    assert written(openai)["choices"][0]["message"]["content"] == ""
+    assert written(openai, ToolCall("t", "f", "{}"))["choices"][0]["message"]["content"] is None
+    assert written(openai, Refusal("no"))["choices"][0]["message"]["content"] is None
+    assert "usage" not in written(openai, usage=None)
+
+
+def test_openai_client_half_a_surrogate_is_an_error_of_the_providers() -> None:
+    error = failure(openai.write_answer, answer(Text("\ud800")))
+    assert isinstance(error, ProviderFailed)
+    assert error.message == "The provider's answer was not understandable."
+
+
+# streams of an Anthropic upstream
+
+
+def test_anthropic_stream_reads_every_event() -> None:
+    found = deltas(
+        anthropic,
+        *events(
+            {"type": "message_start", "message": {"id": "m", "model": "theirs", "usage": {"input_tokens": 3}}},
+            {"type": "ping"},
+            block(0, {"type": "thinking", "thinking": "h"}),
+            piece(0, type="thinking_delta", thinking="m"),
+            piece(0, type="thinking_delta", thinking=""),
+            piece(0, type="signature_delta", signature="s"),
+            piece(0, type="signature_delta", signature=""),
+            {"type": "content_block_stop", "index": 0},
+            block(1, {"type": "redacted_thinking", "data": "d"}),
+            block(2, {"type": "text", "text": "a"}),
+            piece(2, type="text_delta", text="b"),
+            piece(2, type="text_delta", text=""),
+            piece(2, type="citations_delta", citation={}),
+            block(3, {"type": "tool_use", "id": "t1", "name": "f", "input": {}}),
+            piece(3, type="input_json_delta", partial_json='{"a"'),
+            piece(3, type="input_json_delta", partial_json=""),
+            {"type": "content_block_stop", "index": 3},
+            block(4, {"type": "tool_use", "id": "t2", "name": "g"}),
+            {"type": "content_block_stop", "index": 4},
+            block(5, {"type": "server_tool_use", "id": "t3", "name": "search"}),
+            piece(5, type="input_json_delta", partial_json="{}"),
+            {"type": "content_block_stop", "index": 5},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+            {"type": "invented_event", "delta": 7},
+        ),
+    )
+    assert isinstance(found[0], Start)
+    assert (found[0].id, found[0].model, found[0].usage) == ("m", "theirs", Usage(3))
+    assert found[1:] == [
+        ThinkingDelta("h"),
+        ThinkingDelta("m"),
+        SignatureDelta("s"),
+        RedactedDelta("d"),
+        TextDelta("a"),
+        TextDelta("b"),
+        ToolStart(0, "t1", "f"),
+        ToolArguments(0, '{"a"'),
+        ToolStart(1, "t2", "g"),
+        ToolArguments(1, "{}"),
+        UsageSeen(Usage(3, 9)),
+        Finish("tool_calls"),
+    ]
+
+
+def test_anthropic_stream_usage_replaces_and_is_unknown_until_both_counts_are() -> None:
+    stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    assert started(anthropic, *events({**stop, "usage": {"output_tokens": 9}})) == [Finish("stop")]
+    later = events(
+        {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 5, "output_tokens": 1}},
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 4, "cache_read_input_tokens": 2}},
+    )
+    assert started(anthropic, *later) == [UsageSeen(Usage(5, 1)), UsageSeen(Usage(7, 4, 2))]
+
+
+def test_anthropic_stream_is_complete_with_its_last_event() -> None:
+    reader = anthropic.reader()
+    for event in events({"type": "message_start", "message": {}}, {"type": "message_delta", "delta": {}}):
+        reader.read(event)
+    assert not reader.complete
+    reader.read(events({"type": "message_stop"})[0])
+    assert reader.complete
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"type": "content_block_delta", "index": 0}, NOT_UNDERSTOOD),
+        ({"type": "content_block_start", "index": 0}, NOT_UNDERSTOOD),
+        ({"type": "message_start"}, "The provider's stream has no beginning."),
+        (piece(0, type="input_json_delta", partial_json="{"), "The provider sent tool arguments without a tool."),
+        (block(0, {"type": "tool_use", "name": "f"}), "The provider sent a tool call without a name."),
+        (block(0, {"type": "tool_use", "id": "t"}), "The provider sent a tool call without a name."),
+        ({"type": "message_delta", "delta": 7}, "The provider's answer was not understandable."),
+    ],
+)
+def test_anthropic_stream_malformed_event_is_an_error(event: dict[str, Any], words: str) -> None:
+    assert failure(started, anthropic, *events(event)).message == words
+
+
+def test_anthropic_stream_error_event_fails_it() -> None:
+    event = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    assert started(anthropic, *events(event)) == [StreamFailed("The provider failed: Overloaded", 502)]
+    limited = {"type": "error", "error": {"type": "rate_limit_error"}}
+    (failed,) = started(anthropic, *events(limited))
+    assert isinstance(failed, StreamFailed)
+    assert failed.status == 429
+
+
+# streams of an OpenAI upstream
+
+
+def test_openai_stream_reads_every_chunk() -> None:
+    first = {"index": 0, "id": "t1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    rest = {"index": 0, "function": {"arguments": '{"a"'}}
+    found = deltas(
+        openai,
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"reasoning_content": "hm"}),
+        chunk({"reasoning": "hm2"}),
+        chunk({"content": "a"}),
+        chunk({"content": "b", "role": "assistant"}),
+        chunk({"refusal": "no"}),
+        chunk({"tool_calls": [first]}),
+        chunk({"tool_calls": [rest]}),
+        chunk({}, "tool_calls"),
+        chunk(usage={"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}),
+        b"data: [DONE]\n\n",
+    )
+    assert found == [
+        Start("c1", "theirs", 7),
+        ThinkingDelta("hm"),
+        ThinkingDelta("hm2"),
+        TextDelta("a"),
+        TextDelta("b"),
+        RefusalDelta("no"),
+        ToolStart(0, "t1", "f"),
+        ToolArguments(0, '{"a"'),
+        Finish("tool_calls"),
+        UsageSeen(Usage(3, 4)),
+    ]
+
+
+def test_openai_stream_is_complete_with_done_alone() -> None:
+    reader = openai.reader()
+    reader.read(chunk({"content": "a"}, "stop"))
+    assert not reader.complete
+    assert reader.read(b"data: [DONE] \n\n") == []
+    assert reader.complete
+
+
+def test_openai_stream_vendor_usage_and_missing_names_are_filled_in() -> None:
+    vendor = chunk({}, x_groq={"usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+    assert started(openai, vendor) == [UsageSeen(Usage(3, 4))]
+    (start,) = deltas(openai, b'data: {"choices":[{"delta":{}}]}\n\n')
+    assert isinstance(start, Start)
+    assert start.id.startswith("chatcmpl-")
+    assert (start.model, start.created > 10**9) == ("unknown", True)
+
+
+def test_openai_stream_arguments_before_the_name_wait_for_it() -> None:
+    early = {"index": 0, "function": {"arguments": "{"}}
+    named = {"index": 0, "function": {"name": "f", "arguments": "}"}}
+    call, arguments = started(openai, chunk({"tool_calls": [early]}), chunk({"tool_calls": [named]}))
+    assert isinstance(call, ToolStart)
+    assert (call.index, call.name, call.id.startswith("call_")) == (0, "f", True)
+    assert arguments == ToolArguments(0, "{}")
+
+
+def test_openai_stream_events_without_data_say_nothing() -> None:
+    assert deltas(openai, b": comment\n\n", b"event: ping\ndata: {}\n\n", b"data: \n\n") == []
+    assert started(openai, chunk()) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (b"data: {}\n\n", "The provider's answer was not understandable."),
+        (b"data: {\n\n", "The provider's answer was not understandable."),
+        (chunk({"tool_calls": [7]}), "The provider sent a tool call that is not an object."),
+        (chunk({}, "error"), "The provider failed while it was answering."),
+    ],
+)
+def test_openai_stream_malformed_chunk_is_an_error(event: bytes, words: str) -> None:
+    assert failure(deltas, openai, event).message == words
+
+
+def test_openai_stream_call_without_a_name_at_its_end_is_an_error() -> None:
+    early = {"index": 0, "function": {"arguments": "{"}}
+    error = failure(deltas, openai, chunk({"tool_calls": [early]}), chunk({}, "tool_calls"))
+    assert error.message == "The provider sent a tool call without a name."
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"error":{"message":"broke"}}\n\n',
+        b'event: error\ndata: {"message":"broke"}\n\n',
+        b'data: {"object":"error","message":"broke"}\n\n',
+    ],
+)
+def test_openai_stream_error_of_any_shape_fails_it(event: bytes) -> None:
+    assert deltas(openai, event) == [StreamFailed("The provider failed: broke", 502)]
+
+
+# streams for clients
+
+
+def test_openai_client_stream_has_thinking_blocks_whole() -> None:
+    writer = openai.writer(include_usage=True)
+    out = b"".join(
+        writer.write(delta)
+        for delta in (
+            Start("id1", "theirs", 7),
+            ThinkingDelta("h"),
+            ThinkingDelta("m"),
+            SignatureDelta("s"),
+            RedactedDelta("d"),
+            RefusalDelta("no"),
+            ToolStart(0, "t", "f"),
+            ToolArguments(0, "{}"),
+            Finish("tool_calls"),
+            UsageSeen(USAGE),
+        )
+    )
+    out += writer.end()
+    bodies = [json.loads(line[6:]) for line in out.decode().splitlines() if line.startswith("data: {")]
+    assert [body["choices"][0]["delta"] for body in bodies if body["choices"]] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "h"},
+        {"reasoning_content": "m"},
+        {"thinking_blocks": [{"index": 0, "type": "thinking", "thinking": "hm", "signature": "s"}]},
+        {"thinking_blocks": [{"index": 1, "type": "redacted_thinking", "data": "d"}]},
+        {"refusal": "no"},
+        {"tool_calls": [{"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {},
+    ]
+    assert [body["choices"][0]["finish_reason"] for body in bodies[:-1]] == [None] * 8 + ["tool_calls"]
+    assert bodies[-1]["usage"]["total_tokens"] == 120
+    assert all(body["usage"] is None for body in bodies[:-1])
+    assert {body["id"] for body in bodies} == {"id1"}
+    assert out.endswith(b"data: [DONE]\n\n")
+
+
+def test_openai_client_stream_without_usage_asked_for_has_none() -> None:
+    writer = openai.writer(include_usage=False)
+    out = writer.write(Start("id1", "theirs", 7, USAGE)) + writer.write(TextDelta("a")) + writer.end()
+    assert b"usage" not in out
+    assert b'"finish_reason":"stop"' in out
+
+
+def test_anthropic_client_stream_opens_one_block_at_a_time() -> None:
+    writer = anthropic.writer(include_usage=True)
+    out = b"".join(
+        writer.write(delta)
+        for delta in (
+            Start("id1", "theirs", 7, Usage(60)),
+            ThinkingDelta("hm"),
+            SignatureDelta("s"),
+            RedactedDelta("d"),
+            TextDelta("a"),
+            TextDelta("b"),
+            RefusalDelta("no"),
+            ToolStart(0, "t", "f"),
+            ToolArguments(0, "{}"),
+            UsageSeen(USAGE),
+            Finish("stop"),
+        )
+    )
+    out += writer.end()
+    bodies = [json.loads(line[6:]) for line in out.decode().splitlines() if line.startswith("data: ")]
+    shown = [
+        (
+            body["type"],
+            body.get("index"),
+            body.get("content_block", {}).get("type") or body.get("delta", {}).get("type"),
+        )
+        for body in bodies
+    ]
+    assert shown == [
+        ("message_start", None, None),
+        ("content_block_start", 0, "thinking"),
+        ("content_block_delta", 0, "thinking_delta"),
+        ("content_block_delta", 0, "signature_delta"),
+        ("content_block_stop", 0, None),
+        ("content_block_start", 1, "redacted_thinking"),
+        ("content_block_stop", 1, None),
+        ("content_block_start", 2, "text"),
+        ("content_block_delta", 2, "text_delta"),
+        ("content_block_delta", 2, "text_delta"),
+        ("content_block_delta", 2, "text_delta"),
+        ("content_block_stop", 2, None),
+        ("content_block_start", 3, "tool_use"),
+        ("content_block_delta", 3, "input_json_delta"),
+        ("content_block_stop", 3, None),
+        ("message_delta", None, None),
+        ("message_stop", None, None),
+    ]
+    assert bodies[0]["message"]["usage"]["input_tokens"] == 60
+    assert bodies[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert bodies[-2]["usage"]["output_tokens"] == 20
+
+
+def test_dialects_have_the_paths_that_their_references_name() -> None:
+    paths = [(one.name, one.endpoint, one.chat_path, one.models_path) for one in (openai, anthropic)]
+    assert paths == [
+        ("openai", "/v1/chat/completions", "/chat/completions", "/models"),
+        ("anthropic", "/v1/messages", "/v1/messages", "/v1/models"),
+    ]
+    assert openai.credentials("k") == (("authorization", "Bearer k"),)
+    assert anthropic.credentials("k") == (("x-api-key", "k"), ("anthropic-version", "2023-06-01"))
