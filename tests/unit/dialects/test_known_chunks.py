@@ -157,11 +157,24 @@ def test_what_the_streams_say_first_is_learned_again() -> None:
 GOLDEN_STREAMS = sorted(path for path in GOLDEN.glob("*.openai.sse") if ".to-" not in path.name)
 
 
+def compact(raw: bytes) -> bytes:
+    """The same events, their JSON without white space."""
+    lines = [
+        b"data: " + json.dumps(json.loads(line[6:]), separators=(",", ":")).encode()
+        if line.startswith(b"data: {") and line.endswith(b"}")
+        else line
+        for line in raw.split(b"\n")
+    ]
+    return b"\n".join(lines)
+
+
 @pytest.mark.parametrize("path", GOLDEN_STREAMS, ids=lambda path: path.stem)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_damaged_stream_after_a_right_one_gives_what_it_gives_alone(path: Path, data: st.DataObject) -> None:
     raw = path.read_bytes()
+    if data.draw(st.booleans()):
+        raw = compact(raw)  # as OpenAI writes: only such chunks are recognised in the next stream
     usage = data.draw(st.booleans())
     right = [event + b"\n\n" for event in raw.split(b"\n\n") if event]
     damaged = bytearray(raw)
