@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from svc.dialects import anthropic, openai
 from svc.dialects.anthropic.held import BLOCK_BYTES, MAX_HELD_BYTES, ObjectEnd
+from svc.dialects.base import Dialect
 from svc.dialects.flow import Pipe
+from svc.dialects.openai.mending import MAX_CALLS
+from svc.dialects.openai.reader import MAX_WAITING
 from svc.dialects.pipe import open_pipe
 from svc.errors import ProviderFailed
 
@@ -146,6 +149,22 @@ def test_many_small_calls_come_out_without_recursion() -> None:
     raw = FIRST + b"".join(start(index) for index in range(count))
     raw += b"".join(argue(index, "{}") for index in reversed(range(count)))
     assert len(blocks_of(opened().feed(raw + LAST))) == count
+
+
+@pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
+def test_endless_calls_and_arguments_without_a_name_fail_honestly(client: Dialect) -> None:
+    pipe = open_pipe(openai.dialect, client, include_usage=False)
+    pipe.feed(FIRST)
+    for index in range(MAX_CALLS + 2):
+        pipe.feed(start(index, "{}"))
+    assert pipe.error is not None
+    assert "more tool calls" in pipe.error.message
+    pipe = opened()
+    pipe.feed(FIRST)
+    for _ in range(MAX_WAITING // 10_000 + 2):
+        pipe.feed(argue(0, "x" * 10_000))
+    assert pipe.error is not None
+    assert "without a name" in pipe.error.message
 
 
 leaves = st.one_of(st.text(max_size=8), st.integers(), st.lists(st.text(max_size=3), max_size=2))

@@ -7,7 +7,7 @@ not clean goes through `mend` as a dictionary, so that fields which nobody here 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +16,9 @@ from svc.dialects.openai.answer import TEXT_FIELDS, split_content
 from svc.dialects.openai.shapes import ChunkChoice, PassedReason, passed_reason
 from svc.dialects.values import arguments_text, new_id, text_or
 from svc.errors import ProviderFailed
+
+MAX_CALLS: Final = 4096
+"""Tool calls of one answer: each costs memory until the stream ends."""
 
 
 class Call:
@@ -82,7 +85,13 @@ class Choice:
                 if piece.custom is not UNSET and piece.custom.name:
                     call.named = True
                 self.last = piece.index
+            self.check()
         self.finish = choice.finish_reason
+
+    def check(self) -> None:
+        """Raises ProviderFailed for more tool calls than an answer may have."""
+        if len(self.calls) > MAX_CALLS:
+            raise ProviderFailed("The provider sent more tool calls than one answer may have.")
 
     def mend(self, choice: dict[str, Any], *, first: bool) -> dict[str, Any] | None:
         """The choice of one chunk without what the client has already; None when nothing is left."""

@@ -47,6 +47,8 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
+MAX_WAITING: Final = 1024 * 1024
+
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
@@ -59,6 +61,8 @@ class OpenAIReader:
         self._choice = Choice()
         self._waiting: dict[int, str] = {}
         """Arguments of calls whose name has not come yet."""
+        self._waited = 0
+        """Characters that have ever waited so."""
         self._custom: set[int] = set()
         """Places of calls of custom tools, whose text becomes the argument `input`."""
         self._legacy = False
@@ -140,6 +144,7 @@ class OpenAIReader:
         call_id = text_or(piece.get("id"), "")
         place = self._choice.place(piece.get("index"), call_id)
         call = self._choice.calls.setdefault(place, Call())
+        self._choice.check()
         call.id = call.id or call_id
         name, text = self._payload(piece, place)
         arguments = self._waiting.pop(place, "") + text
@@ -149,6 +154,9 @@ class OpenAIReader:
             deltas.append(ToolStart(place, call.id, name))
         if not call.named:
             self._waiting[place] = arguments
+            self._waited += len(text)
+            if self._waited > MAX_WAITING:
+                raise ProviderFailed("The provider sent too many arguments of tool calls without a name.")
         elif arguments:
             deltas.append(ToolArguments(place, arguments))
 
