@@ -167,3 +167,14 @@ def test_a_tool_result_turn_is_understood(three: Gateway, model: str) -> None:
             max_tokens=16,
         )
     assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_image_for_a_model_that_takes_none_is_the_clients_fault(three: Gateway, model: str, stream: bool) -> None:
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}}
+    got = three.chat(model, messages=[{"role": "user", "content": [image]}], max_tokens=5, stream=stream)
+    assert (got.status, got.code) == (400, "invalid_request"), got.body
+    assert got.json["error"]["message"] == "This model takes no image input."
+    assert got.headers["x-svc-attempts"] == "1"

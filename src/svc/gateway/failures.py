@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import random
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from time import time
@@ -19,6 +20,15 @@ WAITABLE: Final = 2.0
 LONGEST: Final = 86400.0
 BACKOFF_BASE: Final = 0.1
 BACKOFF_CAP: Final = 2.0
+
+
+_KIND: Final = r"(image|audio|video|file)"
+_NO_INPUT: Final = re.compile(
+    rf"{_KIND} input is not supported|no endpoints found that support {_KIND} input"
+    rf"|(?:does|do) not support {_KIND}s?\b|unsupported content part type: \W*{_KIND}"
+    rf"|missing data required for {_KIND} input",
+    re.IGNORECASE,
+)
 
 
 class Then(enum.Enum):
@@ -41,6 +51,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> Failure:
     """The failure that an upstream's status means (decisions.md, section 3). `message` is the upstream's own."""
+    if (kind := _refused_input(status, message)) is not None:
+        return Failure(InvalidRequest(f"This model takes no {kind} input.", param="messages"), Then.NOWHERE)
     if status in (400, 413, 422):
         return Failure(InvalidRequest(message or "The provider refused the request as malformed."), Then.NOWHERE)
     if status == 404:
@@ -55,6 +67,18 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
     if 400 <= status < 500:
         return Failure(ProviderFailed(f"The provider refused the request with status {status}."), Then.NOWHERE)
     return Failure(ProviderFailed(f"The provider answered with the unexpected status {status}."), Then.NEXT)
+
+
+def _refused_input(status: int, message: str | None) -> str | None:
+    """The kind of input that a model does not take, where the upstream says so with a status of another meaning.
+
+    llama.cpp answers 500 ("image input is not supported"), OpenRouter 404 ("No endpoints found that support image
+    input"). The request would fail each time, so no other try is made.
+    """
+    if not message or (status < 500 and status != 404):
+        return None
+    found = _NO_INPUT.search(message)
+    return found.group(found.lastindex or 0).lower() if found is not None else None
 
 
 def lost(reason: str, *, made: bool) -> Failure:

@@ -46,6 +46,28 @@ def test_the_upstreams_words_are_kept_only_where_they_help_the_client() -> None:
     assert "10.0.0.1" not in judge(500, {}, "at 10.0.0.1").error.message
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (500, "image input is not supported - hint: you may need to provide the mmproj", "image"),
+        (500, "Audio input is not supported by this server", "audio"),
+        (500, 'Failed to parse messages: Unsupported content part type: "image_url"', "image"),
+        (501, "The model does not support images", "image"),
+        (404, "No endpoints found that support image input", "image"),
+    ],
+)
+def test_judge_input_that_the_model_does_not_take_is_invalid_request(status: int, words: str, kind: str) -> None:
+    failure = judge(status, {}, words)
+    assert (failure.error.code, failure.error.status, failure.then) == ("invalid_request", 400, Then.NOWHERE)
+    assert (failure.error.message, failure.error.param) == (f"This model takes no {kind} input.", "messages")
+    assert not failure.silent
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 429])
+def test_judge_input_words_do_not_outrank_a_status_with_a_meaning(status: int) -> None:
+    assert judge(status, {}, "image input is not supported").error.code != "invalid_request"
+
+
 def test_a_long_retry_after_is_not_waited_for() -> None:
     assert judge(429, {b"retry-after": b"30"}, None).then is Then.NEXT
     assert judge(429, {b"retry-after": b"30"}, None).error.headers["retry-after"] == "30"
