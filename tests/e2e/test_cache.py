@@ -226,9 +226,13 @@ def test_a_key_gets_no_answer_of_a_model_that_it_may_not_use(
     assert (cached(got), got.headers["x-svc-provider"]) == ("miss", "openai")
 
 
-def test_a_hit_counts_against_no_limit(caching: Gateway, provider_a: FakeProvider) -> None:
-    key = made(caching, "tight", "--rpm", "1")
-    assert [asks(caching, key).status for _ in range(3)] == [200, 200, 200]
+def test_hit_counts_for_requests_and_not_for_tokens(caching: Gateway, provider_a: FakeProvider) -> None:
+    key = made(caching, "tight", "--rpm", "3", "--tpm", "17000")
+    got = [asks(caching, key) for _ in range(4)]
+    assert [each.status for each in got] == [200, 200, 200, 429]
+    assert [cached(each) for each in got[:3]] == ["miss", "hit", "hit"]
+    assert got[3].headers.get("x-svc-provider") is None
+    assert "(rpm)" in got[3].json["error"]["message"]
 
 
 # in Redis

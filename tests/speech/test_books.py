@@ -85,13 +85,19 @@ async def test_sessions_and_uploads_count_for_the_limit_of_a_minute(books: Gatew
     async with session(books, headers=key) as client:
         error = json.loads(await client.socket.recv())
         assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
-        assert "2 requests per minute" in error["message"]
+        assert "2 requests per minute (rpm)" in error["message"]
         with pytest.raises(websockets.ConnectionClosed):
             await client.socket.recv()
         assert client.socket.close_code == 1013
     refused = await upload(books, key, clips["en-hello-world"].read_bytes())
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_malformed_uploads_count_for_rpm(books: Gateway, home: Path):
+    key = issued(home, "careless", "--rpm", "2")
+    got = [await upload(books, key, b"no sound", response_format="tablets") for _ in range(3)]
+    assert [each.status_code for each in got] == [400, 400, 429]
 
 
 async def test_open_sessions_count_for_the_limit_at_the_same_time(books: Gateway, home: Path, clips: dict[str, Path]):

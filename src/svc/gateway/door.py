@@ -196,7 +196,7 @@ class FrontDoor(Reader):
         if request.waiting:
             return
         request_id = self._plane.new_request_id()
-        if request.refusal is not None or request.key is None:
+        if request.key is None:
             error = request.refusal or AuthenticationFailed("There is no API key.")
             self._plane.refused(request_id, request, error, error.status, self.log_end)
             headers = reply.ids(request_id, request, dialect) + reply.lines(error.headers)
@@ -206,7 +206,10 @@ class FrontDoor(Reader):
             self._plane, self, dialect, request.key, request_id=request_id, client_request_id=request.client_request_id
         )
         exchange.forwarded = request.forwarded
-        exchange.start(request.take_body())
+        if request.refusal is not None:
+            exchange.refuse(request.refusal)
+        else:
+            exchange.start(request.take_body())
 
     def _answer_cold(self, request: Request) -> None:
         if self._cold is None:

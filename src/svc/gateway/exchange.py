@@ -13,30 +13,29 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from svc.dialects.base import Dialect, Head, Passed
-from svc.dialects.bodies import Bodies
 from svc.dialects.flow import Pipe
-from svc.errors import InternalError, ModelNotFound, ProviderFailed, RateLimited, SvcError
+from svc.dialects.outline import LONG_BODY
+from svc.errors import InternalError, ProviderFailed, RateLimited, SvcError
 from svc.gateway.attempt import Attempt
-from svc.gateway.bill import FREE, NOTHING, Bill
+from svc.gateway.billing import bill_of
 from svc.gateway.cache.cache import Cache
 from svc.gateway.cache.memory import Kept
 from svc.gateway.cache.recorder import Recorder
 from svc.gateway.cache.replay import Replay, answerer
-from svc.gateway.estimate import owed
+from svc.gateway.client_connection import Client
 from svc.gateway.failures import Failure, Then, late
 from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.hedging import HedgedTries
 from svc.gateway.limits import Lease
 from svc.gateway.offers import Offer
 from svc.gateway.record import Record, Status
+from svc.gateway.refusals import LimitReached
 from svc.gateway.relay import Sink
 from svc.gateway.reply import dropped_line
-from svc.gateway.router import shown
 from svc.gateway.tries import Tries, TriesOwner
 from svc.wire.key import Key
 from svc.wire.usage import Usage
@@ -47,25 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("svc.gateway")
 
 _now: Final = time.monotonic  # looked up once: on the hot path
-
-
-class Client(Sink):
-    """The connection to the client, as an exchange sees it."""
-
-    __slots__ = ("bodies", "log_end")
-
-    bodies: Bodies
-    """Of its requests."""
-    log_end: bytes
-    """How lines of the access log end that are about it."""
-
-    @abstractmethod
-    def answer(self, status: int, headers: str, body: bytes) -> None:
-        """A whole answer; `headers` are lines that each end in CRLF."""
-
-    @abstractmethod
-    def begin(self, headers: str) -> None:
-        """The head of a stream with status 200."""
 
 
 class Exchange(TriesOwner):
@@ -130,7 +110,7 @@ class Exchange(TriesOwner):
         try:  # as `guarded`, without making a method for each request
             self._open()
         except SvcError as error:
-            self._refuse(error)
+            self.refuse(error)
         except Exception:  # noqa: BLE001
             self.fault()
 
@@ -139,19 +119,15 @@ class Exchange(TriesOwner):
         try:
             step()
         except SvcError as error:
-            self._refuse(error)
+            self.refuse(error)
         except Exception:  # noqa: BLE001
             self.fault()
 
     def _open(self) -> None:
+        if len(self._raw) >= LONG_BODY:  # which is not parsed for a key that has no request left
+            self._plane.gate.check(self._key)
         head = self._head = self._client.bodies.head(self._dialect, self._raw)
-        if self._key.models is not None and not self._key.may_use(head.model):
-            raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
-        chain = self._plane.router.route(head.model)
-        if self._key.models is not None:  # nor by way of a fallback
-            chain = tuple(offer for offer in chain if self._key.may_use(offer.model_id)) or chain[:0]
-            if not chain:
-                raise ModelNotFound(f"The model {shown(head.model)} is not offered here.", param="model")
+        chain = self._plane.router.route(head.model, self._key)
         self._plane.ledger.check()
         if self._plane.cache is None:
             self._try(head, chain, self._began)
@@ -169,13 +145,22 @@ class Exchange(TriesOwner):
             offer = answerer(kept, chain)
             cache.count(hit=offer is not None)
             if kept is not None and offer is not None:
-                self._tries = Replay(self, kept, offer, stream=head.stream)
-                self._tries.start(_now())
+                self._repeat(kept, offer)
             else:
                 self._recorder = self._sink = cache.record(name, self._client)
                 self._try(head, chain, _now())
 
         cache.look(name, lambda kept: None if self.over else self.guarded(lambda: told(kept)))
+
+    def _repeat(self, kept: Kept, offer: Offer) -> None:
+        """Gives an answer again: it uses neither tokens nor money."""
+        replay = Replay(self, kept, offer, stream=self._head is not None and self._head.stream)
+
+        def start() -> None:
+            self._tries = replay
+            replay.start(_now())
+
+        self._count(start)
 
     def _try(self, head: Head, chain: tuple[Offer, ...], now: float) -> None:
         tries: Tries
@@ -199,6 +184,31 @@ class Exchange(TriesOwner):
         else:
             self._lease = lease
             self.guarded(lambda: tries.start(_now()))
+
+    def refuse(self, error: SvcError) -> None:
+        """Answers an error. A request that has reserved nothing counts for `rpm` all the same."""
+        if self._lease is not None or isinstance(error, LimitReached):
+            self._refuse(error)
+        else:
+            self._count(lambda: self._refuse(error))
+
+    def _count(self, step: Callable[[], None]) -> None:
+        """Counts a request that reaches for no model, then goes on with `step`, unless it is one too many."""
+
+        def then(lease: Lease | SvcError) -> None:
+            if isinstance(lease, SvcError):
+                self._refuse(lease)
+            elif self.over:  # the client left while Redis was asked
+                lease.settle(0, 0.0)
+            else:
+                self._lease = lease
+                self.guarded(step)
+
+        if self._plane.gate.counts(self._key) and not self.over:
+            self._plane.exchanges.add(self)
+            self._plane.gate.count(self._key, then)
+        else:
+            step()
 
     def fault(self) -> None:
         """A fault of ours: logged with its traceback, answered with nothing but the request id."""
@@ -352,7 +362,7 @@ class Exchange(TriesOwner):
         """Into the books, before the last byte leaves."""
         plane, tries = self._plane, self._tries
         offer = self._offer
-        bill = self._bill(status, told)
+        bill = bill_of(tries, status, told, self._raw, plane.ledger)
         if self._lease is not None:
             usage = bill.usage
             self._lease.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.usd or 0.0)
@@ -379,22 +389,3 @@ class Exchange(TriesOwner):
             ),
             self._client.log_end,
         )
-
-    def _bill(self, status: Status, told: Usage | None) -> Bill:
-        """What is owed for the answer, all its parts together."""
-        tries, offer = self._tries, self._offer
-        if tries is None or offer is None:
-            return NOTHING
-        if isinstance(tries, Replay):
-            return FREE
-        attempt, ledger = tries.attempt, self._plane.ledger
-        usage, guessed = told, False
-        if attempt is not None and attempt.over and not attempt.received:
-            attempt = None  # it has failed, and the next one was waited for
-        if attempt is not None and (status != "error") and (status != "ok" or told is None):
-            usage, guessed = owed(told, self._raw, attempt.tokens)
-        bill = Bill(usage, ledger.cost(offer, usage), guessed) if usage is not None else NOTHING
-        if tries.parts or tries.losses:
-            for part in (*tries.parts, *tries.losses):
-                bill = bill.plus(Bill(part.usage, ledger.cost(part.offer, part.usage), part.guessed))
-        return bill

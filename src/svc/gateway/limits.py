@@ -16,11 +16,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
 from svc.dialects.base import Head
-from svc.errors import SvcError
+from svc.errors import RateLimited, SvcError
 from svc.gateway.estimate import prompt_tokens
 from svc.gateway.offers import Offer
 from svc.gateway.pricing import Prices, cost_of
-from svc.gateway.refusals import NANO, check_alone, check_end, refusal, shown
+from svc.gateway.refusals import NANO, WORDS, check_alone, check_end, refusal, shown
 from svc.settings import LimitSettings
 from svc.stores.aside import Aside
 from svc.stores.base import Database, StoreDown, midnight
@@ -192,6 +192,20 @@ class Gate:
             self._spawn(self._ask(asked))
         else:
             self._go_on(asked, None)
+
+    def counts(self, key: Key) -> bool:
+        """Whether the requests of the key are limited."""
+        return bool(key.rpm or self._rpm)
+
+    def count(self, key: Key, then: Then) -> None:
+        """Like `admit`, for a request that reaches for no model: only `rpm` counts it."""
+        self._go_on(_Asked(key, Limits(key_id=key.id, requests=key.rpm or self._rpm), 0, 0, then), None)
+
+    def check(self, key: Key) -> None:
+        """Raises RateLimited if the key has no request left, as far as this machine knows. Counts nothing."""
+        limits = self._limits(key)
+        if limits.requests and self._counters.use(limits).requests >= limits.requests:
+            raise RateLimited(WORDS["rpm"].format(limits.requests), limit="rpm")
 
     def admit_free(self, key: Key, then: Then) -> None:
         """Like `admit`, for what costs neither tokens nor money: requests count, and those at the same time."""

@@ -21,7 +21,7 @@ from svc.gateway.credentials import key_in
 from svc.gateway.failures import Failure, Then
 from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
-from svc.gateway.limits import Gate
+from svc.gateway.limits import Gate, Lease
 from svc.gateway.metrics import Metrics
 from svc.gateway.record import Lines, Record, escaped
 from svc.gateway.request import Request
@@ -43,6 +43,12 @@ LINES: Final = 100
 """Of the access log that are written at once, when so many come between two ticks: more would fill the CPU's cache."""
 TICK: Final = 0.25
 """Seconds between two looks at the time-outs; they are exact to this."""
+
+
+def _release(lease: Lease | SvcError) -> None:
+    """Ends a reservation that was taken to count a request."""
+    if isinstance(lease, Lease):
+        lease.settle(0, 0.0)
 
 
 class Ticking(Protocol):
@@ -136,6 +142,8 @@ class Plane:
         key = request.key if request else None
         if request and key is None and request.refusal is None:
             key = key_in(request, self.keyring)
+        if key is not None and request is not None and request.dialect is not None and self.gate.counts(key):
+            self.gate.count(key, _release)  # refused before its body was taken, and counted for `rpm` all the same
         self.noted(
             Line(
                 time=self.ledger.stamp(),

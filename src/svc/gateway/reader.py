@@ -25,8 +25,8 @@ from svc.errors import InvalidRequest, SvcError
 from svc.gateway import heap, reply
 from svc.gateway.access_log import log_end
 from svc.gateway.bounded import Free
+from svc.gateway.client_connection import Client
 from svc.gateway.credentials import digest_in, identify, trust
-from svc.gateway.exchange import Client
 from svc.gateway.forwarding import forwarded_head
 from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from svc.errors import ModelNotFound
 from svc.gateway.offers import Offer
+from svc.wire.key import Key
 
 
 class Router:
@@ -39,9 +40,14 @@ class Router:
         """Every model at every provider that offers it."""
         return [offer for offers in self._offers.values() for offer in offers.values()]
 
-    def route(self, model: str) -> tuple[Offer, ...]:
-        """Where a request for `model` may go, best first; raises ModelNotFound."""
-        chain = self._chains.get(model)
+    def route(self, model: str, key: Key | None = None) -> tuple[Offer, ...]:
+        """Where a request for `model` may go, best first; by what the key may use, if one is given.
+
+        Raises ModelNotFound.
+        """
+        chain: tuple[Offer, ...] | None = self._chains.get(model)
+        if key is not None and key.models is not None and chain is not None:  # nor by way of a fallback
+            chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
         if not chain:
             raise ModelNotFound(f"The model {shown(model)} is not offered here.", param="model")
         return chain

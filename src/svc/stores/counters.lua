@@ -142,6 +142,10 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   end
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then
+    if limit ~= 'rpm' then -- it is a request all the same
+      at.requests, left[1] = at.requests + 1, math.max(0, left[1] - 1)
+      redis.call('HINCRBY', key, 'r' .. second % BUCKETS, 1)
+    end
     keep()
     local requests_reset, tokens_reset, _ = 0, 0
     if requests > 0 then

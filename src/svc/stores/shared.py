@@ -140,7 +140,10 @@ class SharedCounters:
             self._unlock(slot)
 
     def take(self, limits: Limits, tokens: int, nanos: int, *, forced: bool = False) -> Taken | Denied:
-        """Reserves one request, tokens and money; all or nothing. `forced` counts it whatever the limits are."""
+        """Reserves one request, tokens and money. `forced` counts it whatever the limits are.
+
+        One that another limit than that of requests refuses counts as a request all the same.
+        """
         slot, mark = self._slot(limits.key_id)
         now = self._clock()
         words, base, second = self._words, slot * self._size, int(now)
@@ -155,6 +158,10 @@ class SharedCounters:
             left = max(0, limits.requests - requests), max(0, limits.tokens - used)
             refused = None if forced else self._refusal(base, head, limits, tokens, nanos)
             if refused is not None:
+                if refused[0] != "rpm":
+                    words[base + _SECONDS + second % BUCKETS] += 1
+                    words[base + _REQUESTS] = requests + 1
+                    left = max(0, left[0] - 1), left[1]
                 resets = [self._reset(base, row, second, now) for row in (_SECONDS, _TOKEN_SECONDS)]
                 return Denied(refused[0], refused[1], left[0], left[1], resets[0], resets[1])
             at = base + _SECONDS + second % BUCKETS

@@ -10,7 +10,7 @@ import time
 import openai
 import pytest
 
-from tests.e2e.accounts.test_keys import chat, create, until
+from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, Gateway, run
 from tests.fakes.http_client import Got
@@ -88,11 +88,60 @@ def test_requests_a_minute(gateway: Gateway, provider_a: FakeProvider) -> None:
     assert len(provider_a.requests) == 3
 
 
-def test_what_does_not_reach_a_model_does_not_count(gateway: Gateway) -> None:
-    made = create(gateway, "--name", "careful", "--rpm", "1")
+LONG = [{"role": "user", "content": "x" * 40_000}, {"role": "nobody", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", {}, 400),
+        ({"model": GPT, "messages": HI, "temperature": 7}, {}, 400),
+        ({"model": GPT, "messages": LONG}, {}, 400),
+        ({"model": "no-such-model", "messages": HI}, {}, 404),
+        ({"model": GPT, "messages": HI}, {"content-type": "multipart/form-data; boundary=x"}, 400),
+        ({"model": GPT, "messages": HI}, {"content-encoding": "gzip"}, 400),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_malformed_requests_count_for_rpm(
+    gateway: Gateway, path: str, body: object, headers: dict[str, str], status: int
+) -> None:
+    made = create(gateway, "--name", "careless", "--rpm", "5", "--tpm", "100000")
+    if isinstance(body, dict):
+        body = {**body, "max_tokens": 5}
+    got = [gateway.request("POST", path, body, key=made["key"], headers=headers) for _ in range(8)]
+    assert [each.status for each in got] == [status] * 5 + [429] * 3
+    assert [each.headers["x-ratelimit-remaining-requests"] for each in got[:5]] == ["4", "3", "2", "1", "0"]
+    assert ask(gateway, made["key"]).status == 429
+
+
+def test_request_refused_for_concurrency_counts_for_rpm(gateway: Gateway, provider_a: FakeProvider) -> None:
+    made = create(gateway, "--name", "both", "--rpm", "3", "--concurrency", "1")
+    gate = Gate()
+    provider_a.plays(hold(gate) + answer(400, b"{}"))
+    thread = threading.Thread(target=ask, args=(gateway, made["key"]))
+    thread.start()
+    gate.reached()
+    messages = [ask(gateway, made["key"]).json["error"]["message"] for _ in range(3)]
+    gate.open()
+    thread.join(10)
+    assert ["(concurrency)" in message for message in messages] == [True, True, False]
+    assert "(rpm)" in messages[2]
+
+
+def test_body_that_is_too_large_counts_for_rpm(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[gateway]\nmax_body = 1\n")
+    made = create(gateway, "--name", "large", "--rpm", "2")
+    assert ask(gateway, made["key"]).status == 200
+    body = {"model": GPT, "messages": [{"role": "user", "content": "x" * 1_100_000}]}
+    assert gateway.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 413
+    assert ask(gateway, made["key"]).status == 429
+
+
+def test_other_requests_do_not_count_for_rpm(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "reader", "--rpm", "1")
     assert gateway.request("GET", "/v1/models", key=made["key"]).status == 200
-    assert ask(gateway, made["key"], temperature=7).status == 400
-    assert chat(gateway, made["key"], "no-such-model") == 404
+    assert gateway.request("POST", "/v1/nothing", {}, key=made["key"]).status == 404
     assert ask(gateway, made["key"]).status == 200
     assert ask(gateway, made["key"]).status == 429
 
