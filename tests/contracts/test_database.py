@@ -278,6 +278,17 @@ def test_sums_of_any_span_are_those_of_its_entries(database: Database) -> None:
                 assert sum(each.requests for each in database.sums(by, since=since, until=until)) == single
 
 
+def test_last_use_is_that_of_the_newest_entry_and_of_its_hour_once_that_is_pruned(database: Database) -> None:
+    for id in ("k1", "k2"):
+        database.put_key(a_key(id))
+    times = ("2026-03-04T10:20:30.456Z", "2026-03-04T09:00:00.000Z")
+    database.append(an_entry(f"r{number}", time=time) for number, time in enumerate(times))
+    assert database.last_used(["k1", "k2", "nobody"]) == {"k1": _stamp(times[0])}
+    assert database.last_used([]) == {}
+    database.prune(_stamp("2026-03-05T00:00:00.000Z"))
+    assert database.last_used(["k1"]) == {"k1": _stamp("2026-03-04T10:00:00.000Z")}
+
+
 def test_what_many_keys_have_spent(database: Database) -> None:
     database.append([an_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
     wanted = {f"k{number}": 0.0 if number % 2 else _stamp("2030-01-01T00:00:00Z") for number in range(1200)}

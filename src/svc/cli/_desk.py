@@ -60,6 +60,7 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
     """`--gateway`."""
     parser.add_argument(
         "--gateway",
+        "--url",
         metavar="URL",
         help="ask the gateway there, with the key in SVC_API_KEY (scope admin); default: this machine's database",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,8 +58,24 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their widest cell; the first row is the head."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> None:
+    """Columns as wide as their widest cell; the first row is the head. `right` are columns of numbers."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = [_padded(cell, widths[at], right=at in right) for at, cell in enumerate(row)]
+        print("  ".join(cells).rstrip())
+
+
+def _padded(cell: str, width: int, *, right: bool) -> str:
+    space = " " * (width - _width(cell))
+    return f"{space}{cell}" if right else f"{cell}{space}"
+
+
+def _width(cell: str) -> int:
+    """Columns of a terminal that a text takes: ideographs take two, and marks that combine with a letter none."""
+    if cell.isascii():
+        return len(cell)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in cell
+    )

@@ -6,6 +6,7 @@ With --gateway URL the keys are those of a gateway elsewhere, and SVC_API_KEY ho
 Examples:
   svc keys create --name "web shop" --rpm 600 --budget-usd 50 --budget-period month --tag team=shop
   svc keys ls
+  svc keys show "web shop"
   svc keys change key_0123456789abcdef --rpm 1200 --budget-usd none
   svc keys rotate key_0123456789abcdef --grace 3600
   svc keys revoke key_0123456789abcdef
@@ -26,11 +27,14 @@ import msgspec
 
 from svc.cli import _desk, base
 from svc.cli._desk import Desk
+from svc.cli._named import find_id, plain
 from svc.errors import UsageError
 from svc.keys import issuing
 from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.wire.key import SCOPES
 
+CELL = 60
+"""Characters of a list in a table."""
 SHOWN = 100
 """Keys in a table, unless more are asked for."""
 
@@ -47,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     most.add_argument("--all", action="store_true", help="every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
     limits = verbs.add_parser("limits", help="what keys use of their limits now", allow_abbrev=False)
-    limits.add_argument("id", metavar="ID", nargs="?", help="of this key alone")
+    limits.add_argument("id", metavar="KEY", nargs="?", help="of this key alone, by id, name or prefix")
     change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
     change.add_argument("--name", help="whose key it is")
     _add_fields(change, _or_none, "; the word none takes it away")
@@ -56,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rotate.add_argument("--grace", type=float, metavar="SECONDS", default=issuing.GRACE_SECONDS, help=grace)
     revoke = verbs.add_parser("revoke", help="end a key for good", allow_abbrev=False)
     for verb in (show, change, rotate, revoke):
-        verb.add_argument("id", metavar="ID")
+        verb.add_argument("id", metavar="KEY", help="its id, its name, or how its id or secret begins")
     for verb in (create, listing, show, limits, change, rotate, revoke):
         verb.add_argument("--json", action="store_true", help="for programs")
         _desk.add_gateway(verb)
@@ -99,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
         "revoke": _revoke,
     }
     with _desk.opened(args) as desk:
+        if wanted := getattr(args, "id", None):
+            args.id = find_id(desk, wanted) or wanted  # what is not known is refused by the action itself
         return actions[args.action](desk, args)
 
 
@@ -198,9 +204,17 @@ def _newest(desk: Desk, limit: int | None) -> tuple[list[ShownKey], int]:
 
 
 def _print_keys(keys: list[ShownKey]) -> None:
-    table = [("ID", "NAME", "KEY", "SPENT USD", "LIMITS", "STATE")]
-    table += [(key.id, key.name, f"{key.prefix}…", f"{key.spent_usd:.4f}", _limits(key), _state(key)) for key in keys]
-    base.print_table(table)
+    table = [("ID", "NAME", "KEY", "SCOPES", "MODELS", "TAGS", "LAST USED", "SPENT USD", "LIMITS", "STATE")]
+    for key in keys:
+        may = (_short(_words(key.scopes)), _short("all" if key.models is None else _words(key.models)))
+        used = (_short(_words(key.tags)) or "-", key.last_used or "never", f"{key.spent_usd:.4f}")
+        table.append((key.id, plain(key.name), f"{key.prefix}…", *may, *used, _limits(key), _state(key)))
+    base.print_table(table, right=(7,))
+
+
+def _short(text: str) -> str:
+    """One cell of a table; `svc keys show` has the whole."""
+    return text if len(text) <= CELL else f"{text[: CELL - 1]}…"
 
 
 def _limits(key: ShownKey) -> str:

@@ -1,8 +1,8 @@
 """Turn speech into text, live: a WAV file, or raw audio from standard input.
 
-On a terminal the text is drawn while it grows; in a pipe only the final text comes out. The gateway is the one that
-SVC_GATEWAY_URL names, else the running `svc up`; the key is in SVC_API_KEY, else the one of `svc up`. Standard input is
-16-bit mono PCM at 16 kHz (or --rate), or a WAV stream of any kind.
+On a terminal the text is drawn while it grows; in a pipe only the final text comes out. The gateway is --gateway, else
+$SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the running `svc up`. The key is in SVC_API_KEY, else it is the one of
+`svc up`. Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV stream of any kind.
 
 Examples:
   svc transcribe talk.wav
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -28,8 +27,7 @@ from typing import IO, Any
 import msgspec
 
 from svc import plugins
-from svc.cli import _running, base
-from svc.client.address import resolve
+from svc.cli import _addresses
 from svc.client.live import LiveSession, dial
 from svc.client.loop import LoopNet
 from svc.client.session import Session, Times
@@ -67,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-vad", action="store_true", help="do not skip silence")
     parser.add_argument("--realtime", action="store_true", help="send a file as fast as it was spoken")
     parser.add_argument("--json", action="store_true", help="every message of the gateway, one a line")
-    parser.add_argument("--url", help="the gateway's address, with /v1")
+    _addresses.add_gateway(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +79,7 @@ async def _transcribe(args: argparse.Namespace) -> int:
     source = _open(args.file)
     config = {"model": args.model, "language": args.language, "vad": not args.no_vad}
     given = {name: value for name, value in config.items() if value is not None}
-    async with _session(*_gateway(args.url)) as session:
+    async with _session(*_addresses.gateway_of(args.gateway, None, PRODUCTION_GATEWAY)) as session:
         await session.configure(given)
         show = _Show(as_json=args.json, live=args.file == "-", flush=session.flush)
         sending = asyncio.create_task(_send(session, _audio(source, args.rate), realtime=args.realtime))
@@ -152,24 +150,6 @@ def _open(name: str) -> IO[bytes]:
         raise UsageError(f"{name} is not a WAV file; convert it first (for example with ffmpeg).")
     file.seek(0)
     return file
-
-
-def _gateway(option: str | None) -> tuple[str, str | None]:
-    """Address and key: interface.md, "Gateway URL resolution"; an option beats it, `svc up` the default.
-
-    The key of `svc up` goes nowhere but there.
-    """
-    try:
-        url = resolve(option, None, os.environ, lambda warning: print(f"svc: {warning}", file=sys.stderr))
-    except InvalidRequest as error:
-        raise UsageError(error.message) from None
-    here = _running.find(base.home())
-    if here is not None and url == PRODUCTION_GATEWAY:
-        url = here
-    key = os.environ.get("SVC_API_KEY") or (_running.read_key(base.home()) if url == here else None)
-    if key and not (key.isascii() and key.isprintable()):
-        raise UsageError("The API key has characters that a header cannot carry.")
-    return url, key
 
 
 async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:

@@ -99,6 +99,8 @@ class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
     budget_period: Period | None
     spent_usd: float
     tags: dict[str, str]
+    last_used: str | None = None
+    """When the last request that the ledger has was made; null for none."""
 
 
 class MadeKey(ShownKey, frozen=True, kw_only=True):
@@ -142,14 +144,15 @@ def create(database: Database, wanted: NewKey) -> MadeKey:
         **fields,
     )
     _check(key)
-    return _made(database.put_key(key), secret, 0.0)
+    return MadeKey(key=secret, **_fields(database.put_key(key), 0.0, None))
 
 
 def page(database: Database, *, after: str = "", limit: int = MAX_PAGE) -> list[ShownKey]:
     """Keys in the order of ids, revoked ones too; `after` is the last id of the page before. Raises StoreDown."""
     found = database.list_keys(after=after, limit=limit)
     spent = database.spent({key.id: midnight(key.budget_period) for key in found})
-    return [_shown(key, spent.get(key.id, 0.0)) for key in found]
+    used = database.last_used([key.id for key in found])
+    return [_shown(key, spent.get(key.id, 0.0), used.get(key.id)) for key in found]
 
 
 def one(database: Database, id: str) -> ShownKey:
@@ -201,7 +204,7 @@ def rotate(database: Database, id: str, wanted: Rotation) -> MadeKey:
         )
 
     key = _existing(database.change_key(id, rotated), id)
-    return _made(key, secret, _with_spent(database, key).spent_usd)
+    return MadeKey(key=secret, **msgspec.structs.asdict(_with_spent(database, key)))
 
 
 def _existing(key: StoredKey | None, id: str) -> StoredKey:
@@ -236,18 +239,15 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _with_spent(database: Database, key: StoredKey) -> ShownKey:
-    return _shown(key, database.spent({key.id: midnight(key.budget_period)})[key.id])
+    spent = database.spent({key.id: midnight(key.budget_period)})[key.id]
+    return _shown(key, spent, database.last_used([key.id]).get(key.id))
 
 
-def _shown(key: StoredKey, spent: float) -> ShownKey:
-    return ShownKey(**_fields(key, spent))
+def _shown(key: StoredKey, spent: float, used: float | None) -> ShownKey:
+    return ShownKey(**_fields(key, spent, used))
 
 
-def _made(key: StoredKey, secret: str, spent: float) -> MadeKey:
-    return MadeKey(key=secret, **_fields(key, spent))
-
-
-def _fields(key: StoredKey, spent: float) -> dict[str, Any]:
+def _fields(key: StoredKey, spent: float, used: float | None) -> dict[str, Any]:
     same = (
         "id",
         "name",
@@ -262,6 +262,7 @@ def _fields(key: StoredKey, spent: float) -> dict[str, Any]:
         "tags",
     )
     times = {"created": key.created, "expires": key.expires, "revoked": key.revoked, "old_until": key.old_until}
+    times["last_used"] = used
     if (key.old_until or 0.0) <= time.time():
         times["old_until"] = None
     return {

@@ -135,6 +135,9 @@ class Database(Protocol):
     def key(self, id: str) -> StoredKey | None:
         """One key by its id."""
 
+    def last_used(self, ids: Sequence[str]) -> dict[str, float]:
+        """When each of these keys was used last, in Unix seconds; an hour's start where its entries are pruned."""
+
     def keys_of(self, digests: Sequence[str]) -> list[StoredKey]:
         """The keys whose present or old secret has one of these digests."""
 

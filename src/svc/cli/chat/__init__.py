@@ -1,7 +1,7 @@
 """Talks with a model through a gateway, in a terminal or in a pipe.
 
-The gateway is --url, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the one that `svc up` runs on this machine.
-The key is --key, else $SVC_API_KEY, else the one of `svc up`, which goes nowhere but there. Without a prompt it reads
+The gateway is --gateway, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the one that `svc up` runs here. The key
+is --key, else $SVC_API_KEY, else the one of `svc up`, which goes nowhere but there. Without a prompt it reads
 standard input, or converses if that is a terminal: Ctrl-C stops an answer, Ctrl-D ends.
 
 Examples:
@@ -13,12 +13,11 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 import readline
 import sys
 from typing import Any
 
-from svc.cli import _running, base
+from svc.cli import _addresses
 from svc.cli.chat.answer import ENDINGS, Gateway, ask, models
 from svc.errors import CommandFailed, SvcError, UsageError
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to ask, whom, and how."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; without it, standard input")
     parser.add_argument("--model", help="default: the embedded one, else the first that the gateway offers")
-    parser.add_argument("--url", help="address of the gateway, which ends in /v1")
+    _addresses.add_gateway(parser)
     parser.add_argument("--key", help="API key; in the environment (SVC_API_KEY) it is not seen in the process list")
     parser.add_argument("--system", help="instructions that come before the conversation")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="length limit of an answer")
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--max-tokens is at least 1. See: svc chat --help")
     converse = not args.prompt and sys.stdin.isatty()
     prompt = "" if converse else _prompt(args.prompt)
-    talk = Talk(_gateway(args), args)
+    talk = Talk(Gateway(*_addresses.gateway_of(args.gateway, args.key, HERE)), args)
     return talk.converse() if converse else talk.once(prompt)
 
 
@@ -117,20 +116,6 @@ def _prompt(words: list[str]) -> str:
     if not text.strip():
         raise UsageError("There is no question. See: svc chat --help")
     return text
-
-
-def _gateway(args: argparse.Namespace) -> Gateway:
-    given = args.url or os.environ.get("SVC_GATEWAY_URL")
-    if not given and (platform := os.environ.get("SVC_PLATFORM_URL")):
-        given = f"{platform.rstrip('/')}/v1"
-    here = _running.find(base.home())
-    url = given or here or HERE
-    key = args.key or os.environ.get("SVC_API_KEY")
-    if not key and url == here:
-        key = _running.read_key(base.home())
-    if key and not (key.isascii() and key.isprintable()):
-        raise UsageError("The API key has characters that a header cannot carry.")
-    return Gateway(url.rstrip("/"), key)
 
 
 def _first_model(gateway: Gateway) -> str:

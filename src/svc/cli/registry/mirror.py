@@ -13,14 +13,17 @@ from svc.errors import SvcError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """mirror URL"""
-    parser.add_argument("registry", metavar="URL")
+    """mirror URL, or mirror --registry URL"""
+    parser.add_argument("url", metavar="URL", nargs="?", help="the same as --registry URL")
+    base.add_registry(parser, required=True)
     base.add_root(parser)
     base.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """The exit status is 1 when a bundle could not be had; the others are still fetched."""
+    args.registry = args.registry or args.url
+    base.address(args)
     done: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
     with base.open_store(args) as store, shared.Progress() as progress:
         plain = base.options(args, None)

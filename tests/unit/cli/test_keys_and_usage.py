@@ -1,0 +1,175 @@
+"""svc keys and svc usage on this machine's database: how keys are named, what a list shows, what a terminal gets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from svc.cli import base, main
+from svc.stores.base import Entry
+from svc.stores.opening import open_database
+
+Command = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    for name in ("SVC_DATABASE_URL", "SVC_API_KEY", "SVC_GATEWAY_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str, status: int = 0) -> str:
+        assert main(arguments) == status
+        said = capsys.readouterr()
+        return said.err if status else said.out
+
+    return run
+
+
+@pytest.fixture
+def shop(command: Command) -> dict[str, str]:
+    options = ("--models", "gpt-4o,gpt-4o-mini", "--scope", "chat,speech", "--tag", "team=shop")
+    made: dict[str, str] = json.loads(command("keys", "create", "--name", "web shop", *options, "--json"))
+    return made
+
+
+def spend(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> None:
+    database = open_database(f"sqlite:///{home / 'svc.db'}")
+    database.append(
+        Entry(
+            time=f"2026-03-04T10:{number // 60:02}:{number % 60:02}.500Z",
+            request_id=f"req-{number}",
+            key_id=key["id"],
+            key_name=key["name"],
+            endpoint="/v1/chat/completions",
+            model="gpt-4o",
+            provider="openai",
+            attempts=1,
+            status="ok",
+            http_status=200,
+            prompt_tokens=tokens * 10 ** (number % 4),
+            completion_tokens=1,
+            cost_usd=0.5,
+            latency_ms=1.0,
+        )
+        for number in range(count)
+    )
+    database.close()
+
+
+def test_show_finds_a_key_by_id_name_and_prefix(command: Command, shop: dict[str, str]) -> None:
+    command("keys", "create", "--name", "other")
+    for wanted in (shop["id"], "web shop", shop["prefix"], f"{shop['prefix']}…", shop["id"][:10]):
+        assert json.loads(command("keys", "show", wanted, "--json"))["id"] == shop["id"], wanted
+
+
+def test_a_name_of_several_keys_is_refused_with_their_ids(command: Command, shop: dict[str, str]) -> None:
+    twin = json.loads(command("keys", "create", "--name", "web shop", "--json"))
+    for action in ("show", "revoke", "rotate"):
+        said = command("keys", action, "web shop", status=2)
+        assert shop["id"] in said
+        assert twin["id"] in said
+    assert json.loads(command("keys", "show", shop["id"], "--json"))["revoked"] is None
+
+
+def test_an_unknown_key_is_an_error_that_names_the_list(command: Command, shop: dict[str, str]) -> None:
+    for wanted in ("nobody", "svc_sk_", "key_", "key_ffff00000000"):
+        assert "See: svc keys ls" in command("keys", "show", wanted, status=1)
+
+
+def test_a_key_is_changed_and_revoked_by_its_name(command: Command, shop: dict[str, str]) -> None:
+    assert json.loads(command("keys", "change", "web shop", "--rpm", "5", "--json"))["rpm"] == 5
+    assert shop["id"] in command("keys", "revoke", "web shop")
+
+
+def test_the_list_shows_scopes_models_tags_and_last_use(command: Command, shop: dict[str, str], home: Path) -> None:
+    command("keys", "create", "--name", "idle", "--scope", "admin")
+    spend(home, shop, 3)
+    head, *rows = command("keys", "ls").splitlines()
+    for column in ("SCOPES", "MODELS", "TAGS", "LAST USED"):
+        assert column in head
+    used = next(row for row in rows if "web shop" in row)
+    for shown in ("chat, speech", "gpt-4o, gpt-4o-mini", "team=shop", "2026-03-04T10:00:02Z"):
+        assert shown in used
+    assert used.index("chat, speech") == head.index("SCOPES")
+    idle = next(row for row in rows if "idle" in row)
+    assert "never" in idle
+    assert " all " in idle
+    assert {row["name"]: row["last_used"] for row in json.loads(command("keys", "ls", "--json"))} == {
+        "web shop": "2026-03-04T10:00:02Z",
+        "idle": None,
+    }
+
+
+def test_a_long_list_of_models_is_cut_in_the_table_and_whole_in_show(command: Command) -> None:
+    models = ",".join(f"model-{number}" for number in range(40))
+    command("keys", "create", "--name", "many", "--models", models)
+    assert "…  " in command("keys", "ls")
+    assert "model-39" not in command("keys", "ls")
+    assert "model-39" in command("keys", "show", "many")
+
+
+def test_usage_on_a_terminal_is_bounded_and_says_how_to_see_more(
+    capsys: pytest.CaptureFixture[str], shop: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spend(home, shop, 60)
+    assert main(["usage"]) == 0
+    piped = capsys.readouterr()
+    assert (len(piped.out.splitlines()), piped.err) == (61, "")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["usage"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 51
+    assert "--limit" in shown.err
+    assert shown.err.count("\n") == 1
+    assert main(["usage", "--limit", "55"]) == 0
+    shown = capsys.readouterr()
+    assert (len(shown.out.splitlines()), shown.err) == (56, "")
+    assert main(["usage", "--by", "key"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_usage_aligns_its_numbers_to_the_right(command: Command, shop: dict[str, str], home: Path) -> None:
+    spend(home, shop, 4)
+    head, *rows = command("usage").splitlines()
+    end = head.index("PROMPT") + len("PROMPT")
+    assert {row[:end].rsplit(" ", 1)[1] for row in rows} == {"7", "70", "700", "7000"}
+    assert len({len(row) for row in (head, *rows)}) == 1
+
+
+def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    base.print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right=(1,))
+    assert capsys.readouterr().out.splitlines() == ["NAME   N", "東京   1", "e\u0301t    20"]
+
+
+def test_usage_takes_a_name_or_a_prefix(command: Command, shop: dict[str, str], home: Path) -> None:
+    spend(home, shop, 2)
+    for wanted in ("web shop", shop["prefix"], shop["id"]):
+        assert len(json.loads(command("usage", "--key", wanted, "--json"))) == 2
+
+
+@pytest.mark.parametrize("name", ["--gateway", "--url"])
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:9/v1"])
+@pytest.mark.parametrize("verb", [("keys", "ls"), ("usage",), ("chat", "hi"), ("transcribe", "talk.wav")])
+def test_one_flag_names_the_gateway_in_every_command(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, address: str, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SVC_API_KEY", "svc_sk_some")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.wav").write_bytes(b"RIFF")
+    said = command(*verb, name, address, status=1)
+    assert "http://127.0.0.1:9/v1" in said
+
+
+def test_one_flag_names_the_registry_also_for_mirror(command: Command) -> None:
+    for arguments in (["http://127.0.0.1:9"], ["--registry", "http://127.0.0.1:9"]):
+        assert "http://127.0.0.1:9" in command("registry", "mirror", *arguments, status=1)
+    assert "--registry" in command("registry", "mirror", status=2)
