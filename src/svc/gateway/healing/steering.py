@@ -188,6 +188,8 @@ class Steering:
     def _add(self, offer: Offer) -> Health:
         provider, place = offer.provider_name, (offer.provider_name, offer.model_id, offer.account)
         health = self._targets.get(place)
+        if health is not None and health.embedded:  # a new offer is a new process: what the last one did is over
+            health.breaker = Breaker(slow_after=math.inf)
         if health is None:
             budget = self._budgets.setdefault(provider, Budget(self._routing.retry_share))
             embedded = provider == EMBEDDED

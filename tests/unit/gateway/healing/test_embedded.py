@@ -39,3 +39,13 @@ def test_slowness(name: str, state: str) -> None:
     for number in range(60):
         steering.answered(target, 0.1 if number < 30 else 30.0, 100.0, stream=True)
     assert set(steering.states().values()) == {state}
+
+
+@pytest.mark.parametrize(("name", "state"), [("local", "closed"), ("other", "open")])
+def test_breaker_model_is_started_again_is_closed(name: str, state: str) -> None:
+    """A new offer of the embedded model is a new process; that of another provider is the same one, elsewhere."""
+    steering, dead, started = Steering(RoutingSettings()), offer(name), offer(name)
+    for _ in range(30):
+        steering.failed(dead, lost("gone", made=False), 100.0)
+    steering.of(started)
+    assert set(steering.states().values()) == {state}

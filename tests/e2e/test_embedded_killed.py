@@ -1,0 +1,88 @@
+"""`kill -9` of the embedded model under a JSON chat and a stream: what clients see, what the ledger has."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from tests.e2e.harness import Gateway, run
+from tests.processes import child
+
+MODEL = "smollm2-135m"
+LONG = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "Tell a long story."}],
+    "max_tokens": 1800,
+    "extra_body": {"ignore_eos": True},
+}
+
+
+def entries(home: Path, environ: dict[str, str], count: int) -> list[dict[str, Any]]:
+    """What the ledger has, oldest first, once there is so much."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = json.loads(run("usage", "--json", home=home, env=environ).stdout)
+        if len(found) >= count or time.monotonic() > deadline:
+            return found[::-1]
+        time.sleep(0.2)
+
+
+def test_killed_model_ends_chats_with_errors_and_is_back_soon(model_home: Path, tmp_path: Path) -> None:
+    environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
+    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
+    refused: list[Exception] = []
+
+    def whole() -> None:
+        try:
+            gateway.openai(timeout=60).chat.completions.create(**LONG)
+        except openai.APIError as error:
+            refused.append(error)
+
+    try:
+        pid = child(gateway.process.pid, "svc.gateway.local_server")
+        stream = gateway.openai(timeout=60).chat.completions.create(**LONG, stream=True)
+        next(stream)
+        waiting = threading.Thread(target=whole)
+        waiting.start()
+        next(stream)
+        time.sleep(0.5)  # the chat has reached the model
+        os.kill(pid, signal.SIGKILL)
+
+        cut: list[Exception] = []
+        try:
+            for chunk in stream:
+                assert chunk.choices[0].finish_reason is None
+        except openai.APIError as error:
+            cut.append(error)
+        assert [type(error) for error in cut] == [openai.APIError]  # an event in the stream, which has no end
+        waiting.join(60)
+        assert [getattr(error, "status_code", None) for error in refused] == [502]
+        down = [gateway.chat(MODEL, max_tokens=3) for _ in range(3)]
+        assert {(got.status, got.code) for got in down if got.status != 200} <= {(502, "provider_error")}
+
+        deadline, tries = time.monotonic() + 60, len(down)
+        while (got := gateway.chat(MODEL, max_tokens=3)).status != 200:
+            assert (got.status, got.code) == (502, "provider_error")
+            assert time.monotonic() < deadline
+            tries += 1
+            time.sleep(0.2)
+        assert child(gateway.process.pid, "svc.gateway.local_server") != pid
+
+        found = entries(tmp_path, environ, tries + 3)
+        assert len(found) == tries + 3  # one for each request
+        outcomes = [(entry["status"], entry["http_status"], entry["code"]) for entry in found]
+        assert outcomes.count(("cut", 200, "provider_error")) == 1
+        assert outcomes.count(("error", 502, "provider_error")) == tries + 1 - sum(got.status == 200 for got in down)
+        (partial,) = [entry for entry in found if entry["status"] == "cut"]
+        assert partial["completion_tokens"] > 0
+        assert partial["estimated"]
+    finally:
+        assert gateway.stop() == 0, gateway.log
+    assert "Traceback" not in gateway.log
