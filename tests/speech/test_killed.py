@@ -1,0 +1,90 @@
+"""`kill -9` of the speech worker under live sessions and uploads: what clients see, and what the ledger has."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx2
+
+from tests.processes import children
+from tests.speech import material
+from tests.speech.accounts import entries, issued
+from tests.speech.gateway import Client, Gateway, check_promises, session
+from tests.speech.gateway import gateway as run
+from tests.speech.test_openai_uploads import long_wav
+
+UPLOAD = "/v1/audio/transcriptions"
+
+
+async def upload(gateway: Gateway, headers: dict[str, str], data: bytes) -> httpx2.Response:
+    async with httpx2.AsyncClient(headers=headers, timeout=90) as client:
+        return await client.post(gateway.address + UPLOAD, files={"file": ("a.wav", data)})
+
+
+async def metric(gateway: Gateway, name: str) -> float:
+    async with httpx2.AsyncClient() as client:
+        page = (await client.get(gateway.address + "/metrics")).text
+    return next(float(line.split()[1]) for line in page.splitlines() if line.startswith(f"{name} "))
+
+
+async def stable_partial(client: Client) -> None:
+    """Waits for text that may not be taken back."""
+    while not (await client.get("partial"))["is_stable"]:
+        pass
+
+
+async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    audio = material.pcm(clips["beckett"])
+    with run(tmp_path) as gateway:
+        live, sent = issued(tmp_path, "live"), issued(tmp_path, "sent")
+        async with (
+            session(gateway, headers=live) as speaking,
+            session(gateway, headers=live) as flushed,
+            session(gateway, headers=live) as silent,
+        ):
+            await silent.say(type="config")
+            await silent.get("ready")
+            await speaking.audio(audio)
+            await stable_partial(speaking)
+            await flushed.audio(audio * 6)
+            await stable_partial(flushed)
+            await flushed.say(type="flush")
+            uploading = asyncio.create_task(upload(gateway, sent, long_wav(clips, 5)))
+            await asyncio.sleep(1)  # the upload is at the worker
+            (worker,) = gateway.workers()
+            os.kill(worker, signal.SIGKILL)
+
+            for client in (speaking, flushed, silent):
+                assert (await client.get("error"))["code"] == "asr_error"
+            owed = await flushed.get("final")  # with what was stable
+            assert owed["text"]
+            refused = await uploading
+            assert (refused.status_code, refused.json()["error"]["code"]) == (500, "asr_error")
+            assert "try again" in refused.json()["error"]["message"]
+
+            began = time.monotonic()
+            again = await upload(gateway, sent, clips["en-hello-world"].read_bytes())
+            assert (again.status_code, material.words(again.json()["text"])) == (200, ["hello", "world"])
+            assert time.monotonic() - began < 30  # the time that the model takes to load
+            for client in (speaking, flushed, silent):
+                await client.audio(audio)
+                await client.say(type="flush")
+                final = await client.get("final")
+                assert "fail better" in final["text"].lower()
+                check_promises(client.heard)
+                await client.say(type="close")
+                await client.get("closed")
+            (replacement,) = gateway.workers()
+            assert replacement != worker
+            assert await metric(gateway, "svc_speech_workers") == 1
+            assert await metric(gateway, "svc_speech_workers_lost_total") == 1
+            assert not Path(f"/proc/{worker}").exists()  # and no zombie is left of it
+        assert [entry["status"] for entry in await entries(tmp_path, "live", 3)] == ["ok"] * 3
+        first, second = await entries(tmp_path, "sent", 2)
+        assert (first["status"], first["http_status"], first["code"]) == ("error", 500, "asr_error")
+        assert (first["model"], second["status"]) == ("moonshine-tiny-en", "ok")
+    assert children(gateway.process.pid, "svc.speech.worker") == []
+    assert gateway.log is not None
+    assert "Traceback" not in gateway.log.read_text()
