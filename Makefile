@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak lock clean compare compare-lock
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock
 
 run: setup
 	$(BIN)/svc up
@@ -113,3 +113,6 @@ conformance-lock: ## needs uv and npm; writes hashes and no addresses
 
 soak: $(VENV)/.dev ## ten minutes at 300 requests a second, one in twenty to a provider that fails
 	$(BIN)/python -m tests.soak
+
+soak-starts: $(VENV)/.dev ## 100 supervisors die at random moments of their start, under load: no answer may be missing in the ledger
+	$(BIN)/python -m tests.soak.starts --deaths 100

@@ -8,13 +8,11 @@ import functools
 import logging
 import math
 import os
-import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,7 +22,6 @@ from svc import descriptors, listeners, plugins, telemetry
 from svc.bundles.remote import Remote
 from svc.client import bundles
 from svc.errors import CommandFailed
-from svc.gateway import heap
 from svc.gateway.admin import Admin
 from svc.gateway.cache.cache import cache_of
 from svc.gateway.door import FrontDoor
@@ -40,6 +37,7 @@ from svc.gateway.providers import providers_of
 from svc.gateway.recent import recall
 from svc.gateway.router import Router
 from svc.gateway.routes import application
+from svc.gateway.server import GatewayServer
 from svc.gateway.socket import Socket
 from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
@@ -55,6 +53,7 @@ from svc.speech.catalogue import Shelf
 from svc.speech.model import DESCRIPTION
 from svc.speech.routes import routes as speech_routes
 from svc.speech.service import Service as Speech
+from svc.stopping import StopSignals
 from svc.stores.aside import Aside
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.choosing import open_store
@@ -96,8 +95,8 @@ def serve_gateway(
     writer = telemetry.configure()
     descriptors.allow_all()
     try:
-        with _exit_quietly(), asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, ready, writer, shared))
+        with StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            runner.run(stop.run(_serve(settings, listener, ready, writer, shared, stop)))
     finally:
         writer.close()
 
@@ -119,10 +118,10 @@ def serve_registry(
     try:
         environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
-        with _exit_quietly(), found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        with StopSignals() as stop, found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             above = _pull_through(upstream, store, settings) if upstream else None
             make = functools.partial(Desk, store, private=private, accel=accel, upstream=above)
-            runner.run(_serve_registry(settings, make, listener, ready))
+            runner.run(stop.run(_serve_registry(settings, make, listener, ready, stop)))
     finally:
         writer.close()
 
@@ -198,53 +197,18 @@ def _pull_through(url: str, store: BundleStore, settings: Settings) -> PullThrou
 
 
 async def _serve_registry(
-    settings: Settings, make: Callable[[Keyring], Desk], listener: socket.socket, ready: Callable[[str], None]
+    settings: Settings,
+    make: Callable[[Keyring], Desk],
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    stop: StopSignals,
 ) -> None:
     async with (
         _registry_keys(settings) as keyring,
         prepared(make(keyring), lambda: ready(listeners.address_of(listener))) as server,
     ):
-        with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
-            await server.serve([listener])
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it answers."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], speech: Speech) -> None:
-        super().__init__(config)
-        self._ready = ready
-        self._speech = speech
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._speech.stop_sessions()  # uvicorn would cut them off without a word
-        await super().shutdown(sockets)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        heap.settle()
-        self._ready()
-
-
-@contextlib.contextmanager
-def _exit_quietly() -> Iterator[None]:
-    """uvicorn raises the signal again that ended it; being asked to stop is not a failure here."""
-    previous = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except _Leave:  # came before the server was there to take it
-        return
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-class _Leave(BaseException):
-    """A signal to stop."""
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise _Leave
+        stop.use(server.stop)
+        await server.serve([listener])
 
 
 async def _serve(
@@ -253,11 +217,17 @@ async def _serve(
     ready: Callable[[str], None],
     writer: LineWriter,
     shared: Shared | None,
+    stop: StopSignals,
 ) -> None:
     async with wired(settings, writer, shared) as (plane, speech, app):
-        server = _Server(_config(plane, app), lambda: ready(listeners.address_of(listener)), speech)
-        with contextlib.suppress(_Leave):  # uvicorn has taken it, and stopped in an orderly way
-            await server.serve([listener])
+        on_ready = functools.partial(_say_address, ready, listener)
+        server = GatewayServer(_config(plane, app), on_ready, speech.stop_sessions)
+        stop.use(server.stop)
+        await server.serve([listener])
+
+
+def _say_address(ready: Callable[[str], None], listener: socket.socket) -> None:
+    ready(listeners.address_of(listener))
 
 
 @contextlib.asynccontextmanager
@@ -299,25 +269,16 @@ async def _plane(
     plane = Plane(settings, router, Keyring(settings.api_keys, issued), upstream, ledger, gate, writer)
     async with embedded_model(settings, router):
         ledger.prices.give(router.offers())
-        await issued.start()
-        ledger.start()
-        gate.start()
-        plane.start()
-        breakers = Sharing(plane.steering, redis) if redis else None
-        if breakers is not None:
-            breakers.start()
         watch = Watch(plane, issued, Board(shared.folder if shared else None, str(os.getpid())), redis)
-        watch.start()
-        try:
+        breakers = Sharing(plane.steering, redis) if redis else None
+        async with contextlib.AsyncExitStack() as stack:  # each is closed, wherever the start ends
+            stack.push_async_callback(issued.close)
+            await issued.start()
+            for part in (ledger, gate, plane, breakers, watch):
+                if part is not None:
+                    part.start()
+                    stack.push_async_callback(part.close)
             yield plane, watch
-        finally:
-            await watch.close()
-            if breakers is not None:
-                await breakers.close()
-            await plane.close()
-            await gate.close()
-            await ledger.close()
-            await issued.close()
 
 
 @contextlib.asynccontextmanager

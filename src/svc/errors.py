@@ -14,6 +14,7 @@ SvcError
 ├── ProviderFailed          provider_error         502
 ├── SpeechFailed            asr_error              500
 ├── InternalError           internal_error         500
+│   └── ShuttingDown        internal_error         503
 ├── BundleNotFound          bundle_not_found       404
 ├── InvalidBundle           invalid_bundle         400
 ├── AlreadyExists           already_exists         409
@@ -182,6 +183,16 @@ class SpeechFailed(SvcError):
 
 class InternalError(SvcError):
     """A fault of ours; the log has it under the request id."""
+
+
+class ShuttingDown(InternalError):
+    """This process ends; another may answer in a second."""
+
+    status = 503
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
 
 
 class BundleNotFound(SvcError):

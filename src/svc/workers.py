@@ -1,7 +1,8 @@
 """Several worker processes on one port, and the supervisor that starts, replaces and renews them. It serves nothing.
 
 supervisor ── holds one listening socket a place (SO_REUSEPORT), for as long as it lives
-  worker   inherits the socket of its place; says "ready" through a pipe; ends itself when that pipe breaks
+  worker   inherits the socket of its place; says "ready" through a pipe; ends itself when that pipe breaks, which it
+           watches from before it serves
   dies     another takes its place, and what waits in the socket's queue
   SIGHUP   place by place: a new worker with the new configuration, and when it is ready SIGTERM to the old one
   SIGTERM, SIGINT   to all workers, which finish what runs
@@ -54,10 +55,14 @@ class Seat:
         os.set_inheritable(self.listener.fileno(), False)
         os.set_inheritable(self._pipe, False)
 
-    def ready(self) -> None:
-        """Tells the supervisor, and from now on ends this process when the supervisor is gone."""
-        os.write(self._pipe, b"r")
+    def watch(self) -> None:
+        """From now on this process gets SIGTERM when the supervisor is gone."""
         threading.Thread(target=self._watch, name="supervisor-watch", daemon=True).start()
+
+    def ready(self) -> None:
+        """Tells the supervisor. One that is gone is noticed by `watch`."""
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, b"r")
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError):
@@ -75,9 +80,9 @@ class _Worker:
         self.began = time.monotonic()
         self.leaving = False
 
-    def wait_ready(self, seconds: float) -> bool:
-        readable, _, _ = select.select([self.pipe], [], [], seconds)
-        return bool(readable) and self.pipe.recv(1) == b"r"
+    def is_ready(self) -> bool:
+        """Once its pipe is readable: it is at its end if the worker has died."""
+        return self.pipe.recv(1) == b"r"
 
     def end(self) -> None:
         self.leaving = True
@@ -112,10 +117,11 @@ class Supervisor:
             with self._signals():
                 for place in range(len(self._listeners)):
                     self._start(place)
-                if not all(worker.wait_ready(READY_SECONDS) for worker in self._workers):
+                if all(self._wait_ready(worker) for worker in self._workers):
+                    ready()
+                    self._supervise()
+                elif not self._is_stopping:
                     raise CommandFailed("A worker did not start; what it said is above.")
-                ready()
-                self._supervise()
         finally:
             self._stop()
             self._counters.unlink(missing_ok=True)
@@ -136,8 +142,26 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._waker.send(b"s")
 
+    @property
+    def _is_stopping(self) -> bool:
+        return bool(self._told & {signal.SIGTERM, signal.SIGINT})
+
+    def _wait_ready(self, worker: _Worker) -> bool:
+        """False when it does not become so in time, or when this is told to stop."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._is_stopping:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                return False
+            readable, _, _ = select.select([worker.pipe, self._wake], [], [], seconds)
+            if worker.pipe in readable:
+                return worker.is_ready()
+            if readable:
+                self._wake.recv(64)
+        return False
+
     def _supervise(self) -> None:
-        while not self._told & {signal.SIGTERM, signal.SIGINT}:
+        while not self._is_stopping:
             readable, _, _ = select.select([self._wake], [], [], 1.0)
             if readable:
                 self._wake.recv(64)
@@ -189,14 +213,15 @@ class Supervisor:
         """New workers in the place of the old ones, one after the other; the old stay if the new does not start."""
         for old in [worker for worker in self._workers if not worker.leaving]:
             new = self._start(old.place)
-            if not new.wait_ready(READY_SECONDS):
+            if not self._wait_ready(new):
                 new.process.kill()
                 new.process.wait()
                 self._forget(new)
-                log.error("the new worker did not start: the old ones go on as they are")
+                if not self._is_stopping:
+                    log.error("the new worker did not start: the old ones go on as they are")
                 return
             old.end()
-            if self._told & {signal.SIGTERM, signal.SIGINT}:
+            if self._is_stopping:
                 return
 
     def _stop(self) -> None:

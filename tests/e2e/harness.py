@@ -63,7 +63,12 @@ class Gateway:
             (home / "given.toml").write_text(config, encoding="utf-8")
             self._arguments += ["--config", str(home / "given.toml")]
 
-    def start(self, timeout: float = 20.0) -> Gateway:
+    def use_port_of_config(self) -> None:
+        """Instead of a free one."""
+        del self._arguments[1:3]
+
+    def launch(self) -> None:
+        """Starts the process, and does not wait until it answers."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*self.command, *self._arguments],
@@ -73,13 +78,21 @@ class Gateway:
                 stdout=log,
                 stderr=log,
             )
+
+    def said_address(self) -> int:
+        """The port in the address that it has printed, or 0."""
+        said = ADDRESS.search(self.log)
+        return int(said.group(1)) if said else 0
+
+    def start(self, timeout: float = 20.0) -> Gateway:
+        self.launch()
         deadline = time.monotonic() + timeout
-        while not (said := ADDRESS.search(self.log)):
+        while not (port := self.said_address()):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
                 raise AssertionError(f"the gateway did not start: {self.log}")
             time.sleep(0.01)
-        self.port = int(said.group(1))
+        self.port = port
         return self
 
     @property

@@ -36,6 +36,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = partial(_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
         warnings.showwarning = partial(_warn, warnings.showwarning)
         return _guarded(argv)
@@ -122,3 +123,13 @@ def _fail(message: str, status: int) -> int:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)  # so that what is half done is cleaned up on the way out
+
+
+def _unraisable(usual: Callable[..., None], error: sys.UnraisableHookArgs) -> None:
+    """SIGTERM came inside a finalizer or a weak reference's callback, where Python drops the exception.
+
+    Imports run such callbacks, so this happens while a command starts. It has to end all the same.
+    """
+    if isinstance(error.exc_value, SystemExit) and error.exc_value.code == TERMINATED:
+        os._exit(TERMINATED)
+    usual(error)

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     found = settings.load(os.environ, config=args.config, overrides=overrides)
     if args.seat is not None:
         seat = workers.Seat(args.seat)
+        seat.watch()  # before it serves: a worker without a supervisor ends
         app.serve_gateway(
             found, seat.listener, lambda _: seat.ready(), app.Shared(seat.counters, seat.column, seat.columns)
         )

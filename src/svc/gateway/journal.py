@@ -14,6 +14,7 @@ they are written, some hundred at a time; what nobody summed up it reads itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -37,6 +38,7 @@ MAX_TALLIES: Final = 96
 MAX_KEPT: Final = 20_000
 """Lines kept in memory while the disk takes none."""
 SUFFIX: Final = ".journal"
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _write: Final = os.write  # looked up once: on the hot path
 
 
@@ -73,8 +75,11 @@ class Journal:
         self._guard = threading.Lock()
         self.full = False
         """The disk, or what may be used of it, is full: lines are kept in memory."""
+        self.reason = ""
+        """Why it is, for messages."""
         self._said = False
         """That it is; once is enough."""
+        self._closed = False
 
     def open(self) -> None:
         """Begins a file; raises OSError."""
@@ -135,22 +140,29 @@ class Journal:
     def _write(self, line: bytes) -> int:
         try:
             return _write(self._file, line)
-        except OSError:
+        except OSError as error:
+            self.reason = _reason(error)
             return 0
 
     def _rotate(self) -> None:
         self._rotate_at = self._size + ROTATE_BYTES  # if no other can be begun, this one goes on for as long again
         if self.waiting_bytes > self._limit:
             self.full = True
+            self.reason = "more entries wait for the database than [ledger] journal_max allows"
         try:
             self.open()
         except OSError as error:
             log.warning("no new journal can be begun: %s", error)
 
     def _fail(self, written: int, line: bytes) -> None:
+        if self._closed:
+            self._write_apart([line])
+            return
         self.full = True
+        if written:  # a part of it went in, and nothing was raised: there was no room for the rest
+            self.reason = "its disk is full"
         if not self._said:
-            log.error("the journal in %s cannot be written: the disk is full, or gone", self._folder)
+            log.error("the journal in %s cannot be written: %s", self._folder, self.reason)
         self._said = True
         if written:  # no half lines
             with contextlib.suppress(OSError):
@@ -197,9 +209,37 @@ class Journal:
             self._said = False
 
     def close(self) -> None:
-        """Writes no more; anyone can take what is in the file once all that is summed up of it is in."""
+        """Ends the file; anyone can take what is in it once all that is summed up of it is in.
+
+        The ledger lets no request in by now. A line that still comes gets a file of its own.
+        """
         self.seal()
         self._file, self._held = -1, None
+        self._closed, self.full = True, False
+
+    def write_kept(self) -> None:
+        """After `close`, and once no intake takes them any more: the lines in memory, for who comes next."""
+        if lines := self.kept():
+            self._write_apart(lines)
+
+    def _write_apart(self, lines: list[bytes]) -> None:
+        """Into a file of their own, which is let go of at once."""
+        data = b"".join(lines)
+        try:
+            self.open()
+            written = _write(self._file, data)
+        except OSError as error:
+            self.reason = _reason(error)
+            written = 0
+        if written < len(data):
+            whole = data[:written].count(b"\n")
+            self.lost += len(lines) - whole
+            log.error("entries lost at the end of the journal in %s: %d: %s", self._folder, self.lost, self.reason)
+        self._file, self._held = -1, None
+
+
+def _reason(error: OSError) -> str:
+    return "its disk is full" if error.errno in NO_ROOM else str(error.strerror or error)
 
 
 def _claim(path: Path) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from svc.errors import InsufficientStorage
+from svc.errors import InsufficientStorage, ShuttingDown
 from svc.gateway import pricelist
 from svc.gateway.intake import Intake
 from svc.gateway.journal import Journal
@@ -48,6 +48,7 @@ class Ledger:
         )
         self._home = home
         self._refuses = settings.when_full == "refuse"
+        self._stopping = False
         self._second = 0
         self._stamped = ""
         """The second as it is written."""
@@ -64,13 +65,25 @@ class Ledger:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        self.refuse()
         self.journal.close()
         await asyncio.to_thread(self.intake.close)
+        self.journal.write_kept()
+
+    def refuse(self) -> None:
+        """From now on no request is let in: its entry could come after the journal's end."""
+        self._stopping = True
 
     def check(self) -> None:
-        """Raises InsufficientStorage when nothing can be noted, and the configuration says to refuse then."""
+        """Before a request reaches for a provider.
+
+        Raises InsufficientStorage when nothing can be noted and the configuration says to refuse then, and
+        ShuttingDown after `refuse`.
+        """
+        if self._stopping:
+            raise ShuttingDown("The gateway is shutting down. Nothing was sent.")
         if self._refuses and self.journal.full:
-            raise InsufficientStorage("The gateway cannot keep its books: its disk is full. Nothing was sent.")
+            raise InsufficientStorage(f"The gateway cannot keep its ledger: {self.journal.reason}. Nothing was sent.")
 
     def stamp(self) -> str:
         """Now, as entries have it."""

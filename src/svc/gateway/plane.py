@@ -195,6 +195,7 @@ class Plane:
         """Lets go of every request that still runs, and of the upstreams."""
         if self._timer is not None:
             self._timer.cancel()
+        self.ledger.refuse()
         stopping = Failure(ProviderFailed("The gateway is shutting down."), Then.NOWHERE)
         for exchange in list(self.exchanges):
             exchange.stop(stopping)

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 
@@ -28,6 +28,15 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to `svc.stopping`, which has them from before the server's start."""
+        yield
+
+    def stop(self, number: int) -> None:
+        """Ends it after what runs; a second SIGINT does not wait for that."""
+        self.handle_exit(number, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

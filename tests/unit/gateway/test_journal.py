@@ -260,3 +260,62 @@ def test_old_entries_are_forgotten_from_the_first_look_on(tmp_path: Path, databa
     Intake(tmp_path / "journal", database, retain_days=1).take_all()
     assert ids(database) == set()
     assert [each.requests for each in database.sums("key")] == [3]
+
+
+def test_line_after_close_is_written_to_a_file_of_its_own(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.append(line("before"))
+    journal.close()
+    journal.append(line("after"))
+    assert journal.kept() == []
+    assert not journal.full
+    assert journal.lost == 0
+    take_left_behind(tmp_path / "journal", database)
+    assert ids(database) == {"before", "after"}
+    assert "full" not in caplog.text
+
+
+def test_lines_in_memory_are_written_when_the_disk_has_room_at_the_end(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        journal.append(line("kept"))
+        assert journal.full
+        assert journal.reason == "its disk is full"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.close()
+    journal.write_kept()
+    assert journal.lost == 0
+    take_left_behind(tmp_path / "journal", database)
+    assert ids(database) == {"kept"}
+
+
+def test_lines_that_find_no_room_at_the_end_are_counted_and_logged(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        journal.append(line("one"))
+        journal.append(line("two"))
+        journal.close()
+        journal.write_kept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert journal.lost == 2
+    assert "entries lost at the end of the journal" in caplog.text
+    assert "its disk is full" in caplog.text
+
+
+def test_journal_that_cannot_be_written_names_the_reason(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    os.close(journal._file)
+    file = os.open(journal.path, os.O_RDONLY)  # takes the number of the one that was closed
+    assert file == journal._file
+    journal.append(line("kept"))
+    assert "Bad file descriptor" in caplog.text
+    assert "disk" not in caplog.text
+    assert journal.kept() == [line("kept")]
