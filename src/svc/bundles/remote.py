@@ -1,20 +1,21 @@
 """A registry, as its clients see it: index, bundles, publishing, over HTTP/1.1. Blocking; one connection per call.
 
-Redirects are followed (a registry on a bucket sends presigned addresses), without the key once the host changes.
+Redirects are followed (a registry on a bucket sends presigned addresses). The key goes to the registry's origin only.
 """
 
 from __future__ import annotations
 
 import http.client
-import ssl
+import logging
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
-from svc.bundles.reference import check_name
+from svc.bundles import listing, web
 from svc.errors import (
     AlreadyExists,
     AuthenticationFailed,
@@ -29,9 +30,18 @@ from svc.errors import (
 )
 from svc.wire.bundle import Entry
 
+log = logging.getLogger("svc.registry")
+
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
-MAX_INDEX = 512 << 20
+MAX_INDEX = 64 << 20
+"""Bytes of an index once it is unpacked: 200,000 bundles and more."""
+MAX_RATIO = 100
+FREE_INDEX = 4 << 20
+"""An index beyond this unpacks to at most `MAX_RATIO` times its size. That of a registry does to ten times."""
+PIECE = 64 << 10
+INDEX_SECONDS = 300.0
+"""An index that takes longer is given up, however steadily it trickles."""
 MAX_ANSWER = 1 << 20
 REDIRECTS = 5
 
@@ -69,15 +79,22 @@ class Remote:
     """A registry at an address such as `http://127.0.0.1:8080`. `key` is sent with every request."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = TIMEOUT) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        try:
+            self._origin = web.origin(url)
+            named = urlsplit(url).username is not None
+        except RegistryFailed:
+            named = True
+        if named:
             raise UsageError(f"{url[:200]!r} is no address of a registry: http://HOST:PORT or https://HOST is.")
         self.url = url.rstrip("/")
         self._key = key
         self._timeout = timeout
 
-    def index(self, model_id: str | None = None) -> list[Entry]:
-        """Every usable entry, or those of one model; an unknown model has none. Raises RegistryFailed."""
+    def index(self, model_id: str | None = None, warn: Callable[[str], None] = log.warning) -> list[Entry]:
+        """Every usable entry, or those of one model; an unknown model has none. `warn` is told which were skipped.
+
+        Raises RegistryFailed.
+        """
         path = "/index" if model_id is None else f"/index/{model_id}"
         with self.ask("GET", path, {"accept-encoding": "gzip"}) as answer:
             if answer.status == 404 and model_id is not None:
@@ -85,10 +102,18 @@ class Remote:
             self.expect(answer, 200)
             body = _body(answer)
         try:
-            raws = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            found = listing.split(body)
+        except ValueError as error:
             raise RegistryFailed(f"{self.url} sent an index that cannot be read: {error}.") from error
-        return [entry for key, raw in raws.items() if (entry := _usable(key, raw)) is not None]
+        entries, skipped = [], found.damaged
+        for key, raw in found.members.items():
+            try:
+                entries.append(listing.parse(key, raw))
+            except ValueError as error:
+                skipped[key] = str(error)
+        if skipped:
+            warn(f"Entries of the index of {self.url} cannot be used: {listing.describe(skipped)}")
+        return entries
 
     def address(self, entry: Entry) -> str:
         """The bundle's path (interface, "Registry server")."""
@@ -101,10 +126,7 @@ class Remote:
             self.expect(answer, 200, 206)
             if answer.status != 206:
                 raise Unreachable(f"{self.url} gives no parts of its bundles.")
-            try:
-                return answer.read(length)
-            except (OSError, http.client.HTTPException) as error:
-                raise Unreachable(f"{self.url} broke off.") from error
+            return self._read(answer, length)
 
     def put(
         self, key: str, size: int, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None
@@ -114,13 +136,25 @@ class Remote:
         head = {"content-length": str(size), "content-type": "application/octet-stream", **(headers or {})}
         with self.ask("PUT", f"/bundles/{key}/{model_id}.xyb", head, pieces) as answer:
             self.expect(answer, 200, 201)
-            return msgspec.json.decode(answer.read(MAX_ANSWER), type=Entry), answer.status == 201
+            return self._entry(answer), answer.status == 201
 
     def set_yanked(self, key: str, yanked: bool) -> Entry:
         """Withdraws a bundle, or takes that back."""
         with self.ask("POST", f"/bundles/{key}/{'yank' if yanked else 'unyank'}", {"content-length": "0"}) as answer:
             self.expect(answer, 200)
-            return msgspec.json.decode(answer.read(MAX_ANSWER), type=Entry)
+            return self._entry(answer)
+
+    def _entry(self, answer: http.client.HTTPResponse) -> Entry:
+        try:
+            return msgspec.json.decode(self._read(answer, MAX_ANSWER), type=Entry)
+        except (ValueError, RecursionError) as error:
+            raise RegistryFailed(f"{self.url} sent an answer that cannot be read: {error}.") from error
+
+    def _read(self, answer: http.client.HTTPResponse, most: int) -> bytes:
+        try:
+            return answer.read(most)
+        except web.FAILURES as error:
+            raise Unreachable(f"{self.url} broke off: {web.reason(error)}.") from error
 
     @contextmanager
     def ask(
@@ -129,12 +163,12 @@ class Remote:
         """One request; the answer's body is read by the caller. Raises Unreachable."""
         target = self.url + path
         for _ in range(REDIRECTS + 1):
-            connection, selector = self._connection(target)
+            connection, selector = web.connect(target, CONNECT_TIMEOUT)
             try:
                 answer = self._send(connection, method, selector, self._headers(target, headers), body)
                 location = answer.headers.get("location")
-                if answer.status in (301, 302, 303, 307, 308) and location and body is None:
-                    target = urljoin(target, location)
+                if answer.status in web.REDIRECTS and location and body is None:
+                    target = web.follow(target, location)
                     continue
                 yield answer
                 return
@@ -151,7 +185,6 @@ class Remote:
         body: Iterable[bytes] | None,
     ) -> http.client.HTTPResponse:
         try:
-            connection.timeout = CONNECT_TIMEOUT
             connection.connect()
             connection.sock.settimeout(self._timeout)
             try:
@@ -161,24 +194,12 @@ class Remote:
                     raise
                 # It refused early: the answer may be there to read.
             return connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(f"The registry {self.url} cannot be reached: {reason}.") from error
-
-    def _connection(self, target: str) -> tuple[http.client.HTTPConnection, str]:
-        parts = urlsplit(target)
-        host, selector = parts.hostname or "", parts.path + (f"?{parts.query}" if parts.query else "")
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, parts.port, context=ssl.create_default_context()), selector
-        if parts.scheme != "http":
-            raise RegistryFailed(f"{self.url} redirects to something that is no web address.")
-        return http.client.HTTPConnection(host, parts.port), selector
+        except web.FAILURES as error:
+            raise Unreachable(f"The registry {self.url} cannot be reached: {web.reason(error)}.") from error
 
     def _headers(self, target: str, headers: Mapping[str, str]) -> dict[str, str]:
-        own = urlsplit(self.url)
-        there = urlsplit(target)
         ours = {"user-agent": "svc", "accept-encoding": "identity", **headers}
-        if self._key and (own.scheme, own.netloc) == (there.scheme, there.netloc):
+        if self._key and web.origin(target) == self._origin:
             ours["authorization"] = f"Bearer {self._key}"
         return ours
 
@@ -189,39 +210,50 @@ class Remote:
 
     def _error(self, answer: http.client.HTTPResponse) -> SvcError:
         try:
-            problem = msgspec.json.decode(answer.read(MAX_ANSWER), type=_ProblemBody).error
-        except (msgspec.DecodeError, OSError, http.client.HTTPException):
+            problem = msgspec.json.decode(self._read(answer, MAX_ANSWER), type=_ProblemBody).error
+        except (ValueError, RecursionError, Unreachable):
             problem = _Problem()
         kind = _KNOWN.get(problem.code or "", RegistryFailed)
-        said = problem.message or f"it answered with status {answer.status}"
+        said = web.printable(problem.message, 2000) or f"it answered with status {answer.status}"
         if kind is AuthenticationFailed:  # without a key the server speaks of headers, which nobody sets by hand here
             said = f"{said} {KEY_SOURCE}" if self._key else KEY_MISSING
         return kind(f"{self.url}: {said}")
 
 
-def _usable(key: str, raw: msgspec.Raw) -> Entry | None:
-    """Entries that we cannot read are no reason to refuse the others."""
-    try:
-        entry = msgspec.json.decode(raw, type=Entry)
-        check_name("model_id", entry.model_id)
-        check_name("version", entry.version)
-        check_name("platform", entry.target)
-    except (msgspec.DecodeError, InvalidRequest):
-        return None
-    return entry if entry.key == key else None
-
-
 def _body(answer: http.client.HTTPResponse) -> bytes:
+    """The index, unpacked. Raises Unreachable, RegistryFailed when it is too large."""
+    gzipped = answer.headers.get("content-encoding", "").strip().lower() == "gzip"
+    unpacking = zlib.decompressobj(wbits=31) if gzipped else None
+    data, came = bytearray(), 0
     try:
-        data = answer.read(MAX_INDEX + 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise Unreachable("The registry broke off while it sent its index.") from error
-    if answer.headers.get("content-encoding", "").lower() == "gzip":
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            data = unpacking.decompress(data, MAX_INDEX + 1)
-        except zlib.error as error:
-            raise RegistryFailed("The registry sent an index that cannot be unpacked.") from error
-    if len(data) > MAX_INDEX:
-        raise RegistryFailed("The registry's index is too large.")
-    return data
+        for piece in _pieces(answer):
+            came += len(piece)
+            allowed = _allowed(came) if gzipped else MAX_INDEX
+            data += unpacking.decompress(piece, allowed - len(data) + 1) if unpacking else piece
+            if len(data) > allowed:
+                raise RegistryFailed("The registry's index is refused: it is too large.")
+    except zlib.error as error:
+        raise RegistryFailed("The registry sent an index that cannot be unpacked.") from error
+    except web.FAILURES as error:
+        raise Unreachable(f"The registry broke off while it sent its index: {web.reason(error)}.") from error
+    if unpacking and not unpacking.eof:
+        raise Unreachable("The registry broke off while it sent its index.")
+    return bytes(data)
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body as it comes. Raises OSError when it breaks off or takes too long."""
+    # Python 3.11 waits for more than the length that was announced, so the rest is counted here.
+    left, deadline = answer.length, time.monotonic() + INDEX_SECONDS
+    while left != 0 and (piece := answer.read1(PIECE if left is None else min(PIECE, left))):
+        left = None if left is None else left - len(piece)
+        yield piece
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it took longer than {INDEX_SECONDS:g} s")
+    if left:
+        raise ConnectionError(f"{left} bytes are missing")
+
+
+def _allowed(packed: int) -> int:
+    """To how many bytes so many packed ones may unpack."""
+    return min(MAX_INDEX, max(FREE_INDEX, MAX_RATIO * packed))

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from svc import plugins
-from svc.bundles import metadata
+from svc.bundles import listing, metadata
 from svc.bundles.archive import Limits
 from svc.bundles.download import HttpSource, Report, Side, Sink, Source
 from svc.bundles.peek import peek
@@ -160,7 +160,7 @@ def entries_at(options: Options, model_id: str | None = None) -> list[Entry]:
     """What the registry has. Raises RegistryFailed, UsageError."""
     if (folder := _folder_of(options.registry or "")) is not None:
         return _entries_of_folder(folder, model_id)
-    return Remote(options.registry or "", key=options.key, timeout=options.timeout).index(model_id)
+    return Remote(options.registry or "", key=options.key, timeout=options.timeout).index(model_id, options.warn)
 
 
 def _folder_of(registry: str) -> Path | None:
@@ -179,15 +179,15 @@ def _entries_of_folder(root: Path, model_id: str | None) -> list[Entry]:
     """From its index.json, and from what lies in the layout without being named there."""
     root = root.absolute()
     try:
-        raws = msgspec.json.decode((root / FILE).read_bytes(), type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.DecodeError):
-        raws = {}
+        members = listing.split((root / FILE).read_bytes()).members
+    except (OSError, ValueError):
+        members = {}
     found: dict[str, Entry] = {}
-    for key, raw in raws.items():
+    for key, raw in members.items():
         if model_id is None or key.startswith(f"{model_id}/"):
             try:
                 found[key] = read_foreign(key, raw, root)
-            except (msgspec.DecodeError, OSError, ValueError):
+            except (OSError, ValueError):
                 continue
     for path in root.glob(f"{model_id or '[!.]*'}/*/*/*.xyb"):
         name, version, target = path.relative_to(root).parts[:3]

@@ -8,13 +8,14 @@ that are slow or too large end the connection.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from svc.errors import BundleNotFound, InvalidRequest, SvcError
+from svc.errors import BundleNotFound, InternalError, InvalidRequest, SvcError
 from svc.registry import ranges
 from svc.registry.desk import Desk
 from svc.registry.heads import head_of, read_cached
@@ -22,6 +23,8 @@ from svc.registry.sending import STALLED_SECONDS, Lanes, Transfer
 from svc.registry.shelf import Item
 from svc.request_line import RequestLines
 from svc.wire.problem import encode_problem
+
+log = logging.getLogger("svc.registry")
 
 SMALL = 64 * 1024
 """Bytes that are read at once and written in one piece."""
@@ -229,6 +232,10 @@ class Door(HttpToolsProtocol):
         except SvcError as error:
             self._refuse(error, bare)
             return
+        except Exception:  # the edge: without it the client would wait for an answer that nobody gives
+            log.exception("a fault while opening %s", key)
+            self._refuse(InternalError("Something went wrong here; the log has it."), bare)
+            return
         if not self.transport.is_closing():
             self._serve(item, bare, headers)
 
@@ -261,7 +268,10 @@ class Door(HttpToolsProtocol):
             self._in_task(self._send_cold(item, part, head))
 
     async def _send_cold(self, item: Item, part: ranges.Part, head: bytes) -> None:
-        data = await asyncio.to_thread(os.pread, item.fd, part.end - part.start, part.start)
+        try:
+            data = await asyncio.to_thread(os.pread, item.fd, part.end - part.start, part.start)
+        except OSError:
+            data = b""
         if len(data) == part.end - part.start:
             self._write(head + data)
         else:

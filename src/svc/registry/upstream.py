@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Sequence
 
 from svc.bundles.download import HttpSource
 from svc.bundles.remote import Remote
-from svc.errors import BundleNotFound, RegistryFailed
+from svc.errors import BundleNotFound, SvcError
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetching import fetch_into
 from svc.wire.bundle import Entry
+
+log = logging.getLogger("svc.registry")
 
 FRESH_SECONDS = 5.0
 
@@ -31,6 +34,7 @@ class PullThrough:
         self._entries: dict[str, Entry] = {}
         self._asked = 0.0
         self._revision = ""
+        self._warned = ""
 
     def entries(self, model_id: str | None = None) -> Sequence[Entry]:
         """What the upstream has, as far as is known; blocks."""
@@ -46,13 +50,20 @@ class PullThrough:
 
     def _ask(self) -> None:
         try:
-            self._entries = {entry.key: entry for entry in self._remote.index()}
-        except RegistryFailed:  # what is known goes on to be known
+            self._entries = {entry.key: entry for entry in self._remote.index(warn=self._warn)}
+        except SvcError as error:  # what is known goes on to be known
             self._asked = time.monotonic()
+            self._warn(error.message)
             return
         self._asked = time.monotonic()
         state = "\n".join(sorted(f"{key} {entry.sha256} {entry.yanked}" for key, entry in self._entries.items()))
         self._revision = hashlib.sha256(state.encode()).hexdigest()[:16]
+
+    def _warn(self, message: str) -> None:
+        """Once, not at every look."""
+        if message != self._warned:
+            self._warned = message
+            log.warning("%s", message)
 
     async def fetch(self, key: str) -> None:
         """Brings a bundle here. Raises BundleNotFound, RegistryFailed."""

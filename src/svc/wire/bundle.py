@@ -25,7 +25,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_id: str
     version: str
     target: str
-    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     path: str
     sha256: Sha256 | None = None
     created: str | None = None

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import msgspec
 
-from svc.bundles.reference import check_name
+from svc.bundles import listing
 from svc.bundles.room import room
-from svc.errors import InsufficientStorage, InvalidRequest
+from svc.errors import InsufficientStorage
 from svc.stores.bundles.locks import held
 from svc.stores.bundles.records import Records
 from svc.wire.bundle import Entry, shown
@@ -26,6 +27,8 @@ log = logging.getLogger("svc.registry")
 FILE = "index.json"
 CHEAP_SECONDS = 0.005
 """A projection that takes longer is not made after every change, but by a thread, which rests in between."""
+SETTLE_SECONDS = 2.0
+"""An index that cannot be read, and was written less than so long ago, may be one that is not written in one step."""
 REST = 9
 """The thread rests so many times as long as a projection takes."""
 
@@ -90,8 +93,8 @@ class Projection:
         began = time.perf_counter()
         with held(self._lock):
             stamp = _stamp(self._file)
-            if stamp and stamp != self._records.state("index_stamp"):
-                self._take_in(stamp)
+            if stamp and stamp != self._records.state("index_stamp") and not self._take_in(stamp):
+                return
             revision = self._records.revision()
             if revision != self._records.state("projected") or not stamp:
                 self._try_to_write(revision)
@@ -120,39 +123,55 @@ class Projection:
             os.fsync(file.fileno())
         os.replace(self._temporary, self._file)
 
-    def _take_in(self, stamp: str) -> None:
+    def _take_in(self, stamp: str) -> bool:
+        """False when another tool may still be writing the file: then it is looked at again, and not written."""
         try:
-            raws = msgspec.json.decode(self._file.read_bytes(), type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            aside = self._file.with_name(f"{FILE}.unreadable-{int(time.time())}")
+            found = listing.split(self._file.read_bytes())
+        except ValueError:
+            if abs(time.time() - self._file.stat().st_mtime) < SETTLE_SECONDS:
+                return False
+            aside = self._aside()
             os.replace(self._file, aside)
             log.warning("index.json is not a JSON object; it was put aside as %s", aside.name)
             self._records.set_state(projected="")
-            return
+            return True
         known = {entry.key for entry in self._records.entries()}
         fresh, unread = [], {}
-        for key, raw in raws.items():
+        for key, raw in found.members.items():
             if key in known:
                 continue
             try:
                 fresh.append(read_foreign(key, raw, self._root))
-            except (msgspec.DecodeError, InvalidRequest, OSError, ValueError) as error:
-                unread[key] = raw.copy()
+            except (OSError, ValueError) as error:
                 log.warning("the entry %.200r of index.json cannot be used: %s", key, error)
+                try:
+                    listing.check_json(raw)
+                    unread[key] = raw.copy()
+                except ValueError as damage:
+                    found.damaged[key] = str(damage)
         if fresh:
             self._records.insert_all(fresh)
         self._records.set_unread(unread)
         self._records.set_state(index_stamp=stamp)
+        if found.damaged:
+            self._leave_out(found.damaged)
+        return True
+
+    def _leave_out(self, damaged: dict[str, str]) -> None:
+        """No reader could read an index with such entries in it: it is written anew, and a copy is kept."""
+        aside = self._aside()
+        shutil.copyfile(self._file, aside)
+        named = listing.describe(damaged)
+        log.warning("entries of index.json are no JSON and were left out; a copy is %s: %s", aside.name, named)
+        self._records.set_state(projected="")
+
+    def _aside(self) -> Path:
+        return self._file.with_name(f"{FILE}.unreadable-{time.time_ns() // 1_000_000}")
 
 
 def read_foreign(key: str, raw: msgspec.Raw | bytes, root: Path) -> Entry:
-    """An entry that another tool wrote; the bundle must be there. Raises what is wrong with it."""
-    entry = msgspec.json.decode(raw, type=Entry)
-    if entry.key != key:
-        raise ValueError("its key does not say what its fields say")
-    check_name("model_id", entry.model_id)
-    check_name("version", entry.version)
-    check_name("platform", entry.target)
+    """An entry that another tool wrote; the bundle must be there. Raises OSError, ValueError: what is wrong with it."""
+    entry = listing.parse(key, raw)
     path = root / Path(entry.path).expanduser()
     size = path.stat().st_size
     if size != entry.size_bytes or not path.is_file():

@@ -30,6 +30,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import S3Store
 
+from svc.bundles import listing
 from svc.bundles.archive import limits_of
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
 from svc.stores.bundles.base import Draft, Finding, check_bundle
@@ -72,6 +73,8 @@ class BucketStore:
         self._proxy = proxy
         self._lock = threading.Lock()
         self._records: dict[str, Entry] = {}
+        self._damaged: set[str] = set()
+        """The keys of records that cannot be read."""
         self._yanked: frozenset[str] = frozenset()
         self._listed = 0.0
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="s3")
@@ -134,7 +137,7 @@ class BucketStore:
         try:
             keys = {path.removeprefix("records/").removesuffix(".json") for path in self._names("records/")}
             yanked = frozenset(path.removeprefix("yanked/") for path in self._names("yanked/"))
-            missing = sorted(keys - self._records.keys())
+            missing = sorted(keys - self._records.keys() - self._damaged)
             for entry in self._readers.map(self._record, missing):
                 if entry is not None:
                     self._records[entry.key] = entry
@@ -152,12 +155,23 @@ class BucketStore:
 
     def _record(self, key: str) -> Entry | None:
         data = self._read(f"records/{key}.json")
-        return None if data is None else msgspec.json.decode(data, type=Entry)
+        if data is None:
+            return None
+        try:
+            return listing.parse(key, data)
+        except ValueError as error:
+            if key not in self._damaged:
+                log.warning("the record %.200r of %s cannot be used: %s", key, self._url, error)
+            self._damaged.add(key)
+            return None
 
     def _read_snapshot(self) -> None:
         data = self._read("snapshot.json")
-        if data is not None:
-            self._records = {entry.key: entry for entry in msgspec.json.decode(data, type=list[Entry])}
+        try:
+            entries = msgspec.json.decode(data or b"[]", type=list[Entry])
+        except (ValueError, RecursionError):  # the records themselves are read instead
+            entries = []
+        self._records = {entry.key: entry for entry in entries}
 
     def entries(self, model_id: str | None = None) -> Sequence[Entry]:
         self.refresh()
@@ -224,7 +238,10 @@ class BucketStore:
                 self._records[entry.key] = entry
                 return entry, True
             obstore.delete(self.bucket, entry.path)  # somebody else was first
-            return self._same(draft.key, spool.sha256) or entry, False
+            known = self._same(draft.key, spool.sha256)
+            if known is None:
+                raise RegistryFailed(f"The record of {draft.key} in the bucket cannot be read.")
+            return known, False
         except BaseError as error:
             raise self._failed(error, "take the bundle") from error
 

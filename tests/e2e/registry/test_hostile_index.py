@@ -1,0 +1,131 @@
+"""An index with entries that no reader can read, of another tool or of an upstream registry, takes nothing down."""
+
+import contextlib
+import http.client
+import json
+import os
+import sqlite3
+import time
+
+import pytest
+
+from tests.fakes.web import Answer, WebServer
+
+from .conftest import make_bundle, until
+
+DAMAGED = {
+    "invalid UTF-8": b'"bad/1/any":{"model_id":"\xff"}',
+    "invalid UTF-8 in the key": b'"bad\xff":{"model_id":"bad"}',
+    "deep nesting": b'"bad/1/any":' + b"[" * 100_000 + b"]" * 100_000,
+    "nesting that a parser just takes": b'"bad/1/any":{"x":' + b"[" * 900 + b"]" * 900 + b"}",
+    "a lone surrogate": b'"bad/1/any":{"model_id":"\\ud800"}',
+    "a size beyond any file": b'"bad/1/any":{"model_id":"bad","version":"1","target":"any","path":"x","size_bytes":%d}'
+    % 10**30,
+}
+every_damage = pytest.mark.parametrize("member", DAMAGED.values(), ids=DAMAGED)
+
+
+def ask(port, path):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@every_damage
+def test_damaged_entry_of_index_json_is_named_and_the_others_are_served(machine, tmp_path, member):
+    one = machine(SVC_REGISTRY_KEYS="k1")
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    server = one.serve()
+    inside = one.root / "tool/1/any/tool.xyb"
+    inside.parent.mkdir(parents=True)
+    make_bundle(inside, "tool", "1")
+    entry = {"model_id": "tool", "version": "1", "target": "any", "path": "tool/1/any/tool.xyb"}
+    tool = json.dumps(entry | {"size_bytes": inside.stat().st_size}).encode()
+    (one.root / "index.json").write_bytes(b'{%s,"tool/1/any":%s}' % (member, tool))
+    assert ask(server.port, "/index")[0] == 200
+    until(lambda: set(json.loads(ask(server.port, "/index")[1])) == {"m/1.0/any", "tool/1/any"})
+    for name, version in (("m", "1.0"), ("tool", "1")):
+        assert ask(server.port, f"/bundles/{name}/{version}/any/{name}.xyb")[0] == 200
+    assert ask(server.port, "/bundles/bad/1/any/bad.xyb")[0] == 404
+    again = json.loads((one.root / "index.json").read_bytes())
+    assert {"m/1.0/any", "tool/1/any"} <= set(again), "it is written anew, and can be read"
+    assert one.run("registry", "ls").stdout.count("any") == 2
+    folder = machine("two").run("registry", "pull", "tool@1", "--registry", f"file://{one.root}")
+    assert "tool@1" in folder.stdout
+    server.process.terminate()
+    said = server.process.communicate(timeout=20)[1]
+    assert b"bad" in said
+    assert b"Traceback" not in said
+
+
+def test_index_json_that_is_written_in_two_steps_is_taken_in(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    server = one.serve()
+    path = one.root / "tool/1/any/tool.xyb"
+    path.parent.mkdir(parents=True)
+    make_bundle(path, "tool", "1")
+    entry = {"model_id": "tool", "version": "1", "target": "any", "path": "tool/1/any/tool.xyb"}
+    data = json.dumps({"tool/1/any": entry | {"size_bytes": path.stat().st_size}})
+    with (one.root / "index.json").open("w") as file:
+        file.write(data[:20])
+        file.flush()
+        assert list(json.loads(ask(server.port, "/index")[1])) == ["m/1.0/any"]
+        file.write(data[20:])
+    until(lambda: set(json.loads(ask(server.port, "/index")[1])) == {"m/1.0/any", "tool/1/any"})
+    assert not list(one.root.glob("index.json.unreadable*"))
+
+
+def test_index_json_that_stays_unreadable_is_put_aside(machine, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    (one.root / "index.json").write_bytes(b"no JSON")
+    os.utime(one.root / "index.json", (time.time() - 60,) * 2)
+    assert "m" in one.run("registry", "ls").stdout
+    assert [file.read_bytes() for file in one.root.glob("index.json.unreadable*")] == [b"no JSON"]
+    assert "m/1.0/any" in json.loads((one.root / "index.json").read_bytes())
+
+
+@every_damage
+def test_damaged_entry_of_an_upstream_is_named_and_every_fetch_answers(machine, tmp_path, member):
+    data = make_bundle(tmp_path / "m.xyb").read_bytes()
+    entry = {"model_id": "m", "version": "1.0", "target": "any", "size_bytes": len(data), "path": "x"}
+    index = b'{%s,"m/1.0/any":%s}' % (member, json.dumps(entry).encode())
+    with WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data)) as upstream:
+        one = machine()
+        server = one.serve("--upstream", upstream.url)
+        status, body = ask(server.port, "/index")
+        assert (status, list(json.loads(body))) == (200, ["m/1.0/any"])
+        assert ask(server.port, "/bundles/bad/1/any/bad.xyb")[0] == 404
+        assert ask(server.port, "/bundles/m/1.0/any/m.xyb") == (200, data)
+        two = machine("two")
+        done = two.run("registry", "pull", "m@1.0", "--registry", upstream.url)
+        assert done.stderr.count("\n") == 1
+        assert "bad" in done.stderr
+        server.process.terminate()
+        said = server.process.communicate(timeout=20)[1]
+        assert said.count(b"cannot be used") == 1, "it is said once"
+        assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"m":', b"[" * 100_000], ids=repr)
+def test_upstream_without_an_index_answers_and_the_client_says_so(machine, body):
+    with WebServer(lambda asked: Answer(body=body)) as upstream:
+        server = machine().serve("--upstream", upstream.url)
+        assert ask(server.port, "/index") == (200, b"{}")
+        assert ask(server.port, "/bundles/m/1/any/m.xyb")[0] == 404
+        done = machine("two").run("registry", "pull", "m@1", "--registry", upstream.url, check=1)
+        assert done.stderr.startswith("svc: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_fault_while_a_bundle_is_opened_is_answered(machine, tmp_path):
+    """The records vanish under the server: whatever that raises, the client gets an answer."""
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    server = one.serve()
+    with contextlib.closing(sqlite3.connect(one.root / ".registry/records.sqlite")) as records:
+        records.execute("DROP TABLE bundle")
+        records.commit()
+    until(lambda: ask(server.port, "/bundles/m/1.0/any/m.xyb")[0] == 500)
