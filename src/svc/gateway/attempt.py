@@ -45,7 +45,7 @@ class AttemptOwner(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def attempt_resent(self) -> None:
+    def attempt_resent(self, attempt: Attempt) -> None:
         """The request goes to the provider a second time, see `Receiver.on_resent`."""
 
     @abstractmethod
@@ -217,7 +217,7 @@ class Attempt(Receiver):
 
     def on_resent(self) -> None:
         if self._owner is not None:
-            self._owner.attempt_resent()
+            self._owner.attempt_resent(self)
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status = status

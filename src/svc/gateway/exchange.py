@@ -361,7 +361,7 @@ class Exchange(TriesOwner):
     def _record(self, status: Status, http_status: int, told: Usage | None, error: SvcError | None = None) -> None:
         """Into the books, before the last byte leaves."""
         plane, tries = self._plane, self._tries
-        offer = self._offer
+        offer, attempt, now = self._offer, self._attempt, _now()
         bill = bill_of(tries, status, told, self._raw, plane.ledger)
         if self._lease is not None:
             usage = bill.usage
@@ -379,13 +379,14 @@ class Exchange(TriesOwner):
                 model=offer.model_id if offer else None,
                 provider=offer.provider_name if offer else None,
                 attempts=tries.count if tries is not None else 0,
-                seconds=_now() - self._began,
+                seconds=now - self._began,
                 first=self._first_byte - self._began if self._first_byte else None,
                 code=error.code if error is not None else None,
                 bill=bill,
                 from_cache=isinstance(tries, Replay),
                 resumed=tries.resumed if tries is not None else 0,
                 limit=error.limit if isinstance(error, RateLimited) else "",
+                attempt_seconds=now - attempt.sent if attempt is not None else 0.0,
             ),
             self._client.log_end,
         )

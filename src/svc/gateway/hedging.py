@@ -45,6 +45,7 @@ class HedgedTries(Tries):
         rival, self._rival = self._rival, None
         if rival is not None and not rival.over:
             rival.cancel()
+            self._count(rival, "cancelled")
             self._plane.steering.forgotten(rival.offer)
         super().end()
 
@@ -112,6 +113,7 @@ class HedgedTries(Tries):
     def _let_go(self, loser: Attempt) -> None:
         """It costs what it has said by now, and silence costs nothing."""
         loser.cancel()
+        self._count(loser, "cancelled")
         if loser.received and (part := self._part(loser, loser.usage)).usage.completion_tokens:
             self.losses = (part,)
         plane, now = self._plane, self._plane.now()

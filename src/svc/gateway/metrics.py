@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
+from svc.gateway.attempt_counts import AttemptCount, AttemptCounts, bucket_of
 from svc.gateway.healing.breaker import State, worst
 from svc.gateway.record import Record
-from svc.gateway.series import BUCKETS, Page, Series
+from svc.gateway.series import BUCKETS, AttemptSeries, Page, Series
 
 MAX_SERIES: Final = 2000
 LIMITS: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
 STALE_SECONDS: Final = 5.0
-_ENDS: Final = list(BUCKETS)
 HELP: Final = {
     "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
     "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
@@ -33,8 +33,9 @@ HELP: Final = {
     "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
     "svc_completion_tokens_total": ("counter", "Tokens of completions."),
     "svc_cost_usd_total": ("counter", "USD, where the price is known."),
-    "svc_attempts_total": ("counter", "Tries of a request, retries, fallbacks and hedges included."),
-    "svc_retries_total": ("counter", "Tries after a request's first, of whatever kind."),
+    "svc_attempts_total": ("counter", "Attempts at a provider, by provider, model, outcome and code."),
+    "svc_attempt_seconds": ("histogram", "From an attempt's start to its end, by provider, model and outcome."),
+    "svc_retries_total": ("counter", "Attempts after a request's first, under the target that they went to."),
     "svc_fallbacks_total": ("counter", "Requests that another model answered than the one asked for."),
     "svc_limits_reached_total": ("counter", "Requests refused by a limit: rpm, tpm, concurrency, budget, upstream."),
     "svc_cache_hits_total": ("counter", "Requests answered from the cache."),
@@ -64,7 +65,7 @@ class Counts:
     """What is counted for one provider, model, status and HTTP status, while it is counted."""
 
     __slots__ = (
-        "attempts",
+        "answered",
         "completion_tokens",
         "cost_usd",
         "fallbacks",
@@ -76,7 +77,6 @@ class Counts:
         "prompt_tokens",
         "provider",
         "requests",
-        "retries",
         "seconds",
         "status",
     )
@@ -92,11 +92,11 @@ class Counts:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cost_usd = 0.0
-        self.attempts = 0
-        self.retries = 0
         self.fallbacks = 0
         self.latency = [0] * (len(BUCKETS) + 1)
         self.first = [0] * (len(BUCKETS) + 1)
+        self.answered: AttemptCount | None = None
+        """The attempts that answered these requests."""
 
     def are(self, provider: str, model: str, status: str, http_status: int) -> bool:
         """Of these."""
@@ -117,8 +117,6 @@ class Counts:
             self.prompt_tokens,
             self.completion_tokens,
             self.cost_usd,
-            self.attempts,
-            self.retries,
             self.fallbacks,
             self.latency,
             self.first,
@@ -132,6 +130,7 @@ class Metrics:
         self._series: dict[tuple[str, str, str, int], Counts] = {}
         self._last: Counts | None = None
         """What was counted last, which is nearly always what comes next."""
+        self.attempts = AttemptCounts()
         self.errors: dict[str, int] = {}
         """By code."""
         self.limits: dict[str, int] = dict.fromkeys(LIMITS, 0)
@@ -150,12 +149,14 @@ class Metrics:
         """Counts an ended answer; without its times unless they tell how fast we are."""
         counts = self._of(record.provider or "", record.model or "", record.status, record.http_status)
         counts.requests += 1
+        bucket = 0
         if timed:
+            bucket = bucket_of(record.seconds)
             counts.seconds += record.seconds
-            counts.latency[_bucket(record.seconds)] += 1
+            counts.latency[bucket] += 1
         if timed and record.first is not None:
             counts.first_seconds += record.first
-            counts.first[_bucket(record.first)] += 1
+            counts.first[bucket_of(record.first)] += 1
         if record.code is not None:
             self.count_error(record.code)
             if record.limit:
@@ -166,9 +167,19 @@ class Metrics:
                 counts.prompt_tokens += usage.prompt_tokens
                 counts.completion_tokens += usage.completion_tokens
             counts.cost_usd += record.bill.usd or 0.0
-            counts.attempts += attempts
-            counts.retries += attempts - 1
             counts.fallbacks += record.model != record.asked
+            if record.status == "ok":  # all other attempts are counted when they end, see `tries`
+                answered = counts.answered
+                if answered is None:
+                    answered = counts.answered = self.attempts.of(counts.provider, counts.model, "ok")
+                if not timed:
+                    answered.attempts += 1
+                elif attempts > 1:
+                    answered.add(record.attempt_seconds)
+                else:
+                    answered.attempts += 1
+                    answered.seconds += record.seconds
+                    answered.latency[bucket] += 1
 
     def _of(self, provider: str, model: str, status: str, http_status: int) -> Counts:
         last = self._last
@@ -187,7 +198,10 @@ class Metrics:
     def page(self, values: dict[str, float], breakers: dict[str, State]) -> Page:
         """What is counted, with the numbers that others keep."""
         series = [counts.series() for counts in self._series.values()]
-        return Page(series, values, breakers)
+        retries = {
+            f"svc_retries_total{{{_names(*target)}}}": float(count) for target, count in self.attempts.retries.items()
+        }
+        return Page(series, self.attempts.series(), {**values, **retries}, breakers)
 
 
 class Board:
@@ -211,6 +225,7 @@ class Board:
         """The sum over all workers."""
         pages = [own, *self._others()]
         series: dict[tuple[str, str, str, str], Series] = {}
+        attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
         values: dict[str, float] = {}
         breakers: dict[str, State] = {}
         for page in pages:
@@ -221,10 +236,12 @@ class Board:
                     series[each.labels].add(each)
                 else:
                     series[each.labels] = msgspec.convert(msgspec.to_builtins(each), Series)
+            for one in page.attempts:
+                attempts.setdefault(one.labels, AttemptSeries(one.labels)).add(one)
             for name, value in page.values.items():
                 most = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
                 values[name] = max(values.get(name, 0.0), value) if most else values.get(name, 0.0) + value
-        return Page(list(series.values()), values, breakers)
+        return Page(list(series.values()), list(attempts.values()), values, breakers)
 
     def _others(self) -> Iterable[Page]:
         if self._folder is None:
@@ -253,8 +270,6 @@ _FIELDS: Final = {
     "svc_prompt_tokens_total": "prompt_tokens",
     "svc_completion_tokens_total": "completion_tokens",
     "svc_cost_usd_total": "cost_usd",
-    "svc_attempts_total": "attempts",
-    "svc_retries_total": "retries",
     "svc_fallbacks_total": "fallbacks",
 }
 
@@ -270,6 +285,8 @@ def _rows(name: str, page: Page) -> Iterable[str]:
             first = name == "svc_first_byte_seconds"
             counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
             yield from _histogram(name, _names(provider, model), counts, total)
+    elif name in ("svc_attempts_total", "svc_attempt_seconds"):
+        yield from _attempt_rows(name, page)
     elif name in _FIELDS:
         for (provider, model), each in _by_target(page).items():
             if provider:
@@ -278,6 +295,21 @@ def _rows(name: str, page: Page) -> Iterable[str]:
         for full, value in page.values.items():
             if full.partition("{")[0] == name:
                 yield f"{full} {value:.10g}"
+
+
+def _attempt_rows(name: str, page: Page) -> Iterable[str]:
+    if name == "svc_attempts_total":
+        for each in page.attempts:
+            provider, model, outcome, code = each.labels
+            labels = f'{_names(provider, model)},outcome="{outcome}"' + (f',code="{code}"' if code else "")
+            yield f"{name}{{{labels}}} {each.attempts}"
+        return
+    found: dict[tuple[str, str, str], AttemptSeries] = {}
+    for each in page.attempts:
+        found.setdefault(each.labels[:3], AttemptSeries(each.labels)).add(each)
+    for (provider, model, outcome), each in found.items():
+        labels = f'{_names(provider, model)},outcome="{outcome}"'
+        yield from _histogram(name, labels, each.latency, each.seconds)
 
 
 def _by_target(page: Page) -> dict[tuple[str, str], Series]:
@@ -304,13 +336,3 @@ def _names(provider: str, model: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _bucket(seconds: float) -> int:
-    """The first whose upper end is not below."""
-    found = 0
-    for end in _ENDS:
-        if seconds <= end:
-            break
-        found += 1
-    return found

@@ -33,6 +33,7 @@ class Record:
 
     __slots__ = (
         "asked",
+        "attempt_seconds",
         "attempts",
         "bill",
         "client_request_id",
@@ -73,6 +74,7 @@ class Record:
         from_cache: bool = False,
         resumed: int = 0,
         limit: str = "",
+        attempt_seconds: float = 0.0,
     ) -> None:
         self.key = key
         self.endpoint = endpoint
@@ -93,6 +95,8 @@ class Record:
         self.bill = bill
         self.from_cache = from_cache
         self.resumed = resumed
+        self.attempt_seconds = attempt_seconds
+        """Of the attempt that answered, where there were several."""
         self.limit = limit
         """The limit that refused it, see `RateLimited`; empty for all else."""
 

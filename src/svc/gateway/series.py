@@ -20,8 +20,6 @@ class Series(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
-    attempts: int = 0
-    retries: int = 0
     fallbacks: int = 0
     latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     first: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
@@ -30,16 +28,31 @@ class Series(msgspec.Struct):
         """Adds another worker's."""
         for name in ("requests", "seconds", "first_seconds", "prompt_tokens", "completion_tokens", "cost_usd"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("attempts", "retries", "fallbacks"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.fallbacks += other.fallbacks
         self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
         self.first = [a + b for a, b in zip(self.first, other.first, strict=True)]
+
+
+class AttemptSeries(msgspec.Struct):
+    """Attempts of one provider, model, outcome and code."""
+
+    labels: tuple[str, str, str, str]
+    attempts: int = 0
+    seconds: float = 0.0
+    latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+
+    def add(self, other: AttemptSeries) -> None:
+        """Adds another worker's, or another code's."""
+        self.attempts += other.attempts
+        self.seconds += other.seconds
+        self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
 
 
 class Page(msgspec.Struct):
     """All numbers of one worker. `values`: name and labels as they are written, and the number."""
 
     series: list[Series] = []
+    attempts: list[AttemptSeries] = []
     values: dict[str, float] = {}
     breakers: dict[str, State] = {}
     """By `provider/model`, with `#account` where there are several."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from svc.dialects.base import Built, Dialect, Head, Passed
 from svc.dialects.flow import Pipe
 from svc.dialects.resuming import Resumable, resumable
-from svc.errors import SvcError
+from svc.errors import ProviderFailed, SvcError
 from svc.gateway.attempt import Attempt, AttemptOwner
 from svc.gateway.bill import Part
 from svc.gateway.estimate import owed
@@ -172,6 +172,7 @@ class Tries(AttemptOwner):
             self._plane.attempts.discard(attempt)
         elif not attempt.draining:
             attempt.cancel()
+            self._count(attempt, "cancelled")
             if not self._won or self._awaited:
                 self._plane.steering.forgotten(attempt.offer)
 
@@ -203,6 +204,8 @@ class Tries(AttemptOwner):
         self.offer = offer
         self.count += 1
         self._round += 1
+        if self.count > 1:
+            plane.metrics.attempts.count_retry(offer.provider_name, offer.model_id)
         if self._round == 1:
             plane.steering.asked(offer, now)
         plane.attempts.add(attempt)
@@ -246,16 +249,23 @@ class Tries(AttemptOwner):
         if self._stopped is None or self._stopped.silent:
             plane.troubles.tell(attempt.offer.provider_name, error, self._owner.request_id, plane.now())
 
+    def _count(self, attempt: Attempt, outcome: str, code: str = "") -> None:
+        """For the metrics: an attempt that did not answer the request, under its own target."""
+        offer, seconds = attempt.offer, self._plane.now() - attempt.sent
+        self._plane.metrics.attempts.of(offer.provider_name, offer.model_id, outcome, code).add(seconds)
+
     def _part(self, attempt: Attempt, told: Usage | None) -> Part:
         usage, guessed = owed(told, self._raw, attempt.tokens)
         return Part(attempt.offer, usage, guessed)
 
     # AttemptOwner
 
-    def attempt_resent(self) -> None:
+    def attempt_resent(self, attempt: Attempt) -> None:
         self.count += 1
+        self._count(attempt, "error", ProviderFailed.code)
 
     def attempt_failed(self, attempt: Attempt, failure: Failure) -> None:
+        self._count(attempt, "error", failure.error.code)
         self._tell(attempt, failure.error)
         if attempt.offer.account:
             self._plane.steering.told(attempt.offer, attempt.headers, self._plane.now())
@@ -336,6 +346,7 @@ class Tries(AttemptOwner):
             self._taken_up(attempt)
         if pipe.error is not None:
             failure = self._stopped or Failure(pipe.error, Then.NEXT)
+            self._count(attempt, "error", pipe.error.code)
             self._tell(attempt, pipe.error)
             self._plane.steering.failed(attempt.offer, failure, self._plane.now(), counted=True)
             if isinstance(pipe, Resumable):

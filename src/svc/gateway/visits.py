@@ -57,6 +57,9 @@ class Visit:
             self._lease.settle(0, 0.0)
         now = time.monotonic()
         self._plane.visited.add(self._request_id)
+        if model is not None and status != "ok":
+            outcome = "cancelled" if status == "client_closed" else "error"
+            self._plane.metrics.attempts.of(PROVIDER, model, outcome, code or "").attempts += 1
         self._plane.record(
             Record(
                 self._key,

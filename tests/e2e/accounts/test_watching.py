@@ -12,11 +12,11 @@ from svc.gateway.metrics import HELP
 from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_limits import ask
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import GPT, HI, KEY, Gateway
+from tests.e2e.harness import CLAUDE, GPT, HI, KEY, Gateway
 from tests.fakes import openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import sse, stall
+from tests.fakes.script import answer, pause, reset, sse, stall
 
 UPGRADE = {
     "connection": "Upgrade",
@@ -55,11 +55,77 @@ def test_numbers_of_all_workers(start_gateway: StartGateway, workers: int) -> No
     assert found['svc_requests_total{provider="",model="",status="error",http_status="429"}'] == 2
     assert found[f"svc_request_seconds_count{{{target}}}"] == 5
     assert found[f'svc_request_seconds_bucket{{{target},le="+Inf"}}'] == 5
-    assert found[f"svc_attempts_total{{{target}}}"] == 5
+    assert found[f'svc_attempts_total{{{target},outcome="ok"}}'] == 5
+    assert found[f'svc_attempt_seconds_count{{{target},outcome="ok"}}'] == 5
     assert found[f"svc_cost_usd_total{{{target}}}"] >= 0
     assert found['svc_limits_reached_total{limit="rpm"}'] == 2
     assert found['svc_degraded{what="keys"}'] == 0
     assert made["key"] not in str(found)
+
+
+def attempts(gateway: Gateway) -> dict[str, float]:
+    found = metrics(gateway)
+    return {name[len("svc_attempts_total") :]: found[name] for name in found if name.startswith("svc_attempts_total")}
+
+
+GPT_AT, CLAUDE_AT = 'provider="openai",model="gpt-4o-mini"', f'provider="anthropic",model="{CLAUDE}"'
+
+
+def test_attempts_count_under_the_provider_that_they_went_to(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    gateway = start_gateway(config=f'[routing]\nretries = 1\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.plays(answer(500, b"{}"), answer(500, b"{}"))
+    got = gateway.chat()
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "anthropic", "3")
+    provider_a.plays(answer(429, b"{}", headers={"retry-after": "60"}))
+    assert gateway.chat().status == 200
+    found = metrics(gateway)
+    assert attempts(gateway) == {
+        f'{{{GPT_AT},outcome="error",code="provider_error"}}': 2,
+        f'{{{GPT_AT},outcome="error",code="rate_limit_exceeded"}}': 1,
+        f'{{{CLAUDE_AT},outcome="ok"}}': 2,
+    }
+    assert found[f'svc_attempt_seconds_count{{{GPT_AT},outcome="error"}}'] == 3
+    assert found[f"svc_retries_total{{{GPT_AT}}}"] == 1
+    assert found[f"svc_retries_total{{{CLAUDE_AT}}}"] == 2
+
+
+def test_slow_provider_is_slow_under_its_own_name(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.plays(pause(1.0) + answer(500, b"{}"))
+    assert gateway.chat().status == 200
+    found = metrics(gateway)
+    assert found[f'svc_attempt_seconds_sum{{{GPT_AT},outcome="error"}}'] >= 1.0
+    assert found[f'svc_attempt_seconds_sum{{{CLAUDE_AT},outcome="ok"}}'] < 1.0
+
+
+def test_broken_and_abandoned_streams_count_as_error_and_cancelled(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    gateway = start_gateway()
+    provider_a.plays(sse(openai_wire.stream()[:3], end=reset()))
+    assert gateway.chat(stream=True).status == 200
+    assert attempts(gateway) == {f'{{{GPT_AT},outcome="error",code="provider_error"}}': 1}
+    provider_a.plays(sse(openai_wire.stream()[:3], end=stall()))
+    with gateway.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=KEY))
+        until(lambda: metrics(gateway)["svc_open_streams"] == 1, 5.0)
+    until(lambda: f'{{{GPT_AT},outcome="cancelled"}}' in attempts(gateway), 5.0)
+    assert gateway.chat(stream=True).status == 200
+    assert attempts(gateway) == {
+        f'{{{GPT_AT},outcome="error",code="provider_error"}}': 1,
+        f'{{{GPT_AT},outcome="cancelled"}}': 1,
+        f'{{{GPT_AT},outcome="ok"}}': 1,
+    }
+
+
+def test_loser_of_a_hedge_counts_as_cancelled(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    config = f'[routing]\nhedge_after = 0.2\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
+    gateway = start_gateway(config=config)
+    provider_a.plays(stall())
+    assert gateway.chat().headers["x-svc-provider"] == "anthropic"
+    assert attempts(gateway) == {f'{{{GPT_AT},outcome="cancelled"}}': 1, f'{{{CLAUDE_AT},outcome="ok"}}': 1}
 
 
 def test_every_answer_leaves_one_line(start_gateway: StartGateway) -> None:
