@@ -29,6 +29,14 @@ async def metric(gateway: Gateway, name: str) -> float:
     return next(float(line.split()[1]) for line in page.splitlines() if line.startswith(f"{name} "))
 
 
+async def until_uploading(gateway: Gateway) -> None:
+    """Waits until an upload's form is read, and then a little, in which it gets to the worker."""
+    async with asyncio.timeout(30):
+        while not await metric(gateway, 'svc_speech_requests_total{kind="upload"}'):
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
+
+
 async def stable_partial(client: Client) -> None:
     """Waits for text that may not be taken back."""
     while not (await client.get("partial"))["is_stable"]:
@@ -52,7 +60,7 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
             await stable_partial(flushed)
             await flushed.say(type="flush")
             uploading = asyncio.create_task(upload(gateway, sent, long_wav(clips, 5)))
-            await asyncio.sleep(1)  # the upload is at the worker
+            await until_uploading(gateway)
             (worker,) = gateway.workers()
             os.kill(worker, signal.SIGKILL)
 
