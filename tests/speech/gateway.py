@@ -79,11 +79,15 @@ class Client:
 
     async def get(self, kind: str, timeout: float = 30) -> dict[str, Any]:
         """The next message of a kind; those before it are remembered."""
+        return await self.get_any(kind, timeout=timeout)
+
+    async def get_any(self, *kinds: str, timeout: float = 30) -> dict[str, Any]:
+        """The next message of one of these kinds; those before it are remembered."""
         async with asyncio.timeout(timeout):
             while True:
                 message = json.loads(await self.socket.recv())
                 self.heard.append(message)
-                if message["type"] == kind:
+                if message["type"] in kinds:
                     return message
 
     def partials(self) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.processes import children
+from tests.processes import child, children
 from tests.speech import material
 from tests.speech.accounts import entries, issued
 from tests.speech.gateway import Client, Gateway, check_promises, session
@@ -96,3 +96,15 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
     assert children(gateway.process.pid, "svc.speech.worker") == []
     assert gateway.log is not None
     assert "Traceback" not in gateway.log.read_text()
+
+
+async def test_killed_worker_that_loads_its_model_is_an_error_and_the_next_config_works(tmp_path: Path, model: Path):
+    with run(tmp_path) as gateway:
+        async with session(gateway) as client:
+            await client.say(type="config")
+            os.kill(child(gateway.process.pid, "svc.speech.worker"), signal.SIGKILL)
+            first = await client.get_any("ready", "error")
+            if first["type"] == "error":  # else it was loaded already
+                assert (first["code"], "its process ended" in first["message"]) == ("asr_error", True)
+            await client.say(type="config")
+            await client.get("ready")
