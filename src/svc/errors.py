@@ -35,6 +35,17 @@ from collections.abc import Mapping
 from typing import ClassVar, Self
 
 
+class UpstreamError:
+    """How the upstream said it: what a client of the upstream's own dialect is answered with."""
+
+    __slots__ = ("headers", "status", "type")
+
+    def __init__(self, status: int, kind: str, headers: Mapping[str, str]) -> None:
+        self.status = status
+        self.type = kind
+        self.headers = headers
+
+
 class SvcError(Exception):
     """What went wrong, for the one who asked. `param` names the field at fault, if there is one."""
 
@@ -50,6 +61,17 @@ class SvcError(Exception):
         self.param = param
         self.request_id: str | None = None
         """On the client's side: the gateway's `x-request-id`."""
+        self.upstream: UpstreamError | None = None
+
+    @property
+    def http_status(self) -> int:
+        """The status of the response."""
+        return self.status if self.upstream is None else self.upstream.status
+
+    @property
+    def http_headers(self) -> Mapping[str, str]:
+        """The headers of the response, the upstream's among them."""
+        return self.headers if self.upstream is None else {**self.headers, **self.upstream.headers}
 
     @property
     def headers(self) -> Mapping[str, str]:

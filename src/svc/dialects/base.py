@@ -11,11 +11,12 @@ the few fields that matter and hand the bytes on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Protocol
 
 from svc.dialects.chunks import KnownChunks
 from svc.dialects.flow import Pipe
-from svc.errors import SvcError
+from svc.errors import SvcError, UpstreamError
 from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks
 from svc.wire.usage import Usage
 
@@ -231,6 +232,10 @@ class Dialect(ABC):
     @abstractmethod
     def read_error(self, raw: bytes) -> str | None:
         """The upstream's own message in an error body, if one can be found."""
+
+    def relayed_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+        """How an error answer is told to a client of the same dialect; None: in the gateway's own terms."""
+        return None
 
     # both sides the same
     @abstractmethod

@@ -25,6 +25,10 @@ _SECRET: Final = re.compile(
     | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} \. (?: internal | local | svc | lan ) \b
     | \b bearer \s+ \S+ )"""
 )
+_DOCUMENTATION: Final = re.compile(
+    r"https://(?:[a-z0-9-]{1,63}\.){0,4}(?:anthropic|claude|openai)\.com(?:/[\w./#-]*)?[.,;:!)'\"]*"
+)
+"""Links that vendors' errors explain themselves with."""
 _LIMITED: Final = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
 _REFUSED: Final = (
     "invalid_request_error",
@@ -39,7 +43,12 @@ _REFUSED: Final = (
 
 def presentable(message: str) -> str:
     """The message without keys and addresses, of a bearable length."""
-    return _SECRET.sub("[…]", message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE].strip()
+    return _SECRET.sub(_hidden, message[: 4 * MAX_MESSAGE])[:MAX_MESSAGE].strip()
+
+
+def _hidden(found: re.Match[str]) -> str:
+    text = found.group()
+    return text if _DOCUMENTATION.fullmatch(text) else "[…]"
 
 
 def without(message: str, key: str) -> str:

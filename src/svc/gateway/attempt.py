@@ -23,7 +23,7 @@ from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.bounds import Bounds
 from svc.gateway.call import Call, Receiver
 from svc.gateway.estimate import completion_tokens
-from svc.gateway.failures import Failure, Then, judge, late, lost, not_understood
+from svc.gateway.failures import Failure, Then, judge, judge_answer, late, lost, not_understood
 from svc.gateway.forwarding import ForwardedHead
 from svc.gateway.healing.pace import Pace
 from svc.gateway.offers import Offer
@@ -278,8 +278,7 @@ class Attempt(Receiver):
         if self._owner is None:
             return
         if self._status != 200:
-            message = self.offer.dialect.read_error(self._whole())
-            self._fail(judge(self._status, self.headers, message))
+            self._fail(judge_answer(self.offer.dialect, self._client, self._status, self.headers, self._whole()))
         elif self._stream and self._pipe is not None:
             self._end_stream(self._pipe)
         else:

@@ -317,11 +317,11 @@ class Exchange(TriesOwner):
         if self._streaming and self._tries is not None:  # the head is out: the error comes as the stream's last event
             self._tries.stop(Failure(error, Then.NOWHERE))
             return
-        self._record("error", error.status, None, error)
-        headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        self._record("error", error.http_status, None, error)
+        headers = self._headers() + "".join(f"{name}: {value}\r\n" for name, value in error.http_headers.items())
         if self._offer is not None or isinstance(error, ProviderFailed):
             headers += "x-should-retry: false\r\n"
-        self._client.answer(error.status, headers, self._dialect.write_error(error, self.request_id))
+        self._client.answer(error.http_status, headers, self._dialect.write_error(error, self.request_id))
         self._end()
 
     def _end(self) -> None:

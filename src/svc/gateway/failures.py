@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from svc.dialects.base import Dialect
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
 
 WAITABLE: Final = 2.0
@@ -67,6 +68,19 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
     if 400 <= status < 500:
         return Failure(ProviderFailed(f"The provider refused the request with status {status}."), Then.NOWHERE)
     return Failure(ProviderFailed(f"The provider answered with the unexpected status {status}."), Then.NEXT)
+
+
+def judge_answer(
+    upstream: Dialect, client: Dialect, status: int, headers: Mapping[bytes, bytes], raw: bytes
+) -> Failure:
+    """`judge`, of a whole error answer; to a client of the upstream's dialect it is told as the upstream said it."""
+    message = upstream.read_error(raw)
+    failure = judge(status, headers, message)
+    if upstream is client:
+        failure.error.upstream = upstream.relayed_error(status, headers, raw)
+        if failure.error.upstream is not None and message:
+            failure.error.message = message
+    return failure
 
 
 def _refused_input(status: int, message: str | None) -> str | None:

@@ -8,7 +8,9 @@ stream     an upstream's stream, handed on                 reader, writer   from
 
 from __future__ import annotations
 
-from svc.dialects.anthropic.faults import write_error
+from collections.abc import Mapping
+
+from svc.dialects.anthropic.faults import relayed_error, write_error
 from svc.dialects.anthropic.head import read_head
 from svc.dialects.anthropic.incoming import read_request
 from svc.dialects.anthropic.outgoing import write_request
@@ -20,7 +22,7 @@ from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, Stream
 from svc.dialects.failures import find_message
 from svc.dialects.flow import Pipe
 from svc.dialects.passing import pass_request
-from svc.errors import SvcError
+from svc.errors import SvcError, UpstreamError
 from svc.wire.chat import Answer, ChatRequest
 
 
@@ -69,6 +71,9 @@ class Anthropic(Dialect):
 
     def read_error(self, raw: bytes) -> str | None:
         return find_message(raw)
+
+    def relayed_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+        return relayed_error(status, headers, raw)
 
     def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
         return pass_request(raw, head, target, ask_usage=False)

@@ -1,8 +1,10 @@
-"""Our errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`; ours and upstreams'."""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +18,10 @@ from svc.errors import (
     RateLimited,
     SvcError,
     TooLarge,
+    UpstreamError,
 )
+
+_WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
 
 _TYPES: Final[tuple[tuple[type[SvcError], str], ...]] = (
     (TooLarge, "request_too_large"),
@@ -30,8 +35,52 @@ _TYPES: Final[tuple[tuple[type[SvcError], str], ...]] = (
 )
 
 
+_RELAYED: Final = {
+    400: "invalid_request_error",
+    402: "billing_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+"""The types of statuses (docs.anthropic.com, "Errors"): vendors leave them out, or name that of another status."""
+OVERLOADED: Final = 529
+_LIMITS: Final = b"anthropic-ratelimit-"
+
+
+def relayed_error(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+    """For a client of the same dialect: 4xx but those about the gateway's own key, and 529; None for all else."""
+    if status in (401, 403) or not (400 <= status < 500 or status == OVERLOADED):
+        return None
+    kept = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in headers.items()
+        if name == b"retry-after" or name.startswith(_LIMITS)
+    }
+    kind, usual = type_in(upstream_error(raw)), _RELAYED.get(status, "invalid_request_error")
+    if not kind or (status in _RELAYED and kind in _RELAYED.values()):  # not the type of another status
+        kind = usual
+    return UpstreamError(status, kind, kept)
+
+
+def upstream_error(raw: bytes) -> Any:
+    """`error` of an error answer; None if there is none."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any]).get("error")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def type_in(error: Any) -> str:
+    """The type that an upstream's error object names, if it is a word."""
+    kind = error.get("type") if isinstance(error, dict) else None
+    return kind if isinstance(kind, str) and _WORD.fullmatch(kind) else ""
+
+
 def error_type(error: SvcError) -> str:
     """Anthropic's word for it."""
+    if error.upstream is not None:
+        return error.upstream.type
     return next((name for kind, name in _TYPES if isinstance(error, kind)), "api_error")
 
 

@@ -7,7 +7,7 @@ ping, error: at any point
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from svc.dialects.anthropic.shapes import EVENT, Block, DeltaShape, Event, UsageShape, finish_reason
 from svc.dialects.failures import failure_of, stream_failed
@@ -54,6 +54,8 @@ class AnthropicReader:
         self._complete = False
         self.missing: Start | None = None
         """The beginning that the provider left out: llama.cpp does when the first token is a part of a character."""
+        self.error: Any = None
+        """The error object of the stream, once it has come."""
         self._begun = False
         self._usage = UsageShape()
         self._tools: dict[int, _Tool] = {}
@@ -117,6 +119,7 @@ class AnthropicReader:
             case "message_stop":
                 self._complete = True
             case "error":
+                self.error = event.error
                 return [stream_failed(failure_of(event.error))]
         return []  # ping, and what is yet to be invented
 

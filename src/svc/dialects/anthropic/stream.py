@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc.dialects.anthropic.faults import error_event
+from svc.dialects.anthropic.faults import OVERLOADED, error_event, type_in
 from svc.dialects.anthropic.reader import AnthropicReader
 from svc.dialects.anthropic.writer import AnthropicWriter
 from svc.dialects.anthropic.writer import event as written
-from svc.dialects.failures import cut_short, error_of
+from svc.dialects.failures import cut_short, error_of, message_in, presentable
 from svc.dialects.flow import HandedOn
 from svc.dialects.template import MAX_LEARNED, learn
-from svc.errors import ProviderFailed, SvcError
+from svc.errors import ProviderFailed, SvcError, UpstreamError
 from svc.wire.chat import Delta, Finish, Start, StreamFailed, TextDelta, ThinkingDelta, ToolArguments, UsageSeen
 from svc.wire.sse import MAX_EVENT, event_data
 
@@ -73,9 +73,18 @@ class PassedStream(HandedOn):
             case Finish(reason):
                 self.finish = reason
             case StreamFailed():
-                raise error_of(delta)
+                raise self._as_told(delta)
             case _ if not self.started:
                 raise ProviderFailed("The provider's stream has no beginning.")
+
+    def _as_told(self, failed: StreamFailed) -> SvcError:
+        """The upstream's error in its own words."""
+        error, told = error_of(failed), self._reader.error
+        kind = type_in(told)
+        if kind:
+            error.upstream = UpstreamError(OVERLOADED if kind == "overloaded_error" else error.status, kind, {})
+            error.message = presentable(message_in(told) or "") or error.message
+        return error
 
     def _mark(self) -> bytes:
         return written("message_stop", {})
