@@ -9,6 +9,8 @@ from svc.errors import InvalidBundle
 
 MAX_PATH = 1024
 MAX_PART = 255
+_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")
+"""Controls (newlines, escape sequences), format characters (bidirectional overrides), separators of lines."""
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -16,6 +18,8 @@ def clean(name: str) -> str:
     """The name as a relative path with `/`; empty for the archive's own root. Raises InvalidBundle."""
     if "\x00" in name:
         raise _refusal(name, "holds a NUL")
+    if any(unicodedata.category(each) in _INVISIBLE for each in name):
+        raise _refusal(name, "holds a character that is not shown, or that changes how others are")
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,7 @@
 """Resolving, with the real command against real servers."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pty
@@ -10,6 +11,8 @@ import subprocess
 import zipfile
 
 import pytest
+
+from tests.fakes.web import Answer, WebServer
 
 from .conftest import SVC, make_bundle, until
 from .throttle import Throttle
@@ -255,3 +258,25 @@ def test_pull_through(served, machine, tmp_path):
     machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
     said = machine("four").run("registry", "pull", "gone@1", "--registry", middle.url, check=1).stderr
     assert "no bundle gone@1" in said
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_bundle_with_a_wrong_crc_inside_a_good_digest_is_refused(machine, tmp_path, method):
+    """The registry is another's, and takes what it is given."""
+    about = {"model_id": "m", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}
+    path = tmp_path / "m.xyb"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("model_metadata.json", json.dumps(about))
+        archive.writestr("w.bin", b"weights" * 100)
+        right = archive.getinfo("w.bin").CRC.to_bytes(4, "little")
+    data = path.read_bytes().replace(right, b"\x00\x00\x00\x00")
+    entry = {"model_id": "m", "version": "1", "target": "any", "size_bytes": len(data), "path": "m.xyb"}
+    index = json.dumps({"m/1/any": entry | {"sha256": hashlib.sha256(data).hexdigest()}}).encode()
+    with WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data)) as server:
+        one = machine()
+        said = one.run("registry", "pull", "m@1", "--registry", server.url, check=1).stderr
+        assert "damaged" in said
+        assert said.count("\n") == 1
+        assert not (one.root / "m").exists()
+        assert json.loads(one.run("registry", "ls", "--json").stdout) == []
+        assert not list((one.root / ".registry/downloads").iterdir())

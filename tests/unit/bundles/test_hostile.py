@@ -6,6 +6,7 @@ import stat
 import struct
 import tarfile
 import zipfile
+import zlib
 
 import pytest
 import zstandard
@@ -176,3 +177,109 @@ def test_more_than_the_disk_has(tmp_path):
 def test_neither_zip_nor_tar(tmp_path):
     for data in (b"", b"PK", b"hello world", zstandard.compress(b"hello"), b"PK\x05\x06" + bytes(18)):
         refused(tmp_path, data)
+
+
+INVISIBLE = [
+    "a\nb",
+    "a\rb",
+    "a\x1b[2Jb",
+    "a\x7fb",
+    "a\x85b",
+    "a\u202eb",
+    "a\u2066b",
+    "a\u200fb",
+    "a\ufeffb",
+    "a\u2028b",
+]
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize("name", ["a{}b", "{}/b"])
+@pytest.mark.parametrize("invisible", INVISIBLE, ids=ascii)
+def test_name_with_a_character_that_is_not_shown_is_refused(tmp_path, make, name, invisible):
+    refused(tmp_path, make([name.format(invisible)]), "not shown")
+
+
+def end_of(data, *fields):
+    """The same zip with other values in its end record: this disk, its first, entries here, entries, size, offset."""
+    at = data.rindex(b"PK\x05\x06") + 4
+    values = list(struct.unpack_from("<4H2L", data, at))
+    for place, value in fields:
+        values[place] = value
+    return data[:at] + struct.pack("<4H2L", *values) + data[at + 16 :]
+
+
+def large_end(data, **wrong):
+    """The same zip with a ZIP64 end record."""
+    at = data.rindex(b"PK\x05\x06")
+    _, _, here, entries, size, offset = struct.unpack_from("<4H2L", data, at + 4)
+    fields = {"here": here, "entries": entries, "size": size, "offset": offset} | wrong
+    record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, *fields.values())
+    return data[:at] + record + struct.pack("<4sLQL", b"PK\x06\x07", 0, at, 1) + data[at:]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [(2, 0), (3, 0)],
+        [(3, 1)],
+        [(2, 1)],
+        [(2, 3), (3, 3)],
+        [(0, 1)],
+        [(1, 1)],
+        [(2, 0xFFFF), (3, 0xFFFF)],
+        [(4, 0)],
+        [(5, 0)],
+        [(2, 0), (3, 0), (4, 0)],
+    ],
+    ids=str,
+)
+def test_end_record_that_contradicts_the_zip_is_refused(tmp_path, fields):
+    refused(tmp_path, end_of(zipped(["a"]), *fields), "refused")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"here": 0, "entries": 0}, {"size": 0}, {"offset": 1}, {"entries": 1 << 40}], ids=str
+)
+def test_zip64_end_record_that_contradicts_the_zip_is_refused(tmp_path, wrong):
+    refused(tmp_path, large_end(zipped(["a"]), **wrong), "refused")
+    saturated = end_of(large_end(zipped(["a"]), **wrong), (2, 0xFFFF), (3, 0xFFFF), (4, 0xFFFFFFFF), (5, 0xFFFFFFFF))
+    refused(tmp_path, saturated, "refused")
+
+
+def test_zip64_end_record_that_agrees_is_read(tmp_path):
+    path = tmp_path / "b.xyb"
+    for data in (large_end(zipped(["a"])), end_of(large_end(zipped(["a"])), (2, 0xFFFF), (3, 0xFFFF))):
+        path.write_bytes(data)
+        look(path, None)
+
+
+def test_bytes_around_a_zip_are_refused(tmp_path):
+    whole = zipped(["a"])
+    refused(tmp_path, whole + b"x", "follow")
+    refused(tmp_path, whole[:100] + b"x" + whole[100:])
+    refused(tmp_path, whole[:-2] + b"\x05\x00" + b"notes"[:4])
+
+
+def test_zip_with_a_comment_is_read(tmp_path):
+    path = tmp_path / "b.xyb"
+    path.write_bytes(zipped(["a"])[:-2] + b"\x05\x00notes")
+    look(path, None)
+
+
+def test_directory_of_many_members_is_not_read_at_all(tmp_path):
+    """A directory costs ten times its size in memory: what has too many entries is refused by its end record."""
+    data = zipped([str(number) for number in range(100)])
+    refused(tmp_path, data, "members", Limits(members=10))
+    refused(tmp_path, end_of(data, (2, 1), (3, 1)), "members", Limits(members=10))
+
+
+def test_unicode_path_that_names_another_file_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("model_metadata.json", ABOUT)
+        info = zipfile.ZipInfo("name")
+        field = struct.pack("<BL", 1, zlib.crc32(b"name")) + b"../other"
+        info.extra = struct.pack("<2H", 0x7075, len(field)) + field
+        archive.writestr(info, b"x")
+    refused(tmp_path, buffer.getvalue(), "two names")

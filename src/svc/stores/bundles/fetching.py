@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
-from svc.bundles.archive import metadata_of
+from svc.bundles.archive import Limits, metadata_of
 from svc.bundles.download import Report, Source, download, forget
 from svc.bundles.opening import open_archive
 from svc.errors import InvalidBundle
@@ -40,12 +41,18 @@ def fetch_into(
             return known
         part, digest = download(entry, source, folder, name, report)
         try:
-            with open_archive(part, store.limits) as archive:
-                about = metadata_of(archive)
-            if (about.model_id, about.version) != (entry.model_id, entry.version):
-                raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")
+            _check(part, entry, store.limits)
             kept = store.adopt(part, entry, digest, durable=durable)
         finally:
             forget(folder, name)
         fetched(kept)
         return kept
+
+
+def _check(part: Path, entry: Entry, limits: Limits) -> None:
+    """Whether this is a whole bundle of that name: a hash that holds does not say that its members are sound."""
+    with open_archive(part, limits) as archive:
+        about = metadata_of(archive)
+        if (about.model_id, about.version) != (entry.model_id, entry.version):
+            raise InvalidBundle(f"The bundle of {entry.key} says it is {about.model_id}@{about.version}.")
+        archive.verify()
