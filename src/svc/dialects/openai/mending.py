@@ -85,13 +85,9 @@ class Choice:
                 if piece.custom is not UNSET and piece.custom.name:
                     call.named = True
                 self.last = piece.index
-            self.check()
+            if len(self.calls) > MAX_CALLS:
+                raise too_many_calls()
         self.finish = choice.finish_reason
-
-    def check(self) -> None:
-        """Raises ProviderFailed for more tool calls than an answer may have."""
-        if len(self.calls) > MAX_CALLS:
-            raise ProviderFailed("The provider sent more tool calls than one answer may have.")
 
     def mend(self, choice: dict[str, Any], *, first: bool) -> dict[str, Any] | None:
         """The choice of one chunk without what the client has already; None when nothing is left."""
@@ -148,6 +144,11 @@ def _mend_payload(payload: dict[str, Any], field: str, call: Call) -> dict[str, 
     if field in mended:
         mended[field] = arguments_text(mended[field])
     return mended
+
+
+def too_many_calls() -> ProviderFailed:
+    """The stream has more than MAX_CALLS."""
+    return ProviderFailed("The provider sent more tool calls than one answer may have.")
 
 
 def calls_clean(choice: ChunkChoice, known: dict[int, Call]) -> bool:

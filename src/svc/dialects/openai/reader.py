@@ -8,7 +8,7 @@ import msgspec
 
 from svc.dialects.failures import failure_of, stream_failed
 from svc.dialects.openai.answer import split_content
-from svc.dialects.openai.mending import Call, Choice
+from svc.dialects.openai.mending import MAX_CALLS, Call, Choice, too_many_calls
 from svc.dialects.openai.shapes import UsageShape, finish_reason, mend_usage
 from svc.dialects.openai.usage import usage_of
 from svc.dialects.openai.whole import CUSTOM_BEGIN, CUSTOM_END, escaped
@@ -144,7 +144,8 @@ class OpenAIReader:
         call_id = text_or(piece.get("id"), "")
         place = self._choice.place(piece.get("index"), call_id)
         call = self._choice.calls.setdefault(place, Call())
-        self._choice.check()
+        if len(self._choice.calls) > MAX_CALLS:
+            raise too_many_calls()
         call.id = call.id or call_id
         name, text = self._payload(piece, place)
         arguments = self._waiting.pop(place, "") + text
