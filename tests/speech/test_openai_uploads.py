@@ -15,6 +15,8 @@ import openai
 import pytest
 from openai.types.audio import TranscriptionStreamEvent, TranscriptionVerbose
 
+from svc.speech import transcripts
+from svc.speech.link import Done, Segment
 from tests.speech import material
 from tests.speech.accounts import entries, issued
 from tests.speech.gateway import KEY, Gateway
@@ -121,6 +123,12 @@ def test_stream_that_fails_before_its_first_event_has_a_status(client: openai.Op
         client.audio.transcriptions.create(  # type: ignore[call-overload]
             model=MODEL, file=clips["en-counting"], stream=True, response_format="srt"
         )
+
+
+def test_language_that_nobody_knows_is_und():
+    done = Done(1, "la", 1, (Segment(0, 1000, "la"),))
+    body = transcripts.answer("verbose_json", done, 1.0, None).body
+    assert TranscriptionVerbose.model_validate_json(bytes(body), strict=True).language == "und"
 
 
 async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, model: Path, clips: dict[str, Path]):

@@ -96,6 +96,8 @@ class Details(msgspec.Struct, frozen=True, array_like=True):
     temperature: float = 0.0
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
+    language: str | None = None
+    """That the engine found out, in ISO 639-1."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):

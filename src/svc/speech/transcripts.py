@@ -28,7 +28,7 @@ def answer(shape: str, done: Done, seconds: float, language: str | None) -> Resp
         case "verbose_json":
             body: dict[str, Any] = {
                 "task": "transcribe",
-                "language": language,
+                "language": language or _language(done.segments),
                 "duration": round(seconds, 3),
                 "text": done.text,
                 "usage": _usage(seconds),
@@ -37,6 +37,11 @@ def answer(shape: str, done: Done, seconds: float, language: str | None) -> Resp
         case _:
             body = {"text": done.text, "usage": _usage(seconds)}
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _language(segments: Sequence[Segment]) -> str:
+    """The first that the engine found out, else "und", ISO 639-2's code for one that is not determined."""
+    return next((each.details.language for each in segments if each.details.language), "und")
 
 
 def delta(text: str) -> bytes:

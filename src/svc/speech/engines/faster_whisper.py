@@ -45,16 +45,16 @@ class Hearing:
 
     def text(self, samples: Samples) -> str:
         """A quick hypothesis."""
-        return _text(self._decode(samples, beam=1))
+        return _text(self._decode(samples, beam=1)[0])
 
     def final(self, samples: Samples) -> str:
         """A better one."""
-        segments = self._decode(samples, beam=3)
-        self.details = _details(segments)
+        segments, language = self._decode(samples, beam=3)
+        self.details = _details(segments, language)
         return _text(segments)
 
-    def _decode(self, samples: Samples, *, beam: int) -> list[Any]:
-        segments, _ = self._model.transcribe(
+    def _decode(self, samples: Samples, *, beam: int) -> tuple[list[Any], str]:
+        segments, about = self._model.transcribe(
             samples,
             language=self._language,
             beam_size=beam,
@@ -62,14 +62,14 @@ class Hearing:
             condition_on_previous_text=False,
             without_timestamps=True,
         )
-        return list(segments)
+        return list(segments), about.language
 
 
 def _text(segments: list[Any]) -> str:
     return "".join(segment.text for segment in segments).strip()
 
 
-def _details(segments: list[Any]) -> Details:
+def _details(segments: list[Any], language: str) -> Details:
     """Of samples that fit into one window of the model, there is one segment; else the means of all."""
     if not segments:
         return Details()
@@ -78,4 +78,5 @@ def _details(segments: list[Any]) -> Details:
         float(segments[0].temperature or 0.0),
         fmean(segment.avg_logprob for segment in segments),
         fmean(segment.no_speech_prob for segment in segments),
+        language,
     )
