@@ -9,18 +9,41 @@ reader of JSON; whether the inside of a long string is well formed is for the on
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 LONG_BODY: Final = 32 * 1024
 LONG_STRING: Final = 1024
 SPARSE: Final = 256
 """Bytes for each quote, at least: where there are more quotes, looking at all of it costs less."""
-MAX_BACKSLASHES: Final = 64
+MAX_ESCAPES: Final = 1_000_000
+"""Backslashes of a body. Each costs time, and a million is more text than any model takes."""
+MAX_VALUES: Final = 100_000
+"""Parts, keys and other values of a body: reading as many takes some 50 ms."""
+FAR_TOO_MANY: Final = 10 * MAX_VALUES
 _BACKSLASH: Final = ord("\\")
+_REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""A string up to its closing quote."""
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def has_many_escapes(raw: bytes) -> bool:
+    """Whether a body has more than MAX_ESCAPES backslashes."""
+    return len(raw) > MAX_ESCAPES and raw.count(b"\\") > MAX_ESCAPES
+
+
+def has_many_values(short: bytes) -> bool:
+    """Whether the outline of a body has more than MAX_VALUES values, found without reading it."""
+    if len(short) < LONG_BODY or (marks := short.count(b",") + short.count(b":")) <= MAX_VALUES:
+        return False
+    if marks > FAR_TOO_MANY:  # even if most of them stand in its strings
+        return True
+    bare, strings = _STRING.subn(b"", short, MAX_VALUES)  # commas in strings divide no values
+    return strings == MAX_VALUES or bare.count(b",") + bare.count(b":") > MAX_VALUES
 
 
 def outline(raw: bytes) -> bytes:
-    """The body without the insides of strings over LONG_STRING; the body itself if it is short, or full of quotes."""
+    """The body without the insides of strings over LONG_STRING; the body itself if it is short, or full of strings."""
     if len(raw) < LONG_BODY:
         return raw
     kept: list[bytes] = []
@@ -28,15 +51,9 @@ def outline(raw: bytes) -> bytes:
     start = raw.find(b'"')
     while start >= 0:
         end = raw.find(b'"', start + 1)
-        while end > 0 and raw[end - 1] == _BACKSLASH:
-            left -= 1
-            run = _backslashes(raw, end)
-            if left < 0 or run >= MAX_BACKSLASHES:
-                return raw
-            if run % 2 == 0:
-                break
-            end = raw.find(b'"', end + 1)
-        left -= 1
+        if end > 0 and raw[end - 1] == _BACKSLASH:
+            end = _closing(raw, start + 1)
+        left -= 2
         if left < 0 or end < 0:
             return raw
         if end - start > LONG_STRING:
@@ -47,9 +64,8 @@ def outline(raw: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _backslashes(raw: bytes, end: int) -> int:
-    """How many stand before `end`; no more than MAX_BACKSLASHES are counted."""
-    count = 0
-    while count < MAX_BACKSLASHES and raw[end - 1 - count] == _BACKSLASH:
-        count += 1
-    return count
+def _closing(raw: bytes, inside: int) -> int:
+    """Where a string ends that has escapes; -1 if it does not."""
+    found = _REST.match(raw, inside)
+    end = found.end() if found is not None else len(raw)
+    return end if end < len(raw) and raw[end] != _BACKSLASH else -1

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from svc.dialects.outline import outline
+from svc.dialects.outline import MAX_ESCAPES, MAX_VALUES, has_many_escapes, has_many_values, outline
 from svc.errors import InvalidRequest, ProviderFailed
 
 T = TypeVar("T")
@@ -40,8 +40,15 @@ def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 
 
 def decode_outline(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
-    """As `decode_request`, from the outline of the body, which is returned as well."""
+    """As `decode_request`, from the outline of the body, which is returned as well.
+
+    Also raises InvalidRequest for a body of so many values that reading it would hold up everybody else.
+    """
+    if has_many_escapes(raw):
+        raise InvalidRequest(f"The body has more than {MAX_ESCAPES} backslashes.")
     short = outline(raw)
+    if has_many_values(short):
+        raise InvalidRequest(f"The body has more than {MAX_VALUES} values (parts, keys, messages and others).")
     if short is not raw:
         with contextlib.suppress(*_FAULTS):  # the error is to name places in the body that was sent
             if not raw.isascii():

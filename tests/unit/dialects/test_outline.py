@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect
-from svc.dialects.outline import LONG_BODY, LONG_STRING, outline
+from svc.dialects.outline import LONG_BODY, LONG_STRING, MAX_ESCAPES, MAX_VALUES, outline
 from svc.errors import InvalidRequest
 
 LONG = "a long text, " * 5000
 
 
-def request(content: str, **more: object) -> bytes:
+def request(content: object, **more: object) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": content}], "model": "m", **more}).encode()
 
 
@@ -32,9 +32,13 @@ def test_a_short_body_stays_itself() -> None:
     assert outline(short) is short
 
 
-def test_a_body_full_of_quotes_is_not_worth_it() -> None:
-    full = request('"quoted" ' * 10_000)
+def test_body_full_of_short_strings_stays_itself() -> None:
+    full = request("x", stop=["quoted"] * 10_000)
     assert outline(full) is full
+
+
+def test_escaped_quotes_of_a_long_string_are_left_out() -> None:
+    assert outline(request('"quoted" ' * 10_000)) == request("")
 
 
 def test_a_body_that_breaks_off_in_a_string_stays_itself() -> None:
@@ -42,9 +46,39 @@ def test_a_body_that_breaks_off_in_a_string_stays_itself() -> None:
     assert outline(cut) is cut
 
 
-def test_endless_backslashes_are_not_walked() -> None:
-    many = request("\\" * 100_000)
-    assert outline(many) is many
+def test_endless_backslashes_of_a_long_string_are_left_out() -> None:
+    assert outline(request("\\" * 100_000)) == request("")
+
+
+@pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
+@pytest.mark.parametrize(
+    "body",
+    [
+        request([{"type": "text", "text": "a"}] * (MAX_VALUES // 2)),
+        request([{"type": "text", "text": 'say: "a, b"'}] * (MAX_VALUES // 2)),
+        request("Hi", unknown=[0] * (2 * MAX_VALUES)),
+        request("Hi", unknown={f"key {n}": None for n in range(MAX_VALUES)}),
+        request("Hi", unknown=[[]] * (20 * MAX_VALUES)),
+    ],
+    ids=["parts", "parts with marks in their text", "numbers", "keys", "far too many"],
+)
+def test_body_of_too_many_values_is_refused_unread(dialect: Dialect, body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="values"):
+        dialect.head(body)
+
+
+@pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
+def test_marks_in_strings_are_no_values(dialect: Dialect) -> None:
+    texts = [{"type": "text", "text": 'a, b: c, \\ "d" ' * 20} for _ in range(3_000)]
+    assert dialect.head(request(texts, max_tokens=5)).model == "m"
+    assert dialect.head(request("a, b: c, " * 500_000, max_tokens=5)).model == "m"
+
+
+@pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
+def test_body_of_too_many_escapes_is_refused_unread(dialect: Dialect) -> None:
+    with pytest.raises(InvalidRequest, match="backslashes"):
+        dialect.head(request('"' * (MAX_ESCAPES + 1)))
+    assert dialect.head(request('"' * (MAX_ESCAPES // 2), max_tokens=5)).model == "m"
 
 
 @given(st.lists(st.text(max_size=40) | st.just("x" * (2 * LONG_STRING)), max_size=8))
