@@ -75,13 +75,11 @@ class Call:
     def pause(self) -> None:
         """Reads no more from the upstream until `resume`."""
         if self.connection is not None:
-            self.connection.transport.pause_reading()
-            if self.connection.bounded is not None:  # what comes meanwhile will be there at once
-                self.connection.bounded.bind()
+            self.connection.pause_reading()
 
     def resume(self) -> None:
         if self.connection is not None:
-            self.connection.transport.resume_reading()
+            self.connection.resume_reading()
 
     def relay(self, relay: Relay) -> None:
         """It may carry the next piece. For the receiver, while it is handed one."""

@@ -182,7 +182,21 @@ class Connection:
     def bind(self) -> None:
         """A large one has come."""
         if self.bounded is not None:
-            self.bounded.bind()
+            self.bounded.bind_large()
+
+    def pause_reading(self) -> None:
+        """Nothing more is wanted, until `resume_reading`."""
+        if self.bounded is None:
+            self.transport.pause_reading()
+            return
+        self.bounded.pause_reading()
+        self.bounded.bind()  # what comes meanwhile will be there at once
+
+    def resume_reading(self) -> None:
+        if self.bounded is None:
+            self.transport.resume_reading()
+        else:
+            self.bounded.resume_reading()
 
     def read(self, data: bytes, begin: int) -> None:
         """What was not carried: all from `begin` on."""

@@ -98,7 +98,7 @@ class FrontDoor(Reader):
     def resume_writing(self) -> None:
         self._paused = False
         if self._state == "unread":
-            self.transport.resume_reading()
+            self._resume_reading()
             self._next()
         elif self._busy is not None and self._state != "closing":
             self._deadline = math.inf
@@ -249,7 +249,7 @@ class FrontDoor(Reader):
             return
         if self._throttled:
             self._throttled = False
-            self.transport.resume_reading()
+            self._resume_reading()
         if request.keep_alive:
             self._next()
         else:

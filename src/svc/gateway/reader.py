@@ -32,6 +32,7 @@ from svc.gateway.heads import STRANGE
 from svc.gateway.known import KnownHead, known_head
 from svc.gateway.plane import Plane
 from svc.gateway.request import MAX_AT_ONCE, Request, head_too_large, is_far_ahead
+from svc.gateway.upstream import READ_SIZE
 from svc.gateway.writer import Writer
 from svc.request_line import RequestLines
 
@@ -64,6 +65,7 @@ class Reader(Client):
         "_strange",
         "_throttled",
         "_unreadable",
+        "_waits",
         "transport",
         "writer",
     )
@@ -96,6 +98,8 @@ class Reader(Client):
         """The last request, while what it came in is read."""
         self._strange = 0
         self._throttled = False
+        self._waits = False
+        """For its turn to read."""
         self._unreadable: tuple[SvcError, int | None] | None = None
         """What the client is told after the running answer, when it has sent in advance what cannot be read."""
         self._state = "idle"
@@ -130,9 +134,28 @@ class Reader(Client):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._room is None:
+            if nbytes == READ_SIZE:
+                self.wait_turn()
             self.read(self._plane.upstream.view[:nbytes].tobytes())
         elif self._state != "lingering" and self._unreadable is None:
             self._fill(self._room, nbytes)
+
+    def wait_turn(self) -> None:
+        """Much has come at once: what follows is read in a later turn of the loop."""
+        if not (self._waits or self.transport.is_closing()):
+            self._waits = True
+            self.transport.pause_reading()
+            self._plane.upstream.turns.wait(self)
+
+    def read_on(self) -> None:
+        """Its turn has come."""
+        self._waits = False
+        if not self._throttled and self._state != "unread":
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not (self._waits or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def read(self, data: bytes) -> None:
         """What has come of anything but the inside of a long body."""

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from svc.gateway.turns import Turns
 from svc.gateway.writer import Writer
 
 LONGEST: Final = 16 * 1024
@@ -79,16 +80,20 @@ class TlsTransport:
         "_seal",
         "_sealed",
         "_transport",
+        "_turns",
         "_unseal",
         "_upper",
         "_view",
+        "_waits",
         "_writer",
         "secured",
     )
 
     _transport: asyncio.Transport
 
-    def __init__(self, context: ssl.SSLContext, name: str, upper: Upper, buffer: bytearray) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, name: str, upper: Upper, buffer: bytearray, turns: Turns | None = None
+    ) -> None:
         """The provider's certificate must be for `name`. `buffer` has room for LONGEST or more; it is used within calls
         only, so many may share it.
         """
@@ -106,6 +111,9 @@ class TlsTransport:
         self._sealed: Callable[[], bytes] = self._outgoing.read
         self._ready = False
         self._paused = False
+        self._turns = turns
+        self._waits = False
+        """For its turn to read."""
         self._left = False
         """OpenSSL has something that it was not asked for yet."""
         self._cut = False
@@ -128,6 +136,16 @@ class TlsTransport:
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._view[:nbytes])
+        if nbytes == len(self._buffer) and self._turns is not None and not self._transport.is_closing():
+            self._waits = True
+            self._transport.pause_reading()
+            self._turns.wait(self)
+
+    def read_on(self) -> None:
+        """Its turn has come."""
+        self._waits = False
+        if not (self._paused or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Itself called by loops that take only its children for a BufferedProtocol."""
@@ -273,12 +291,12 @@ class TlsTransport:
 
     def _resume(self) -> None:
         self._hand_on()
-        if not self._paused and not self._transport.is_closing():
+        if not (self._paused or self._waits or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def is_reading(self) -> bool:
         """False, too, while something has come that was not handed on: a new request's answer it cannot be."""
-        return not (self._paused or self._cut or self._left or self._transport.is_closing())
+        return not (self._paused or self._waits or self._cut or self._left or self._transport.is_closing())
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()

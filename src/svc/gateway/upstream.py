@@ -23,6 +23,7 @@ from svc.gateway.names import Names
 from svc.gateway.offers import Offer
 from svc.gateway.providers import Origin
 from svc.gateway.tls import TlsTransport
+from svc.gateway.turns import Turns
 
 log = logging.getLogger("svc.gateway")
 
@@ -50,6 +51,8 @@ class Upstream:
         self.buffer = bytearray(READ_SIZE)
         """Shared by all connections: what is read is used up before the next read."""
         self.view = memoryview(self.buffer)
+        self.turns = Turns(self._loop)
+        """Whose turn it is to read, clients included."""
         self.body: list[bytes] = []
         self._swept = time.monotonic()
         """When unused connections were looked at: from then on one that is parked counts as unused."""
@@ -119,7 +122,7 @@ class Upstream:
     async def _open_at(self, origin: Origin, address: str) -> Connection:
         connection = Connection(self, origin)
         if not origin.tls:
-            bounded = Bounded(connection, self.buffer)
+            bounded = Bounded(connection, self.buffer, self.turns)
             try:
                 await self._loop.create_connection(lambda: bounded, address, origin.port)  # type: ignore[type-var]
             except asyncio.CancelledError:
@@ -127,7 +130,7 @@ class Upstream:
                     bounded.forget()
                 raise
             return connection
-        sealed = TlsTransport(self._tls_context(), origin.host, connection, self.buffer)
+        sealed = TlsTransport(self._tls_context(), origin.host, connection, self.buffer, self.turns)
         await self._loop.create_connection(lambda: sealed, address, origin.port)  # type: ignore[type-var]
         try:
             await sealed.secured
