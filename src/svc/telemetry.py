@@ -1,12 +1,20 @@
-"""What an operator reads: log lines, written from a thread so that a slow terminal or disk never stalls the loop."""
+"""What an operator reads: log lines, written from a thread so that a slow terminal or disk never stalls the loop.
+
+A server writes JSON lines on standard error, and nothing else: the access log, and log records in this form:
+{"level":"warning","time":"2027-01-31T10:00:00.123Z","logger":"svc.gateway","message":"…","exception":"…"}
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
+import re
 import sys
 import threading
-from typing import BinaryIO
+import warnings
+from datetime import UTC, datetime
+from typing import BinaryIO, Final, TextIO
 
 KEY, CODE = "svc.key", "svc.code"
 """Where a request's ASGI scope says, for the access log, whose it is (a `security.Key`), and the code of its error."""
@@ -50,6 +58,37 @@ class LineWriter:
             self._written += len(batch)
 
 
+_UNSAFE: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Letters that end a line somewhere, or turn what is shown around; JSON itself escapes the other control characters."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object for each record, whatever it holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = _fields(record.created, record.levelname, record.name, record.getMessage())
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return _encoded(line)
+
+
+def _fields(created: float, level: str, logger: str, message: str) -> dict[str, str]:
+    moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"level": level.lower(), "time": moment, "logger": logger, "message": message}
+
+
+def _encoded(line: dict[str, str]) -> str:
+    return _UNSAFE.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    )
+
+
+def note(message: str, level: str = "warning") -> None:
+    """Write one log line at once: for what a server has to say before `configure`."""
+    sys.stderr.write(_encoded(_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
+    sys.stderr.flush()
+
+
 class _Handler(logging.Handler):
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -60,9 +99,29 @@ class _Handler(logging.Handler):
 
 
 def configure(level: str = "WARNING") -> LineWriter:
-    """Sends every logger's lines to standard error through a LineWriter, which the caller closes."""
+    """Sends every logger's lines, and warnings, to standard error through a LineWriter, which the caller closes."""
     writer = LineWriter(sys.stderr.buffer)
     handler = _Handler(writer)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    warnings.showwarning = _log_warning
     return writer
+
+
+def configure_child(level: str = "WARNING") -> None:
+    """The same form for a process that a server has started, written without a thread."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    warnings.showwarning = _log_warning
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    logging.getLogger("svc.warnings").warning("%s: %s", category.__name__, message)

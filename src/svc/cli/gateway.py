@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from svc import app, settings, telemetry, workers
 from svc.cli import _running
@@ -49,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     if not found.api_keys:
-        print("svc: SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.", file=sys.stderr)
+        telemetry.note("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
     with _running.gateway(found.home) as only:
         if not only and not found.environ.get("SVC_REDIS_URL"):
-            print(f"svc: Another gateway runs with {found.home}. {_APART}", file=sys.stderr)
+            telemetry.note(f"Another gateway runs with {found.home}. {_APART}")
         if only:
             wait_for_orphans(found.home / "journal", _ORPHANS)
         before = _take_left_behind(found)
@@ -71,7 +70,7 @@ def _take_left_behind(found: Settings) -> list[Entry]:
         take_left_behind(found.home / "journal", database)
         return recent.entries(database)
     except StoreDown as error:
-        print(f"svc: {error.message} The ledger goes on in its journal.", file=sys.stderr)
+        telemetry.note(f"{error.message} The ledger goes on in its journal.")
         return []
     finally:
         database.close()

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 
 import msgspec
 
-from svc import app, settings
+from svc import app, settings, telemetry
 from svc.cli import _running, models
 from svc.distribution import install_command
 from svc.gateway import local
@@ -66,7 +66,7 @@ def _serve(found: Settings, registry_port: int) -> None:
 
 def _models(found: Settings) -> list[str]:
     if not local.installed():
-        print(f"svc: there is no embedded model here: {install_command('local')}", file=sys.stderr)
+        telemetry.note(f"There is no embedded model here: {install_command('local')}")
     speech = find_spec("sherpa_onnx") is not None
     return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech
 

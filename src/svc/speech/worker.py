@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from svc import plugins
+from svc import plugins, telemetry
 from svc.distribution import install_command
 from svc.errors import SpeechFailed, SvcError
 from svc.speech import link
@@ -204,7 +204,7 @@ def _why(error: Exception) -> str:
 def main() -> None:
     """Takes the socket's descriptor from the command line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    telemetry.configure_child()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         Worker(sock).run()
     # Libraries' threads may still run; nothing is left to be saved.

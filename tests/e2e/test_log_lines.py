@@ -1,0 +1,64 @@
+"""Standard error of a server has one form: JSON lines, those of supervisor, workers and start-up included."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Gateway
+from tests.fakes.openai_wire import OpenAIWire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer
+
+
+def lines(gateway: Gateway) -> list[dict[str, Any]]:
+    """Of standard error; the harness keeps standard output, which has the address alone, in the same file."""
+    return [json.loads(line) for line in gateway.log.splitlines() if not re.fullmatch(r"gateway +http://\S+", line)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_line_of_standard_error_is_json(tmp_path: Path, workers: int) -> None:
+    with FakeProvider(OpenAIWire(), key="sk-a") as fake:
+        env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1", "SVC_API_KEYS": ""}
+        config = f"[gateway]\nworkers = {workers}\n[routing]\nretries = 0\n"
+        gateway = Gateway(tmp_path, env=env, config=config).start()
+        try:
+            assert gateway.request("GET", "/v1/models").status == 401
+            gateway.logged('"http_status":401')
+            if workers > 1:
+                (pid, *_) = worker_pids(gateway)
+                os.kill(pid, signal.SIGKILL)
+                gateway.logged("and is replaced")
+        finally:
+            assert gateway.stop() == 0
+    found = lines(gateway)
+    assert found[0]["message"].startswith("SVC_API_KEYS is not set")
+    assert [line["http_status"] for line in found if "level" not in line] == [401]
+    assert [line["level"] for line in found if "is replaced" in line.get("message", "")] == ["error"] * (workers - 1)
+    assert all("time" in line for line in found)
+
+
+def test_the_warning_of_a_failing_provider_is_such_a_line(tmp_path: Path) -> None:
+    with FakeProvider(OpenAIWire(), key="sk-a") as fake:
+        env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
+        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n").start()
+        try:
+            fake.plays(answer(500, b"{}"))
+            assert gateway.chat().status == 502
+            gateway.logged("failed with status 500")
+        finally:
+            assert gateway.stop() == 0
+    (warning,) = [line for line in lines(gateway) if line.get("level") == "warning"]
+    assert warning["logger"] == "svc.gateway"
+    assert warning["message"].startswith("openai: ")
+
+
+def worker_pids(gateway: Gateway) -> list[int]:
+    children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children")
+    return [int(pid) for pid in children.read_text().split()]
