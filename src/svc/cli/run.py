@@ -6,6 +6,7 @@ Examples:
   svc run ask.yaml --input "What is the capital of France?"
   svc run voice-assistant.yaml --input question.wav -o answer.wav
   svc run ask.yaml --check
+  svc run voice-assistant.yaml --input questions/ --keep answers
   svc run transcribe.yaml --input-list files.txt -o results.jsonl --resume
   svc run transcribe.yaml --input-list files.txt -o results.jsonl --ray auto
 """
@@ -29,6 +30,7 @@ from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import Runs, run_many
 from svc.pipeline.definition import Pipeline, parse
 from svc.pipeline.files import check_places, read_definition, read_input, save
+from svc.pipeline.inputs import Inputs, expand
 from svc.pipeline.orchestrator import Orchestrator
 from svc.pipeline.plan import look
 from svc.pipeline.stages.base import Item
@@ -40,14 +42,20 @@ JOBS = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, on what."""
     parser.add_argument("pipeline", metavar="PIPELINE.yaml")
-    parser.add_argument("--input", metavar="TEXT_OR_FILE", action="append", default=[], help="may be given many times")
+    parser.add_argument(
+        "--input",
+        metavar="TEXT_OR_FILE",
+        action="append",
+        default=[],
+        help="a text, a file, a folder or a glob such as 'talks/*.wav'; may be given many times",
+    )
     parser.add_argument("--input-list", metavar="FILE", help="one input a line; - for standard input")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="a text or WAV file; JSON lines for many inputs"
     )
     parser.add_argument("--json", action="store_true", help="each stage's output, time, route and usage")
     parser.add_argument("--check", action="store_true", help="say what would run where, and run nothing")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="write each stage's output there")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="write outputs there, under the input's name")
     parser.add_argument("--watch", action="store_true", help="show the stages at work on standard error")
     parser.add_argument("--jobs", metavar="N", type=int, help="inputs at a time, of many (default 2; with --ray: all)")
     parser.add_argument("--ray", metavar="ADDRESS", help="on a Ray cluster: auto, or HOST:PORT; takes the extra ray")
@@ -60,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
     pipeline = parse(text, args.pipeline)
     if args.check:
         return _check(pipeline, as_json=args.json)
-    inputs = [*args.input, *(_listed(args.input_list) if args.input_list else [])]
-    if not inputs:
+    inputs = expand([*args.input, *(_listed(args.input_list) if args.input_list else [])])
+    if not inputs.given:
         raise UsageError("There is nothing to run on: use --input TEXT_OR_FILE.")
     if args.jobs is not None and not 1 <= args.jobs <= 1024:
         raise UsageError("--jobs is a number from 1 to 1024.")
-    many = len(inputs) > 1 or bool(args.input_list or args.ray)
+    many = inputs.are_many or bool(args.input_list or args.ray)
     if args.resume and not (many and args.output):
         raise UsageError("--resume is for many inputs, and needs the output file of the run before: -o FILE.jsonl")
     if args.ray:
@@ -76,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     with orchestrator:
         if many:
             return _many(orchestrator, pipeline.name, inputs, args, args.jobs or JOBS)
-        return _one(orchestrator, inputs[0], args)
+        return _one(orchestrator, inputs.given[0].text, args)
 
 
 def _cluster(args: argparse.Namespace, text: str) -> Any:
@@ -121,10 +129,11 @@ def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> in
     return 0
 
 
-def _many(runs: Runs, name: str, inputs: list[str], args: argparse.Namespace, jobs: int) -> int:
+def _many(runs: Runs, name: str, given: Inputs, args: argparse.Namespace, jobs: int) -> int:
     if runs.gives == "audio" and args.keep is None:
         raise UsageError("This pipeline gives audio: name a folder for it with --keep DIR")
     check_places("text", out=args.output, keep=args.keep)
+    inputs = given.of_kind(runs.takes)
     watch = Batch(inputs, told=args.watch)
     with Screen(watch.lines) if args.watch and sys.stderr.isatty() else nullcontext():
         failed = run_many(

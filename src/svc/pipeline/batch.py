@@ -17,6 +17,7 @@ import msgspec
 from svc.errors import InvalidRequest, SvcError, UsageError
 from svc.pipeline.definition import Kind
 from svc.pipeline.files import read_input, save
+from svc.pipeline.inputs import names_of
 from svc.pipeline.orchestrator import Failure, Listener, Made, Result
 from svc.pipeline.stages.base import Item
 
@@ -57,7 +58,10 @@ def run_many(
     resume: bool,
     watch: Watch,
 ) -> int:
-    """How many inputs failed. Lines go to `out`, else to standard output; `keep` gets a folder for each input.
+    """How many inputs failed. Lines go to `out`, else to standard output.
+
+    `keep` gets the audio that comes of an input under the input's name (`talk.wav`), and a folder of that name with
+    what each stage made.
 
     With `resume`, lines of `out` without an error are kept as they are, when they belong to the same inputs.
     Raises UsageError when they do not, or when another run writes to `out` now.
@@ -80,11 +84,12 @@ def _run_many(
     kept = log.take(inputs, resume=resume) if log is not None else {}
     watch.kept(len(kept))
     failed = 0
+    names = names_of(inputs, keep) if keep is not None else []
     with ThreadPoolExecutor(jobs, thread_name_prefix="pipeline") as pool:
 
         def work(number: int) -> Result:
             listen: Listener = lambda stage, event, _: watch.listen(number, stage, event)  # noqa: E731 it is typed so
-            result = _run(runs, name, inputs[number], keep / f"{number + 1:05}" if keep else None, listen)
+            result = _run(runs, name, inputs[number], keep / names[number] if keep else None, listen)
             watch.done(number, result)
             return result
 
@@ -120,7 +125,7 @@ def _in_order(
 def _run(runs: Runs, name: str, given: str, keep: Path | None, listen: Listener) -> Result:
     """One input; what is wrong with the input itself is a failure of this line alone."""
     try:
-        last = keep / "output.wav" if keep is not None and runs.gives == "audio" else None
+        last = keep.with_name(f"{keep.name}.wav") if keep is not None and runs.gives == "audio" else None
         return save(runs.run(given, read_input(given, runs.takes), listen), out=last, keep=keep)
     except SvcError as error:
         code = InvalidRequest.code if isinstance(error, UsageError) else error.code

@@ -1,0 +1,121 @@
+"""Folders and globs as inputs, and the names of what is kept of many inputs."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.provider import FakeProvider
+from tests.unit.pipeline.conftest import content, run
+
+from svc.errors import UsageError
+from svc.pipeline.inputs import expand, names_of
+
+ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
+SAY = "name: say\nstages: [voice@1.0.0]\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "notes"
+    (made / "deep").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "c.md", ".hidden", "deep/d.txt"):
+        (made / name).write_text(f"text of {name}")
+    return made
+
+
+def results(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_expand_folder_is_its_files_sorted(folder: Path) -> None:
+    found = expand(["notes"])
+    assert found.are_many
+    assert found.of_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/c.md"]
+
+
+def test_expand_glob_is_what_it_matches(folder: Path) -> None:
+    assert expand(["notes/*.txt"]).of_kind("text") == ["notes/a.txt", "notes/b.txt"]
+    assert expand(["notes/**/*.txt"]).of_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/deep/d.txt"]
+    assert expand(["notes/[b]*"]).are_many
+
+
+@pytest.mark.parametrize("text", ["What is 2*3?", "[a", "a\nb*.txt", "x" * 5000, "Is it *.txt?", "2 * 3.5"])
+def test_expand_text_stays_a_text(folder: Path, text: str) -> None:
+    found = expand([text])
+    assert [one.text for one in found.given] == [text]
+    assert not found.are_many
+
+
+def test_expand_nothing_found_is_an_error(folder: Path) -> None:
+    for text in ("notes/*.wav", "*.wav"):
+        with pytest.raises(UsageError, match="No file matches"):
+            expand([text])
+    (folder / "empty").mkdir()
+    with pytest.raises(UsageError, match="no file in the folder"):
+        expand(["notes/empty"])
+
+
+def test_of_kind_passes_over_files_of_a_folder_and_no_others(folder: Path) -> None:
+    (folder / "one.WAV").write_bytes(b"")
+    assert expand(["notes"]).of_kind("audio") == ["notes/one.WAV"]
+    assert expand(["notes/a.txt", "notes"]).of_kind("audio") == ["notes/a.txt", "notes/one.WAV"]
+    with pytest.raises(UsageError, match="no image files"):
+        expand(["notes"]).of_kind("image")
+
+
+def test_names_are_those_of_the_inputs_and_collisions_are_resolved(folder: Path) -> None:
+    for name in ("a.wav", "A.md", "a-2.txt", "x.wav.txt", "x.txt"):
+        (folder / "deep" / name).write_text("")
+    inputs = [
+        "notes/a.txt",
+        "notes/deep/a.wav",
+        "a text",
+        "notes/deep/a-2.txt",
+        "notes/deep/A.md",
+        "notes/deep/x.wav.txt",
+    ]
+    found = names_of([*inputs, "notes/deep/x.txt"], Path("kept"))
+    assert found == ["a", "a-3", "00003", "a-2", "A-4", "x.wav", "x-2"]
+    assert found == names_of([*inputs, "notes/deep/x.txt"], Path("kept"))
+
+
+def test_names_never_lead_to_an_input(folder: Path) -> None:
+    (folder / "talk.wav").write_bytes(b"the input")
+    assert names_of(["notes/talk.wav", "notes/a.txt"], folder) == ["talk-2", "a"]
+    assert names_of(["notes/talk.wav"], Path("kept")) == ["talk"]
+
+
+def test_run_folder_keeps_the_names_of_its_files(
+    gateway: FakeProvider, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(ASK, "--input", "notes", "--keep", "kept", "-o", "out.jsonl") == 0
+    assert [line["input"] for line in results(Path("out.jsonl").read_text())] == [
+        "notes/a.txt",
+        "notes/b.txt",
+        "notes/c.md",
+    ]
+    kept = sorted(str(path) for path in Path("kept").rglob("*.txt"))
+    assert kept == [f"kept/{name}/01-ask.txt" for name in "abc"]
+
+
+def test_run_glob_takes_a_line_for_each_file(
+    gateway: FakeProvider, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(ASK, "--input", "notes/*.txt", "--input", "a text") == 0
+    assert [line["input"] for line in results(capsys.readouterr().out)] == ["notes/a.txt", "notes/b.txt", "a text"]
+
+
+def test_run_audio_is_written_under_the_name_of_the_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    voice = {"tts.json": b'{"engine": "espeak", "voice": "en-us"}'}
+    content("voice", {"type": "Speech"}, voice, type="Speech", metadata={"task": "text-to-speech"})
+    assert run(SAY, "--input", "notes/*.txt", "--input", "Hello.", "--keep", "kept") == 0
+    paths = [line["output"]["path"] for line in results(capsys.readouterr().out)]
+    assert paths == ["kept/a.wav", "kept/b.wav", "kept/00003.wav"]
+    for path in paths:
+        with wave.open(path) as made:
+            assert made.getnframes() > 0
+    assert Path("kept/a/01-voice.wav").read_bytes() == Path("kept/a.wav").read_bytes()
