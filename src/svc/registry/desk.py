@@ -9,6 +9,7 @@ from typing import Protocol
 
 from svc.errors import BundleNotFound
 from svc.registry.catalog import Catalog, More, is_served
+from svc.registry.hashing import Hashing
 from svc.registry.shelf import Item, Shelf
 from svc.security import Keyring, bearer
 from svc.stores.bundles.base import BundleStore
@@ -38,6 +39,7 @@ class Desk:
         self.store = store
         self.catalog = Catalog(store, upstream)
         self.shelf = Shelf(store)
+        self.hashing = Hashing(store)
         self.private = private
         self.accel = accel
         self._keyring = keyring

@@ -38,6 +38,8 @@ from svc.wire.problem import encode_problem
 log = logging.getLogger("svc.registry")
 
 BATCH = 1 << 20
+HASH_SECONDS = 10.0
+"""So long an index waits for hashes that are missing. Then it goes out with `null` for the rest."""
 SILENCE_SECONDS = 60.0
 """A publisher that sends nothing for so long has gone."""
 
@@ -77,14 +79,19 @@ class Routes:
 
     async def index(self, request: Request) -> Response:
         await self._desk.may_read(request.headers.get("authorization", ""))
-        await asyncio.to_thread(self._desk.refresh)
+        await self._look()
         return self._index(request, await self._desk.catalog.index())
 
     async def index_of(self, request: Request) -> Response:
         await self._desk.may_read(request.headers.get("authorization", ""))
         model_id = check_name("model_id", request.path_params["model_id"])
-        await asyncio.to_thread(self._desk.refresh)
+        await self._look()
         return self._index(request, await self._desk.catalog.index_of(model_id))
+
+    async def _look(self) -> None:
+        """Takes in what another tool has written, with the hashes that it left out."""
+        await asyncio.to_thread(self._desk.refresh)
+        await self._desk.hashing.settle(HASH_SECONDS)
 
     def _index(self, request: Request, body: Body) -> Response:
         data, etag = body.form(_takes_gzip(request.headers.get("accept-encoding", "")))

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
@@ -65,29 +66,21 @@ async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int 
     finally:
         watch.cancel()
         await asyncio.wait([watch])
+        await desk.hashing.close()
         desk.shelf.clear()
         lanes.close()
 
 
 async def _watch(desk: Desk) -> None:
     """Takes in what other tools add to index.json, and hashes what came without a hash."""
-    hashed = ""
+    said = ""
     while True:
         try:
             await asyncio.to_thread(desk.refresh)
-            revision = await asyncio.to_thread(desk.store.revision)
-            if revision != hashed:
-                await _hash_all(desk)
-                hashed = revision
-        except OSError:
-            log.exception("index.json could not be followed")
+            await desk.hashing.settle(WATCH_SECONDS)
+            said = ""
+        except (OSError, sqlite3.Error, SvcError) as error:
+            if str(error) != said:  # once, not at every look
+                log.exception("index.json could not be followed")
+            said = str(error)
         await asyncio.sleep(WATCH_SECONDS)
-
-
-async def _hash_all(desk: Desk) -> None:
-    for entry in await asyncio.to_thread(desk.store.entries):
-        if entry.sha256 is None:
-            try:
-                await asyncio.to_thread(desk.store.hashed, entry)
-            except SvcError as error:
-                log.warning("%s", error.message)

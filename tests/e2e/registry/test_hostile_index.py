@@ -1,6 +1,7 @@
 """An index with entries that no reader can read, of another tool or of an upstream registry, takes nothing down."""
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -129,3 +130,25 @@ def test_fault_while_a_bundle_is_opened_is_answered(machine, tmp_path):
         records.execute("DROP TABLE bundle")
         records.commit()
     until(lambda: ask(server.port, "/bundles/m/1.0/any/m.xyb")[0] == 500)
+
+
+@pytest.mark.parametrize("path", ["/index", "/index/tool0"])
+def test_entries_without_a_hash_are_served_with_one(machine, path):
+    """At the first request, and every file is read once however many ask."""
+    one = machine()
+    server = one.serve()
+    index = {}
+    for number in range(3):
+        file = one.root / f"tool{number}/1/any/tool{number}.xyb"
+        file.parent.mkdir(parents=True)
+        make_bundle(file, f"tool{number}", "1")
+        entry = {"model_id": f"tool{number}", "version": "1", "target": "any", "path": str(file)}
+        index[f"tool{number}/1/any"] = entry | {"size_bytes": file.stat().st_size}
+    (one.root / "new.json").write_text(json.dumps(index))
+    os.replace(one.root / "new.json", one.root / "index.json")
+    found = json.loads(ask(server.port, path)[1])
+    assert len(found) == (3 if path == "/index" else 1)
+    for key, entry in found.items():
+        file = one.root / key / f"{entry['model_id']}.xyb"
+        assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    until(lambda: all(entry["sha256"] for entry in json.loads((one.root / "index.json").read_bytes()).values()))

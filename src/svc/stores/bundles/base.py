@@ -71,6 +71,10 @@ class BundleStore(Protocol):
         """Notices what others have changed."""
         ...
 
+    def unhashed(self) -> Sequence[Entry]:
+        """The records that have no hash, which are those of another tool."""
+        ...
+
     def hashed(self, entry: Entry) -> Entry:
         """The entry with its hash, which one of another tool may lack. Raises BundleNotFound."""
         ...

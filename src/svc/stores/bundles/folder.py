@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
 
 from svc.bundles.archive import BLOCK, Limits
 from svc.bundles.digest import sha256_of
@@ -47,7 +50,10 @@ class FolderStore:
         self.state = self.root / ".registry"
         for name in ("uploads", "locks", "downloads", "unpacking", "aside"):
             (self.state / name).mkdir(parents=True, exist_ok=True)
-        self.records = Records(self.state / "records.sqlite")
+        with room():
+            self.records = Records(self.state / "records.sqlite")
+        self._hash_lock = threading.Lock()
+        self._hash_locks: dict[str, threading.Lock] = {}
         self.projection = Projection(self.root, self.state, self.records)
         tidy.clean(self)
         self.projection.sync()
@@ -83,7 +89,8 @@ class FolderStore:
     def spool(self, size: int | None = None) -> Spool:
         if size is not None and size + RESERVE > shutil.disk_usage(self.root).free:
             raise InsufficientStorage(f"The registry's disk has no room for {size} bytes.")
-        return Spool(self.state / "uploads")
+        with room():
+            return Spool(self.state / "uploads")
 
     def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
         try:
@@ -165,21 +172,38 @@ class FolderStore:
         return aside
 
     def set_yanked(self, key: str, yanked: bool) -> Entry:
-        entry = self.records.update(key, yanked=int(yanked))
+        with room():
+            entry = self.records.update(key, yanked=int(yanked))
         if entry is None:
             raise BundleNotFound(f"There is no bundle {key}.")
         self.projection.changed()
         return entry
 
+    def unhashed(self) -> Sequence[Entry]:
+        return self.records.unhashed()
+
     def hashed(self, entry: Entry) -> Entry:
         """The entry with its hash, which one of another tool may lack."""
         if entry.sha256 is not None:
             return entry
+        with self._hash_lock:
+            lock = self._hash_locks.setdefault(entry.key, threading.Lock())
+        with lock:  # whoever comes second finds the hash of the first
+            known = self.find(entry.key) or entry
+            return known if known.sha256 is not None else self._hash(known)
+
+    def _hash(self, entry: Entry) -> Entry:
         try:
             digest = sha256_of(self.path(entry))
         except OSError as error:
             raise BundleNotFound(f"The file of {entry.key} cannot be read; see: svc registry verify") from error
-        return self.records.update(entry.key, sha256=digest) or entry
+        try:
+            with room():
+                entry = self.records.update(entry.key, sha256=digest) or entry
+        except InsufficientStorage:  # it is right all the same, and can be noted later
+            return msgspec.structs.replace(entry, sha256=digest)
+        self.projection.changed()
+        return entry
 
     def path(self, entry: Entry) -> Path:
         """Where the bundle lies, in the root or elsewhere."""

@@ -89,39 +89,43 @@ class Projection:
         return _stamp(self._file) != (self._records.state("index_stamp") or "")
 
     def sync(self) -> None:
-        """Takes in, and writes if need be."""
+        """Takes in, and writes if need be. On a full disk it is put off: the records are the truth."""
         began = time.perf_counter()
+        try:
+            with room():
+                self._sync()
+        except InsufficientStorage:
+            self._put_off()
+        self._cost = time.perf_counter() - began
+
+    def _sync(self) -> None:
         with held(self._lock):
             stamp = _stamp(self._file)
             if stamp and stamp != self._records.state("index_stamp") and not self._take_in(stamp):
                 return
             revision = self._records.revision()
             if revision != self._records.state("projected") or not stamp:
-                self._try_to_write(revision)
-        self._cost = time.perf_counter() - began
-
-    def _try_to_write(self, revision: str) -> None:
-        """A full disk is no reason to fail: the records are the truth, and what is committed is committed."""
-        try:
-            with room():
                 self._write()
                 self._records.set_state(projected=revision, index_stamp=_stamp(self._file))
-        except InsufficientStorage:
-            self._temporary.unlink(missing_ok=True)
-            if not self.behind:
-                log.warning("the disk is full: index.json will follow when there is room")
-            self.behind = True
-        else:
-            self.behind = False
+        self.behind = False
+
+    def _put_off(self) -> None:
+        if not self.behind:
+            log.warning("the disk is full: index.json will follow when there is room")
+        self.behind = True
 
     def _write(self) -> None:
         index: dict[str, object] = dict(self._records.unread())
         index |= {entry.key: shown(entry, str(self._root / entry.path)) for entry in self._records.entries()}
-        with self._temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(index), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(self._temporary, self._file)
+        try:
+            with self._temporary.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(index), indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._temporary, self._file)
+        except OSError:
+            self._temporary.unlink(missing_ok=True)
+            raise
 
     def _take_in(self, stamp: str) -> bool:
         """False when another tool may still be writing the file: then it is looked at again, and not written."""

@@ -54,6 +54,12 @@ class Records:
             rows = self._db.execute(f"SELECT {_COLUMNS} FROM bundle {where}", values).fetchall()  # noqa: S608
         return sorted(map(_entry, rows), key=lambda entry: entry.key)
 
+    def unhashed(self) -> list[Entry]:
+        """Those without a hash."""
+        with self._lock:
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM bundle WHERE sha256 IS NULL").fetchall()  # noqa: S608
+        return sorted(map(_entry, rows), key=lambda entry: entry.key)
+
     def find(self, key: str) -> Entry | None:
         """The record of that key."""
         with self._lock:

@@ -192,6 +192,9 @@ class BucketStore:
                 self._records[key] = entry
         return None if entry is None else self._with_state(entry)
 
+    def unhashed(self) -> Sequence[Entry]:
+        return ()
+
     def hashed(self, entry: Entry) -> Entry:
         return entry
 

@@ -16,6 +16,7 @@ import msgspec
 from svc.bundles import metadata
 from svc.bundles.archive import Limits, metadata_of
 from svc.bundles.opening import extract, open_archive
+from svc.bundles.room import room
 from svc.errors import BundleNotFound, InvalidBundle
 from svc.stores.bundles.locks import held, stripe
 from svc.wire.bundle import Entry
@@ -47,7 +48,8 @@ def unpack(store: Folder, entry: Entry, *, trusted: bool) -> Path:
         return target
     with held(stripe(store.state / "locks", f"unpack {entry.key}")):
         if not is_unpacked(target, entry.sha256):
-            _unpack(store, entry, target, trusted)
+            with room("The disk is full; nothing was unpacked."):
+                _unpack(store, entry, target, trusted)
     return target
 
 

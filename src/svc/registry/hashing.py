@@ -1,0 +1,60 @@
+"""Hashes entries that another tool wrote without a hash: in a thread, one after the other, and each of them once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+
+from svc.errors import SvcError
+from svc.stores.bundles.base import BundleStore
+from svc.wire.bundle import Entry
+
+log = logging.getLogger("svc.registry")
+
+
+class Hashing:
+    """Of one store. Close it: it has a task of its own."""
+
+    def __init__(self, store: BundleStore) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._settled = ""
+        """The revision at which nothing was left to hash."""
+        self._tried: set[tuple[str, str, int]] = set()
+
+    async def settle(self, seconds: float) -> None:
+        """Waits until what can be hashed is, but not longer; the work goes on."""
+        if self._task is None or self._task.done():
+            if await asyncio.to_thread(self._store.revision) == self._settled:
+                return
+            self._task = asyncio.create_task(self._run())
+        await asyncio.wait([self._task], timeout=seconds)
+
+    async def close(self) -> None:
+        """Ends the task; the file that is being hashed is read to its end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            revision = await asyncio.to_thread(self._store.revision)
+            entries = [entry for entry in await asyncio.to_thread(self._store.unhashed) if self._is_new(entry)]
+            if not entries:
+                self._settled = revision
+                return
+            for entry in entries:
+                try:
+                    await asyncio.to_thread(self._store.hashed, entry)
+                except SvcError as error:
+                    log.warning("%s", error.message)
+                except (OSError, sqlite3.Error):
+                    log.exception("%s could not be hashed", entry.key)
+
+    def _is_new(self, entry: Entry) -> bool:
+        """Whether this file was not tried before: one that cannot be read is not read at every request."""
+        file = (entry.key, entry.path, entry.size_bytes)
+        is_new = file not in self._tried
+        self._tried.add(file)
+        return is_new

@@ -1,0 +1,128 @@
+"""A registry whose disk is full: 507, nothing half-written, and it goes on once there is room. On a small tmpfs."""
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+
+import pytest
+
+from .conftest import Server, make_bundle, until
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 64 MiB, and a file that takes what is left of it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a tmpfs, as root does; RLIMIT_FSIZE stands in for it in test_health.py")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk):
+    """Every byte of it."""
+    with (disk / "ballast").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (MIB, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+
+
+def free(disk):
+    (disk / "ballast").unlink()
+
+
+def ask(server: Server, method: str, path: str, body: bytes | None = None):
+    """A body goes out in chunks, so that nobody knows its length in advance."""
+    headers = {"authorization": "Bearer k1"}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, path, None if body is None else iter([body]), headers, encode_chunked=True)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def state(root):
+    """Whatever is there beside the records, but for locks."""
+    return sorted(
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and "locks" not in path.parts and not path.name.startswith(("records.", "index.lock"))
+    )
+
+
+def test_registry_on_a_full_disk_refuses_to_write_and_goes_on_to_read(machine, disk, tmp_path):
+    one = machine(SVC_REGISTRY_ROOT=str(disk / "registry"), SVC_REGISTRY_KEYS="k1")
+    one.root = disk / "registry"
+    first = make_bundle(tmp_path / "a.xyb", "a", "1").read_bytes()
+    more = make_bundle(tmp_path / "b.xyb", "b", "1", data=os.urandom(2 * MIB)).read_bytes()
+    server = one.serve()
+    assert ask(server, "PUT", "/bundles/a/1/any/a.xyb", first)[0] == 201
+    before = state(one.root)
+    fill(disk)
+    for body in (first.replace(b'"a"', b'"b"'), more):
+        status, said = ask(server, "PUT", "/bundles/b/1/any/b.xyb", body)
+        assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+    for number in range(2000):  # the pages that SQLite's log has already are used up first
+        status, said = ask(server, "POST", f"/bundles/a/1/any/{'un' * (number % 2)}yank")
+        if status != 200:
+            break
+    assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+    assert ask(server, "GET", "/bundles/a/1/any/a.xyb") == (200, first)
+    status, said = ask(server, "GET", "/index")
+    assert (status, list(json.loads(said))) == (200, ["a/1/any"])
+    assert state(one.root) == before, "nothing half-written"
+    assert one.run("registry", "add", tmp_path / "b.xyb", check=1).stderr.startswith("svc: ")
+    free(disk)
+    assert ask(server, "PUT", "/bundles/b/1/any/b.xyb", more)[0] == 201
+    assert ask(server, "POST", "/bundles/a/1/any/yank")[0] == 200
+    until(lambda: set(json.loads((one.root / "index.json").read_bytes())) == {"a/1/any", "b/1/any"})
+    until(lambda: json.loads((one.root / "index.json").read_bytes())["a/1/any"]["yanked"])
+    assert {line.split()[0] for line in one.run("registry", "verify").stdout.splitlines()} == {"ok"}
+    server.process.terminate()
+    assert b"Traceback" not in server.process.communicate(timeout=20)[1]
+
+
+def test_pull_to_a_full_disk_says_so_and_goes_on_later(machine, disk, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))
+    server = one.serve()
+    two = machine("two", SVC_REGISTRY_ROOT=str(disk / "registry"))
+    fill(disk)
+    for reserve in (
+        0,
+        4096 * 64,
+        2 * MIB,
+        5 * MIB,
+    ):  # room for nothing, the records, a part, the file but not its content
+        size = (disk / "ballast").stat().st_size
+        os.truncate(disk / "ballast", size - reserve)
+        said = two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1).stderr
+        assert said.splitlines()[-1].startswith("svc: "), said
+        assert "Traceback" not in said
+        assert not (disk / "registry/m/1.0/any/content").exists()
+    free(disk)
+    two.run("registry", "pull", "m@1.0", "--registry", server.url)
+    assert (disk / "registry/m/1.0/any/m.xyb").read_bytes() == (tmp_path / "m.xyb").read_bytes()
+    assert (disk / "registry/m/1.0/any/content/w.bin").stat().st_size == 3 * MIB
+    assert {line.split()[0] for line in two.run("registry", "verify").stdout.splitlines()} == {"ok"}
+
+
+def test_pull_through_on_a_full_disk_answers_507_and_goes_on_later(machine, disk, tmp_path):
+    one = machine()
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))
+    upstream = one.serve()
+    two = machine("two", SVC_REGISTRY_ROOT=str(disk / "registry"))
+    server = two.serve("--upstream", upstream.url)
+    fill(disk)
+    status, said = ask(server, "GET", "/bundles/m/1.0/any/m.xyb")
+    assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+    assert ask(server, "GET", "/index")[0] == 200
+    free(disk)
+    assert ask(server, "GET", "/bundles/m/1.0/any/m.xyb") == (200, (tmp_path / "m.xyb").read_bytes())
