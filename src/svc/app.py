@@ -33,7 +33,7 @@ from svc.gateway.metrics import Board
 from svc.gateway.offers import Offer, offers_of
 from svc.gateway.openapi import routes as openapi_routes
 from svc.gateway.plane import Plane
-from svc.gateway.providers import providers_of
+from svc.gateway.providers import providers_of, unkeyed_models
 from svc.gateway.recent import recall
 from svc.gateway.router import Router
 from svc.gateway.routes import application
@@ -253,13 +253,14 @@ async def _plane(
     settings: Settings, writer: LineWriter, books: Aside, shared: Shared | None, redis: Redis | None
 ) -> AsyncIterator[tuple[Plane, Watch]]:
     offers: list[Offer] = []
-    for provider in providers_of(settings):
+    providers = providers_of(settings)
+    for provider in providers:
         offers += offers_of(provider)
     upstream = Upstream(
         connect_timeout=settings.gateway.connect_timeout,
         tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
     )
-    router = Router(offers, settings.routing.fallbacks)
+    router = Router(offers, settings.routing.fallbacks, unkeyed_models(settings, providers))
     issued = IssuedKeys(open_state(settings.environ, settings.home))
     ledger = Ledger(settings.home, settings.ledger, open_state(settings.environ, settings.home), offers)
     counters = shared.open() if shared else SharedCounters()
@@ -295,6 +296,8 @@ async def _speech(settings: Settings, plane: Plane) -> AsyncIterator[Speech]:
     root = settings.registry_root
     shelf = Shelf(functools.partial(unpacked, root), functools.partial(Contents(root).holding, DESCRIPTION))
     speech = Speech(settings, plane.keyring, Visits(plane), shelf, _pull(settings))
+    speech.elsewhere = plane.router.endpoint
+    plane.router.elsewhere = speech.endpoint
     plane.beside = speech.counts.values
     speech.start()
     try:

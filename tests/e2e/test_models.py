@@ -58,6 +58,8 @@ def test_provider_without_a_key_is_not_offered(start_gateway: StartGateway) -> N
         with pytest.raises(openai.NotFoundError) as caught:
             client.chat.completions.create(model="claude-3-opus-20240229", messages=[{"role": "user", "content": "Hi"}])
         assert caught.value.code == "model_not_found"
+        assert "PROVIDER_B_API_KEY" in caught.value.message
+        assert "Offered: gpt-4o, " in caught.value.message
 
 
 def test_the_vendors_own_variable_is_read_when_ours_is_unset(start_gateway: StartGateway, provider_a) -> None:

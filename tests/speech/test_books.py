@@ -24,7 +24,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def books(home: Path, model: Path) -> Iterator[Gateway]:
-    with run(home) as running:
+    with run(home, PROVIDER_A_API_KEY="unused") as running:
         yield running
 
 
@@ -119,6 +119,19 @@ async def test_what_a_key_may_use(books: Gateway, home: Path, clips: dict[str, P
         async with session(books, headers=issued(home, "chat alone", "--scope", "chat")):
             pass
     assert refusal.value.response.status_code == 403
+
+
+async def test_models_of_another_kind_name_their_endpoint(books: Gateway, clips: dict[str, Path]):
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+        body = {"model": "moonshine-tiny-en", "messages": [{"role": "user", "content": "Hi"}]}
+        answer = await client.post(books.address + "/v1/chat/completions", json=body)
+    assert answer.status_code == 404
+    assert "POST /v1/audio/transcriptions" in answer.json()["error"]["message"]
+    answer = await upload(
+        books, {"Authorization": f"Bearer {KEY}"}, clips["en-hello-world"].read_bytes(), model="gpt-4o"
+    )
+    assert answer.status_code == 404
+    assert "POST /v1/chat/completions" in answer.json()["error"]["message"]
 
 
 async def test_metrics(books: Gateway, clips: dict[str, Path]):

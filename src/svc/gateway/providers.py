@@ -149,6 +149,25 @@ def known_models(settings: Settings) -> dict[str, tuple[str, ...]]:
     return {**found, LOCAL: (settings.local.model, *found.get(LOCAL, ()))}
 
 
+def unkeyed_models(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
+    """Model -> which key it lacks, for the models of providers that are left out."""
+    present = {provider.name for provider in providers}
+    configured = {entry.name: entry for entry in settings.providers}
+    entries: list[tuple[ProviderSettings, tuple[str, ...]]] = []
+    for builtin in _builtin():
+        entry = _merge(builtin, configured.pop(builtin.name, None))
+        entries.append((entry, (f"PROVIDER_{builtin.letter}_API_KEY",)))
+    entries += [(entry, ()) for entry in configured.values()]
+    found: dict[str, str] = {}
+    for entry, first in entries:
+        if entry.name not in present:
+            accounts = (account.api_key_env for account in entry.accounts or ())
+            names = " or ".join(dict.fromkeys(filter(None, (*first, entry.api_key_env, *accounts))))
+            for model in entry.models or ():
+                found.setdefault(model.id, f"the provider {entry.name} has no API key (set {names})")
+    return found
+
+
 def key_variables() -> dict[str, tuple[str, ...]]:
     """Built-in provider -> the environment variables that its key is taken from, the first that is set."""
     return {

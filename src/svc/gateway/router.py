@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from svc.errors import ModelNotFound
 from svc.gateway.offers import Offer
+from svc.gateway.refused_models import model_not_found, shown
 from svc.wire.key import Key
 
 
 class Router:
     """Model name -> offers to try, in the order of the providers: one that fails is followed by the next."""
 
-    def __init__(self, offers: Iterable[Offer], fallbacks: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        offers: Iterable[Offer],
+        fallbacks: Mapping[str, tuple[str, ...]],
+        unkeyed: Mapping[str, str] | None = None,
+    ) -> None:
+        """`unkeyed`: models that are left out, and which key they lack."""
         self._fallbacks = fallbacks
+        self._unkeyed: Mapping[str, str] = unkeyed or {}
+        self.elsewhere: Callable[[str], str | None] = _nowhere
+        """The endpoint of a model that is not for chat."""
         self._offers: dict[str, dict[str, Offer]] = {}
         """By model, then by provider, in the order in which the providers are tried."""
         self._chains: dict[str, tuple[Offer, ...]] = {}
@@ -40,6 +50,10 @@ class Router:
         """Every model at every provider that offers it."""
         return [offer for offers in self._offers.values() for offer in offers.values()]
 
+    def endpoint(self, model: str) -> str | None:
+        """Where a model that is offered for chat is to be sent; None for any other."""
+        return "POST /v1/chat/completions" if model in self._offers else None
+
     def route(self, model: str, key: Key | None = None) -> tuple[Offer, ...]:
         """Where a request for `model` may go, best first; by what the key may use, if one is given.
 
@@ -49,11 +63,21 @@ class Router:
         if key is not None and key.models is not None and chain is not None:  # nor by way of a fallback
             chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
         if not chain:
-            raise ModelNotFound(f"The model {shown(model)} is not offered here.", param="model")
+            raise self.not_found(model, key)
         return chain
 
+    def not_found(self, model: str, key: Key | None) -> ModelNotFound:
+        """Why a key cannot have a model. Of models that are not on the key's list, it says nothing."""
+        offered = [offer.model_id for offer in self.models() if key is None or key.may_use(offer.model_id)]
+        name, endpoint = shown(model), self.elsewhere(model)
+        if key is not None and not key.may_use(model):
+            return model_not_found(f"This API key may not use the model {name}.", offered)
+        if model in self._unkeyed:
+            return model_not_found(f"The model {name} is not offered here: {self._unkeyed[model]}.", offered)
+        if endpoint is not None:
+            return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", offered)
+        return model_not_found(f"The model {name} is not offered here.", offered)
 
-def shown(model: str) -> str:
-    """A name of a client's, fit for a message: no control characters, not endless."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in model[:100])
-    return f"'{text}'"
+
+def _nowhere(model: str) -> str | None:
+    return None

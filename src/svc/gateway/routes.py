@@ -27,7 +27,6 @@ from svc.errors import (
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
-    ModelNotFound,
     NotFound,
     PermissionDenied,
     SvcError,
@@ -36,9 +35,9 @@ from svc.gateway.access_log import Line, log_end, path_shown
 from svc.gateway.error_shape import dialect_below
 from svc.gateway.offers import Offer
 from svc.gateway.plane import Plane
+from svc.gateway.refused_models import shown
 from svc.gateway.reply import EXPOSED
 from svc.gateway.request import text
-from svc.gateway.router import shown
 from svc.loopback import AllowedHosts, host_values, misdirected
 from svc.security import bearer
 from svc.stores.base import StoreDown
@@ -240,7 +239,7 @@ def application(
         for each in await listed(request):
             if each.id == name:
                 return _json(each)
-        raise ModelNotFound(f"The model {shown(name)} is not offered here.", param="model")
+        raise plane.router.not_found(name, request.scope[KEY])
 
     async def no_socket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {shown(socket.url.path)}.")

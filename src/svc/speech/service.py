@@ -11,7 +11,7 @@ from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, Permission
 from svc.security import Keyring
 from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
-from svc.speech.books import Counts, Visits
+from svc.speech.books import UPLOAD_PATH, Counts, Visits
 from svc.speech.catalogue import Catalogue, Shelf
 from svc.speech.model import Model
 from svc.speech.pool import Pool, Seat
@@ -55,12 +55,17 @@ class Service:
         self._pull = pull
         self._pulling = asyncio.Lock()
         self._warming: asyncio.Task[None] | None = None
+        self._known: frozenset[str] = frozenset()
+        """Installed models, when they were last looked at."""
+        self.elsewhere: Callable[[str], str | None] = _nowhere
+        """The endpoint of a model that is not for speech."""
 
     def start(self) -> None:
         """Loads the default model in the background, if it is installed."""
         self._warming = asyncio.create_task(self._warm(), name="speech-warm")
 
     async def _warm(self) -> None:
+        await self._installed()
         try:
             model, _ = await self._choose(Config())
         except SvcError as error:
@@ -80,7 +85,16 @@ class Service:
         """The names of the installed models that a key may use."""
         if "speech" not in key.scopes:
             return []
-        return [name for name in await asyncio.to_thread(self._catalogue.names) if key.may_use(name)]
+        return [name for name in await self._installed() if key.may_use(name)]
+
+    async def _installed(self) -> list[str]:
+        names = await asyncio.to_thread(self._catalogue.names)
+        self._known = frozenset(names)
+        return names
+
+    def endpoint(self, model: str) -> str | None:
+        """Where a model that is installed for speech is to be sent; None for any other."""
+        return f"POST {UPLOAD_PATH}" if model in self._known else None
 
     async def attach(
         self, key: Key, config: Config, listener: Listener, *, format_: Format = LIVE, live: bool = True
@@ -89,7 +103,15 @@ class Service:
         asked = (config.model or self.settings.default_model).partition("@")[0]
         if not config.model_dir and not key.may_use(asked):  # before anything is fetched for it
             raise _not_for_this_key(asked)
-        model, language = await self._choose(config)
+        try:
+            model, language = await self._choose(config)
+        except ModelNotFound:
+            if endpoint := self.elsewhere(asked):
+                text = f"The model {asked[:64]!r} is not for speech: send it to {endpoint}."
+                raise ModelNotFound(text, param="model") from None
+            if key.models is not None:  # which is not to learn of all that are installed
+                raise _not_for_this_key(asked) from None
+            raise
         if not key.may_use(model.name):
             raise _not_for_this_key(model.name)
         vad = config.vad is not False
@@ -133,6 +155,10 @@ class Service:
             await asyncio.gather(self._warming, return_exceptions=True)
         await self.stop_sessions()
         await self.pool.close()
+
+
+def _nowhere(model: str) -> str | None:
+    return None
 
 
 def _not_for_this_key(name: str) -> ModelNotFound:

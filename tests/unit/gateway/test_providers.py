@@ -5,7 +5,7 @@ import pytest
 from svc import settings
 from svc.errors import ModelNotFound, UsageError
 from svc.gateway.offers import offers_of
-from svc.gateway.providers import Provider, providers_of
+from svc.gateway.providers import Provider, providers_of, unkeyed_models
 from svc.gateway.router import Router
 
 
@@ -29,6 +29,22 @@ def test_the_vendors_usual_variable_is_read_second(tmp_path: Path) -> None:
     assert provider.key == "usual"
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual", "PROVIDER_A_API_KEY": "ours"})
     assert provider.key == "ours"
+
+
+def test_models_of_a_provider_without_a_key_name_its_variables(tmp_path: Path) -> None:
+    text = """
+        [[providers]]
+        name = "mine"
+        base_url = "http://127.0.0.1:5/v1"
+        api_key_env = "MINE_KEY"
+        models = [{ id = "m" }]
+    """
+    (tmp_path / "svc.toml").write_text(text)
+    loaded = settings.load({"PROVIDER_C_API_KEY": "k"}, config=str(tmp_path / "svc.toml"))
+    found = unkeyed_models(loaded, providers_of(loaded))
+    assert found["gpt-4o"] == "the provider openai has no API key (set PROVIDER_A_API_KEY or OPENAI_API_KEY)"
+    assert found["m"] == "the provider mine has no API key (set MINE_KEY)"
+    assert "llama-3.1-8b-instant" not in found
 
 
 def test_nine_models_in_three_groups(tmp_path: Path) -> None:

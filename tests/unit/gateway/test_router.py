@@ -9,6 +9,7 @@ from svc.gateway.offers import Offer, offers_of
 from svc.gateway.providers import provider_of
 from svc.gateway.router import Router
 from svc.settings import ModelSettings, ProviderSettings
+from svc.wire.key import Key
 
 
 def offers(name: str, *models: str) -> list[Offer]:
@@ -47,3 +48,45 @@ def test_models_lists_each_model_once_and_offers_all() -> None:
 def test_route_unknown_model_raises() -> None:
     with pytest.raises(ModelNotFound):
         Router(offers("first", "m"), {}).route("n")
+
+
+def not_found(router: Router, model: str, key: Key | None = None) -> str:
+    with pytest.raises(ModelNotFound) as caught:
+        router.route(model, key)
+    return caught.value.message
+
+
+def test_not_found_says_what_is_offered() -> None:
+    assert not_found(Router(offers("first", "m", "n"), {}), "x") == (
+        "The model 'x' is not offered here. Offered: m, n."
+    )
+
+
+def test_not_found_lists_few_models_of_many() -> None:
+    message = not_found(Router(offers("first", *(f"{n:03}" + "m" * 300 for n in range(200))), {}), "x" * 500)
+    assert "and 190 more (GET /v1/models)" in message
+    assert len(message) < 1500
+
+
+def test_not_found_unkeyed_model_names_the_key_that_is_missing() -> None:
+    router = Router(offers("first", "m"), {}, {"x": "the provider a has no API key (set A_KEY)"})
+    assert not_found(router, "x") == (
+        "The model 'x' is not offered here: the provider a has no API key (set A_KEY). Offered: m."
+    )
+
+
+def test_not_found_model_of_another_kind_names_its_endpoint() -> None:
+    router = Router(offers("first", "m"), {})
+    router.elsewhere = {"ears": "POST /v1/audio/transcriptions"}.get
+    assert not_found(router, "ears") == (
+        "The model 'ears' is not for chat: send it to POST /v1/audio/transcriptions. Offered: m."
+    )
+
+
+@pytest.mark.parametrize("model", ["m", "x", "ears", "unknown"])
+def test_not_found_tells_a_key_nothing_of_models_that_it_may_not_use(model: str) -> None:
+    router = Router(offers("first", "m", "n"), {}, {"x": "the provider a has no API key (set A_KEY)"})
+    router.elsewhere = {"ears": "POST /v1/audio/transcriptions"}.get
+    key = Key("k", "k", models=frozenset({"n"}))
+    assert not_found(router, model, key) == f"This API key may not use the model '{model}'. Offered: n."
+    assert not_found(router, model, Key("k", "k", models=frozenset({"z"}))).endswith("No model is offered to this key.")
