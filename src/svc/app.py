@@ -43,7 +43,7 @@ from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
 from svc.gateway.visits import Visits
 from svc.gateway.watch import Watch
-from svc.keys.known import IssuedKeys
+from svc.keys.known import ANSWER_SECONDS, IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
 from svc.registry.upstream import PullThrough
@@ -184,7 +184,7 @@ class _Beside:
 async def _registry_keys(settings: Settings) -> AsyncIterator[Keyring]:
     """Those of SVC_REGISTRY_KEYS may read and write, those of SVC_API_KEYS read; issued ones what their scopes say."""
     publishers = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
-    issued = IssuedKeys(open_state(settings.environ, settings.home))
+    issued = IssuedKeys(open_state(settings.environ, settings.home, ANSWER_SECONDS))
     try:
         await issued.start()
         yield Keyring(settings.api_keys, issued, publishers=publishers)
@@ -261,7 +261,7 @@ async def _plane(
         tls=default_tls() if any(offer.origin.tls for offer in offers) else None,
     )
     router = Router(offers, settings.routing.fallbacks, unkeyed_models(settings, providers))
-    issued = IssuedKeys(open_state(settings.environ, settings.home))
+    issued = IssuedKeys(open_state(settings.environ, settings.home, ANSWER_SECONDS))
     ledger = Ledger(settings.home, settings.ledger, open_state(settings.environ, settings.home), offers)
     counters = shared.open() if shared else SharedCounters()
     if shared is None:

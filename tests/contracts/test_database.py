@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -295,3 +298,22 @@ def test_what_many_keys_have_spent(database: Database) -> None:
     spent = database.spent(wanted)
     assert set(spent) == set(wanted)
     assert sum(spent.values()) == pytest.approx(300 * 0.25)
+
+
+def test_postgres_silent_server_is_given_up_after_the_time_for_an_answer(postgres: Callable[[], str]) -> None:
+    """Its process is stopped: the system still takes what it is sent, so that only the missing answer tells."""
+    url = postgres()
+    with contextlib.closing(open_database(url, 0.5)) as database:
+        database.ping()
+        with psycopg.connect(url, autocommit=True) as admin:
+            others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ((pid,),) = admin.execute(others).fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreDown, match="does not answer as it should"):
+                database.ping()
+            assert 0.4 < time.monotonic() - began < 20
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        database.ping()

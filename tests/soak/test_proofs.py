@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.soak import changing, disk, hangups, kills, limits, outages, revoking, takers
+from tests.soak import changing, disk, frozen, hangups, kills, limits, outages, revoking, takers
 from tests.soak.cluster import running
 
 
@@ -42,6 +43,24 @@ def test_stores_that_go_away(tmp_path: Path) -> None:
     assert report.said == {"postgres": [["keys", "ledger"]] * 2, "redis": [["redis"]] * 2}
     assert (report.lost, report.missing, report.doubled) == (0, 0, 0), str(report)
     assert max(report.back.values()) < 10, str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("redis", [["redis"]] * 2), ("postgres", [["keys"]] * 2), ("provider", [[]]), ("fallback", [[]])]
+)
+def test_what_is_stopped_by_a_signal_costs_no_answer(tmp_path: Path, name: str, said: list[list[str]]) -> None:
+    report = frozen.run(name, tmp_path, seconds=4, clients=6)
+    for answers in (report.before, report.during, report.after):
+        assert {answer.status for answer in answers} == {200}, str(report)
+    assert report.said == said, str(report)
+    assert (report.lost, report.missing, report.doubled) == (0, 0, 0), str(report)
+    assert (report.by_provider["groq"] > 0) == (name == "fallback"), str(report)
+
+
+def test_stopped_database_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with running(tmp_path, nodes=1, workers=1, redis=False) as cluster, frozen.stopped_postgres(cluster):
+        time.sleep(1)  # the keys are looked for meanwhile
+        assert cluster.nodes[0].stop(20) == 0
 
 
 @pytest.mark.parametrize("policy", ["continue", "refuse"])

@@ -51,6 +51,8 @@ take the core from a loop that needs nearly all of it.
 """
 BEHIND = 1.5
 """Seconds behind, at which it does not rest any more."""
+LATE = 10.0
+"""Seconds behind, from which on it is said."""
 PATIENCE = 1.0
 """After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
 PRUNE_PAUSE = 3600.0
@@ -74,8 +76,6 @@ class Intake:
         """The database did not take the last stretch."""
         self.taken = 0
         self.broken_lines = 0
-        self.lag = 0.0
-        """Seconds since everything was last taken."""
         self._folder = folder
         self._database = database
         self._journal = journal
@@ -100,6 +100,16 @@ class Intake:
         """When the last look began, and when it ended, that took everything."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+
+    @property
+    def lag(self) -> float:
+        """Seconds since everything was last taken."""
+        return time.monotonic() - self._caught_up
+
+    @property
+    def late(self) -> bool:
+        """New entries are not in the ledger, since the database does not answer or there is too much to take."""
+        return self.lag > LATE
 
     def start(self) -> None:
         self._thread.start()
@@ -135,7 +145,6 @@ class Intake:
         except Exception as error:
             log.exception("taking in the journal failed")
             self._failed(str(error))
-        self.lag = time.monotonic() - self._caught_up
 
     def _failed(self, reason: str) -> None:
         if not self.down:

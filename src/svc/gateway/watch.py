@@ -49,7 +49,8 @@ class Watch:
 
     def _states(self) -> dict[str, bool]:
         ledger = self._plane.ledger
-        found = {"keys": self._issued.down, "ledger": ledger.intake.down, "journal": ledger.journal.full}
+        is_ledger_late = ledger.intake.down or ledger.intake.late
+        found = {"keys": self._issued.down, "ledger": is_ledger_late, "journal": ledger.journal.full}
         return found if self._redis is None else {**found, "redis": self._redis.down}
 
     def _values(self) -> dict[str, float]:

@@ -10,11 +10,13 @@ When the database does not answer, what is in memory stays valid.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -22,6 +24,9 @@ from svc.stores.base import Database, StoredKey, StoreDown
 from svc.wire.key import Key
 
 log = logging.getLogger("svc.keys")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL = 0.3
 """Seconds between two looks for changes; a change holds everywhere within 1 s."""
@@ -34,6 +39,10 @@ MAX_WAITING = 10_000
 PRELOADED = 10_000
 """Keys that are read at the start, in the background."""
 BATCH = 500
+ANSWER_SECONDS = 5.0
+"""A question that the database does not answer within so long is given up; all of these are short."""
+SILENT_SECONDS = 2.0
+"""After so long without an answer to a question, the keys are said to be served from memory alone."""
 
 
 def opened(key: StoredKey) -> Key:
@@ -67,8 +76,10 @@ class IssuedKeys:
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = False
         self._migrated = False
-        self.down = False
+        self._failing = False
         """The database did not answer the last question."""
+        self._asked_at = math.inf
+        """When the question began that the thread waits for: monotonic time."""
 
     async def start(self) -> None:
         """Notes where changes are counted from, and begins to look for them."""
@@ -93,7 +104,7 @@ class IssuedKeys:
         after = ""
         while len(self._keys) < PRELOADED:
             try:
-                rows, found = await self._loop.run_in_executor(self._thread, self._page, after)
+                rows, found = await self._question(self._page, after)
             except StoreDown as error:
                 self._failed(error)
                 return
@@ -126,12 +137,24 @@ class IssuedKeys:
 
     # asking
 
+    async def _question(self, ask: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """What `ask` returns, which runs in the thread. Raises StoreDown."""
+        return await self._loop.run_in_executor(self._thread, functools.partial(self._timed, ask, *args, **more))
+
+    def _timed(self, ask: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """In the thread."""
+        self._asked_at = time.monotonic()
+        try:
+            return ask(*args, **more)
+        finally:
+            self._asked_at = math.inf
+
     async def _ask(self) -> None:
         try:
             while self._waiting:
                 digests = list(self._waiting)[:BATCH]
                 try:
-                    found = await self._loop.run_in_executor(self._thread, self._read, digests)
+                    found = await self._question(self._read, digests)
                     self._answered()
                     self._keep(digests, found)
                 except StoreDown as error:
@@ -196,7 +219,7 @@ class IssuedKeys:
 
     async def _poll_once(self) -> None:
         try:
-            changed, revision = await self._loop.run_in_executor(self._thread, self._changes)
+            changed, revision = await self._question(self._changes)
         except StoreDown as error:
             self._failed(error)
             return
@@ -224,12 +247,17 @@ class IssuedKeys:
             del self._keys[digest]
         self._unknown.clear()
 
+    @property
+    def down(self) -> bool:
+        """The database did not answer the last question, or does not answer the one that it was asked."""
+        return self._failing or time.monotonic() - self._asked_at > SILENT_SECONDS
+
     def _failed(self, error: StoreDown) -> None:
-        if not self.down:
+        if not self._failing:
             log.error("keys are served from memory alone: %s", error.message)
-        self.down = True
+        self._failing = True
 
     def _answered(self) -> None:
-        if self.down:
+        if self._failing:
             log.error("the database of keys answers again")
-        self.down = False
+        self._failing = False

@@ -109,6 +109,10 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
     """None when no request's price is known."""
 
 
+ANSWER_SECONDS = 35.0
+"""A statement is given up after so long: a little later than a server that works gives it up itself (30 s)."""
+
+
 class Database(Protocol):
     """Keys and entries. Every method may raise StoreDown, after which the instance can be used again."""
 

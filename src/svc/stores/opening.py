@@ -9,7 +9,7 @@ from svc import plugins
 from svc.distribution import install_command
 from svc.errors import UsageError
 from svc.stores import home as state
-from svc.stores.base import Database
+from svc.stores.base import ANSWER_SECONDS, Database
 
 
 def database_url(environ: Mapping[str, str], home: Path) -> str:
@@ -17,13 +17,16 @@ def database_url(environ: Mapping[str, str], home: Path) -> str:
     return environ.get("SVC_DATABASE_URL") or f"sqlite:///{home.absolute() / 'svc.db'}"
 
 
-def open_state(environ: Mapping[str, str], home: Path) -> Database:
-    """This process's database, not yet connected; its state folder is made, or closed to others. Raises OSError."""
+def open_state(environ: Mapping[str, str], home: Path, answer_seconds: float = ANSWER_SECONDS) -> Database:
+    """This process's database, not yet connected; its state folder is made, or closed to others. Raises OSError.
+
+    A statement that a server does not answer within `answer_seconds` is a StoreDown.
+    """
     state.prepare(home)
-    return open_database(database_url(environ, home))
+    return open_database(database_url(environ, home), answer_seconds)
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, answer_seconds: float = ANSWER_SECONDS) -> Database:
     """A database, not yet connected; raises UsageError, ImportError never: what to install is in the message."""
     scheme = url.partition(":")[0].lower()
     name = {"postgresql": "postgres"}.get(scheme, scheme)
@@ -33,5 +36,5 @@ def open_database(url: str) -> Database:
         module = plugins.load("stores", name)
     except ImportError as error:
         raise UsageError(f"The database needs the extra '{name}': {install_command(name)} ({error}).") from error
-    found: Database = module.open_database(url)
+    found: Database = module.open_database(url, answer_seconds)
     return found

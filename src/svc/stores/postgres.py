@@ -5,29 +5,43 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 
 from svc.errors import UsageError
 from svc.stores._sql import Sql
 from svc.stores._statements import Cursor
-from svc.stores.base import StoreDown, StoreUnsure
+from svc.stores.base import ANSWER_SECONDS, StoreDown, StoreUnsure
 
 CONNECT_SECONDS = 3
 SETTINGS = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
 MAX_REASON = 400
 MIGRATION_LOCK = 7_301_964
+WAIT_INTERVAL: Final = 0.1
+"""Seconds after which a wait looks for Ctrl-C: psycopg's own default."""
+T = TypeVar("T")
+
+
+class _Connection(psycopg.Connection[Any]):
+    """Gives a server up that takes statements and answers none: its system still acknowledges what it is sent."""
+
+    answer_seconds: float = ANSWER_SECONDS
+
+    def wait(self, gen: PQGen[T], interval: float = WAIT_INTERVAL, timeout: float | None = None) -> T:
+        return super().wait(gen, interval, self.answer_seconds if timeout is None else timeout)
 
 
 class PostgresDatabase(Sql):
     """Belongs to one thread at a time. A connection that broke is made anew with the next question."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._url = url
+        self._answer_seconds = answer_seconds
         self._place = _place(url)
         """For messages: without user and password."""
-        self._db: psycopg.Connection[Any] | None = None
+        self._db: _Connection | None = None
 
     def close(self) -> None:
         if self._db is not None:
@@ -37,13 +51,14 @@ class PostgresDatabase(Sql):
 
     def _connect(self) -> psycopg.Connection[Any]:
         if self._db is None or self._db.closed:
-            self._db = psycopg.connect(
+            self._db = _Connection.connect(
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT_SECONDS,
                 tcp_user_timeout=10_000,
                 application_name="svc",
             )
+            self._db.answer_seconds = self._answer_seconds
             self._db.execute(SETTINGS)
         return self._db
 
@@ -95,7 +110,7 @@ def _reason(error: psycopg.Error) -> str:
     return " ".join(text.split())[:MAX_REASON].rstrip(".")
 
 
-def open_database(url: str) -> PostgresDatabase:
+def open_database(url: str, answer_seconds: float = ANSWER_SECONDS) -> PostgresDatabase:
     """`postgresql://user:password@host:port/name`, with libpq's parameters; raises UsageError."""
     try:
         psycopg.conninfo.conninfo_to_dict(url)
@@ -104,4 +119,4 @@ def open_database(url: str) -> PostgresDatabase:
             "SVC_DATABASE_URL is not like postgresql://user:password@host/name; "
             "special characters in a password are percent-encoded."
         ) from error
-    return PostgresDatabase(url)
+    return PostgresDatabase(url, answer_seconds)

@@ -76,8 +76,8 @@ def _keep_log(db: sqlite3.Connection) -> None:
         time.sleep(0.01)
 
 
-def open_database(url: str) -> SqliteDatabase:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db`; raises UsageError."""
+def open_database(url: str, answer_seconds: float = 0.0) -> SqliteDatabase:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`; raises UsageError. A file needs no time limit."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path:
         raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
