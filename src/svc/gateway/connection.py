@@ -24,7 +24,9 @@ log = logging.getLogger("svc.gateway")
 
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
-"""Bytes of an answer's head."""
+"""Bytes of an answer's head, and of what comes in a row that is no body: interim answers, chunk extensions, trailers."""
+HEADER_COST: Final = 64
+"""Bytes that a header counts beside its own, so that there are at most some thousand."""
 
 
 class Pool(Protocol):
@@ -60,6 +62,7 @@ class Connection:
         "_head_size",
         "_headers",
         "_known",
+        "_overhead",
         "_parser",
         "_pool",
         "_receiver",
@@ -90,6 +93,8 @@ class Connection:
         """The call's: one step less for each piece."""
         self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
+        self._overhead = 0
+        """Bytes since the last ones of a body."""
         self.relay: Relay | None = None
         """Carries the next read, if it can; forgotten wherever the parser is not between two chunks."""
         self._between = False
@@ -125,7 +130,7 @@ class Connection:
         call.connection = self
         self._delimited = False
         self._ended = False
-        self._head_size = 0
+        self._head_size = self._overhead = 0
         self._silent = reused
         self._fresh = True
         to = self._writer or self.transport
@@ -227,6 +232,13 @@ class Connection:
                 receiver.on_body(good)
             self._fail(f"sent what is not HTTP: {error.__context__ or error}")
             return False
+        if self._body or self._ended:
+            self._overhead = 0
+        else:
+            self._overhead += len(data) - begin
+            if self._overhead > MAX_HEAD:
+                self._fail(f"sent more than {MAX_HEAD // 1024} KiB in a row that are no body")
+                return False
         if fresh and self._ended:
             self._know(data)
         return True
@@ -314,7 +326,7 @@ class Connection:
         self._between = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_size += len(name) + len(value) + 4
+        self._head_size += len(name) + len(value) + HEADER_COST
         if self._head_size > MAX_HEAD:
             raise ValueError("head too large")
         self._headers[name.lower()] = value
