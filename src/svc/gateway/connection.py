@@ -24,7 +24,7 @@ log = logging.getLogger("svc.gateway")
 
 LF: Final = 10
 MAX_HEAD: Final = 64 * 1024
-"""Bytes of an answer's head, and of what comes in a row that is no body: interim answers, chunk extensions, trailers."""
+"""Bytes of an answer's head, and of what comes in a row that is no body: interim answers, extensions, trailers."""
 HEADER_COST: Final = 64
 """Bytes that a header counts beside its own, so that there are at most some thousand."""
 
