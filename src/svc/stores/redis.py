@@ -279,7 +279,7 @@ class _Link(asyncio.Protocol):
                 return
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.abort("The connection is lost.")
+        self.abort(f"The connection is lost: {exc}." if exc else "Redis closed the connection.")
 
 
 def _reason(error: Exception) -> str:
