@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock
+.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock audit audit-lock
 
 run: setup
 	$(BIN)/svc up
@@ -56,8 +56,21 @@ lock: ## needs uv; writes hashes and no addresses
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra speech --extra voice --group build -o requirements.lock pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
+AUDIT      := .audit
+AUDIT_LOCK := tests/audit/pip-audit
+audit: $(VENV)/.dev $(AUDIT)/.ready ## known vulnerabilities of what is locked; fails, too, where the advisory data cannot be reached
+	@$(BIN)/python -m tests.audit $(AUDIT)/bin/pip-audit
+
+$(AUDIT)/.ready: $(AUDIT_LOCK).lock
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $<
+	@touch $@
+
+audit-lock: ## needs uv; writes hashes and no addresses
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o $(AUDIT_LOCK).lock $(AUDIT_LOCK).in
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(AUDIT)
 
 bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/performance.md
 	$(BIN)/python bench/steps.py

@@ -1,0 +1,1 @@
+"""Known vulnerabilities of the locked packages, as pip-audit finds them."""
