@@ -10,6 +10,7 @@ from typing import Protocol
 from svc.errors import BundleNotFound
 from svc.registry.catalog import Catalog, More, is_served
 from svc.registry.hashing import Hashing
+from svc.registry.metrics import Counters
 from svc.registry.shelf import Item, Shelf
 from svc.security import Keyring, bearer
 from svc.stores.bundles.base import BundleStore
@@ -40,6 +41,7 @@ class Desk:
         self.catalog = Catalog(store, upstream)
         self.shelf = Shelf(store)
         self.hashing = Hashing(store)
+        self.counters = Counters()
         self.private = private
         self.accel = accel
         self._keyring = keyring
@@ -64,6 +66,10 @@ class Desk:
     async def may_write(self, authorization: str) -> None:
         """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
         (await self._keyring.authenticate(bearer(authorization))).require("registry:write")
+
+    async def may_watch(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        (await self._keyring.authenticate(bearer(authorization))).require("metrics")
 
     async def item(self, key: str) -> Item:
         """The open file of a bundle, opened once however many ask for it. Raises BundleNotFound."""

@@ -249,6 +249,9 @@ class Door(HttpToolsProtocol):
         )
         head = head_of(self._desk, item, part, keep_alive=self._own.keep_alive)
         length = part.end - part.start
+        counters = self._desk.counters
+        counters.requests["HEAD" if bare else "GET", part.status] += 1
+        counters.bundle_bytes += 0 if bare else length
         if bare or length == 0 or self._desk.accel is not None:
             self._write(head)
         elif length <= SMALL:
@@ -308,6 +311,7 @@ class Door(HttpToolsProtocol):
             self._done()
 
     def _refuse(self, error: SvcError, bare: bool) -> None:
+        self._desk.counters.requests["HEAD" if bare else "GET", error.status] += 1
         body = encode_problem(error)
         head = (
             f"HTTP/1.1 {error.status} {type(error).__name__}\r\ncontent-type: application/json\r\n"

@@ -136,6 +136,8 @@ class Front(asyncio.Protocol):
         if data is None:
             return False
         self._transport.write(head + data)
+        self._desk.counters.requests["GET", part.status] += 1
+        self._desk.counters.bundle_bytes += len(data)
         return True
 
     def _send_large(self, item: Item, part: ranges.Part, head: bytes) -> bool:
@@ -150,6 +152,8 @@ class Front(asyncio.Protocol):
             return True
         self._transport.pause_reading()
         self._transfer = transfer
+        self._desk.counters.requests["GET", part.status] += 1
+        self._desk.counters.bundle_bytes += part.end - part.start
         return True
 
     def _sent(self, whole: bool) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -27,9 +28,11 @@ from svc.errors import (
     NotFound,
     SvcError,
 )
+from svc.loopback import is_local
 from svc.registry import ranges
 from svc.registry.catalog import Body, is_served, served_path
 from svc.registry.desk import Desk
+from svc.registry.metrics import Counted
 from svc.stores.bundles.base import Draft
 from svc.stores.bundles.spool import Spool
 from svc.wire.bundle import Entry, Signature, shown
@@ -53,12 +56,14 @@ def application(desk: Desk) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", routes.health, methods=["GET"]),
+            Route("/metrics", routes.metrics, methods=["GET"]),
             Route("/index", routes.index, methods=["GET"]),
             Route("/index/{model_id}", routes.index_of, methods=["GET"]),
             Route(bundle + "/yank", routes.yank, methods=["POST"]),
             Route(bundle + "/unyank", routes.unyank, methods=["POST"]),
             Route(bundle + "/{file}", routes.file, methods=["GET", "PUT"]),
         ],
+        middleware=[Middleware(Counted, counters=desk.counters)],
         exception_handlers={
             SvcError: _refuse,
             HTTPException: _refuse_http,
@@ -76,6 +81,13 @@ class Routes:
 
     async def health(self, request: Request) -> Response:
         return _json({"status": "ok", "version": __version__, "service": "svc-registry"})
+
+    async def metrics(self, request: Request) -> Response:
+        if not is_local(request.scope):
+            await self._desk.may_watch(request.headers.get("authorization", ""))
+        bundles = len(await asyncio.to_thread(self._desk.store.entries))
+        page = self._desk.counters.text(bundles)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def index(self, request: Request) -> Response:
         await self._desk.may_read(request.headers.get("authorization", ""))
@@ -159,6 +171,7 @@ class Routes:
             entry, created = await asyncio.to_thread(self._desk.store.publish, spool, draft)
         finally:
             await asyncio.to_thread(spool.close)
+        self._desk.counters.published += created
         return _json(shown(entry, served_path(entry)), 201 if created else 200)
 
     async def yank(self, request: Request) -> Response:

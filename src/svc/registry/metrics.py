@@ -1,0 +1,62 @@
+"""What a registry counts, and `/metrics` in Prometheus' text form. Names: docs/registry.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
+_HELP: Final = {
+    "svc_registry_requests_total": ("counter", "Requests answered, by method and HTTP status."),
+    "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in the responses begun."),
+    "svc_registry_published_total": ("counter", "Bundles published here."),
+    "svc_registry_bundles": ("gauge", "Bundles in the store, withdrawn ones included."),
+}
+
+
+class Counters:
+    """Of one server."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.bundle_bytes = 0
+        self.published = 0
+
+    def text(self, bundles: int) -> str:
+        """The page, with the number of bundles in the store."""
+        values: dict[str, float] = {
+            "svc_registry_bundle_bytes_total": self.bundle_bytes,
+            "svc_registry_published_total": self.published,
+            "svc_registry_bundles": bundles,
+        }
+        lines: list[str] = []
+        for name, (kind, what) in _HELP.items():
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+            if name in values:
+                lines.append(f"{name} {values[name]}")
+            else:
+                lines += [
+                    f'{name}{{method="{method}",status="{status}"}} {count}'
+                    for (method, status), count in sorted(self.requests.items())
+                ]
+        return "\n".join(lines) + "\n"
+
+
+class Counted:
+    """Counts the responses of the ASGI application."""
+
+    def __init__(self, app: ASGIApp, counters: Counters) -> None:
+        self._app = app
+        self._counters = counters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope.get("method", "")
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._counters.requests[method if method in _METHODS else "other", message["status"]] += 1
+            await send(message)
+
+        await self._app(scope, receive, counted)
