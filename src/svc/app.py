@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 from uvicorn.loops.auto import auto_loop_factory
 
 from svc import descriptors, listeners, plugins, telemetry
@@ -35,6 +36,7 @@ from svc.gateway.openapi import routes as openapi_routes
 from svc.gateway.plane import Plane
 from svc.gateway.providers import providers_of, unkeyed_models
 from svc.gateway.recent import recall
+from svc.gateway.reloading import Reloader
 from svc.gateway.router import Router
 from svc.gateway.routes import application
 from svc.gateway.server import GatewayServer
@@ -43,6 +45,7 @@ from svc.gateway.upstream import Upstream, default_tls
 from svc.gateway.usage import routes as usage_routes
 from svc.gateway.visits import Visits
 from svc.gateway.watch import Watch
+from svc.hangup import HangupSignal
 from svc.keys.known import ANSWER_SECONDS, IssuedKeys
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
@@ -88,15 +91,42 @@ class Shared:
         return SharedCounters(self.path, worker=self.column, workers=self.columns)
 
 
+@dataclass(frozen=True)
+class Reload:
+    """What SIGHUP does: `load` reads the configuration as at the start."""
+
+    signal: HangupSignal
+    load: Callable[[], Settings]
+
+
+class _Routes:
+    """The cold routes as they are now: a reload makes them anew, since what they check is in the configuration."""
+
+    def __init__(self, make: Callable[[], Starlette]) -> None:
+        self._make = make
+        self._app = make()
+
+    def renew(self) -> None:
+        self._app = self._make()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
 def serve_gateway(
-    settings: Settings, listener: socket.socket, ready: Callable[[str], None], shared: Shared | None = None
+    settings: Settings,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    shared: Shared | None = None,
+    *,
+    reload: Reload | None = None,
 ) -> None:
     """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
     writer = telemetry.configure()
     descriptors.allow_all()
     try:
         with StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-            runner.run(stop.run(_serve(settings, listener, ready, writer, shared, stop)))
+            runner.run(stop.run(_serve(settings, listener, ready, writer, shared, stop, reload)))
     finally:
         writer.close()
 
@@ -127,11 +157,16 @@ def serve_registry(
 
 
 def serve_both(
-    settings: Settings, gateway: socket.socket, registry: socket.socket, ready: Callable[[str, str], None]
+    settings: Settings,
+    gateway: socket.socket,
+    registry: socket.socket,
+    ready: Callable[[str, str], None],
+    *,
+    reload: Reload | None = None,
 ) -> None:
     """Runs gateway and registry in one process until SIGINT or SIGTERM; `ready` gets both addresses."""
     with _Beside(settings, registry):
-        serve_gateway(settings, gateway, lambda address: ready(address, listeners.address_of(registry)))
+        serve_gateway(settings, gateway, lambda address: ready(address, listeners.address_of(registry)), reload=reload)
 
 
 class _Beside:
@@ -218,12 +253,22 @@ async def _serve(
     writer: LineWriter,
     shared: Shared | None,
     stop: StopSignals,
+    reload: Reload | None,
 ) -> None:
-    async with wired(settings, writer, shared) as (plane, speech, app):
+    async with wired(settings, writer, shared) as (plane, speech, app), contextlib.AsyncExitStack() as stack:
+        if reload is not None:
+            reloader = Reloader(plane, reload.load, functools.partial(_configure, speech, app))
+            stack.push_async_callback(reloader.close)
+            reload.signal.use(reloader.request)
         on_ready = functools.partial(_say_address, ready, listener)
         server = GatewayServer(_config(plane, app), on_ready, speech.stop_sessions)
         stop.use(server.stop)
         await server.serve([listener])
+
+
+def _configure(speech: Speech, app: _Routes, settings: Settings) -> None:
+    speech.configure(settings)
+    app.renew()
 
 
 def _say_address(ready: Callable[[str], None], listener: socket.socket) -> None:
@@ -233,7 +278,7 @@ def _say_address(ready: Callable[[str], None], listener: socket.socket) -> None:
 @contextlib.asynccontextmanager
 async def wired(
     settings: Settings, writer: LineWriter, shared: Shared | None = None
-) -> AsyncIterator[tuple[Plane, Speech, Starlette]]:
+) -> AsyncIterator[tuple[Plane, Speech, _Routes]]:
     """Everything that a gateway's process needs, running, and its cold routes; without a server."""
     async with (
         _aside(settings, "books") as books,
@@ -245,7 +290,8 @@ async def wired(
     ):
         plane.cache = cache
         routes = [*watch.routes(), *usage_routes(plane, desk), *Admin(plane, desk, watch).routes(), *openapi_routes()]
-        yield plane, speech, application(plane, [*speech_routes(speech), *routes], speech_models=speech.models)
+        routes = [*speech_routes(speech), *routes]
+        yield plane, speech, _Routes(functools.partial(application, plane, routes, speech_models=speech.models))
 
 
 @contextlib.asynccontextmanager
@@ -321,7 +367,7 @@ def _pull(settings: Settings) -> Callable[[str], object] | None:
     return lambda reference: bundles.resolve(reference, options)
 
 
-def _config(plane: Plane, app: Starlette) -> uvicorn.Config:
+def _config(plane: Plane, app: _Routes) -> uvicorn.Config:
     dialects = [plugins.load("dialects", name).dialect for name in ("openai", "anthropic")]
     hot = {dialect.endpoint.encode(): dialect for dialect in dialects}
     return uvicorn.Config(

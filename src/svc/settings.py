@@ -92,6 +92,7 @@ class AccountSettings(_Strict, frozen=True):
     """One entry of `providers.accounts`: another key, or another address, of the same provider."""
 
     api_key_env: str | None = None
+    api_key_file: str | None = None
     base_url: str | None = None
     weight: Positive = 1
 
@@ -103,6 +104,8 @@ class ProviderSettings(_Strict, frozen=True):
     dialect: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
+    api_key_file: str | None = None
+    """A file that holds the key; it is read before `api_key_env`."""
     models: tuple[ModelSettings, ...] | None = None
     accounts: tuple[AccountSettings, ...] | None = None
     """Beside the provider's own key and address."""

@@ -4,7 +4,7 @@ supervisor ── holds one listening socket a place (SO_REUSEPORT), for as long
   worker   inherits the socket of its place; says "ready" through a pipe; ends itself when that pipe breaks, which it
            watches from before it serves
   dies     another takes its place, and what waits in the socket's queue
-  SIGHUP   place by place: a new worker with the new configuration, and when it is ready SIGTERM to the old one
+  SIGHUP   the configuration is checked, then place by place: a new worker, and when it is ready SIGTERM to the old one
   SIGTERM, SIGINT   to all workers, which finish what runs
 """
 
@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from svc.errors import CommandFailed, UsageError
+from svc.errors import CommandFailed, SvcError, UsageError
+from svc.hangup import Terminal
 from svc.stores.shared import SharedCounters
 
 log = logging.getLogger("svc.workers")
@@ -38,6 +39,8 @@ YOUNG = 5.0
 COUNTERS = "counters-"
 """Begins the name of their file, and the supervisor's number ends it."""
 Begin = Callable[[SharedCounters], None]
+Check = Callable[[], str | None]
+"""Reads the configuration anew: a warning about it, if there is one. Raises SvcError for one that is broken."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -91,10 +94,19 @@ class _Worker:
 
 
 class Supervisor:
-    """`command` starts a worker, when `--seat TEXT` is added to it; `begin` is given the counters before any starts."""
+    """`command` starts a worker, when `--seat TEXT` is added to it; `begin` is given the counters before any starts.
+
+    `check` looks at the configuration before workers are renewed for it.
+    """
 
     def __init__(
-        self, command: Sequence[str], listeners: list[socket.socket], counters: Path, drain: float, begin: Begin
+        self,
+        command: Sequence[str],
+        listeners: list[socket.socket],
+        counters: Path,
+        drain: float,
+        begin: Begin,
+        check: Check,
     ) -> None:
         self._command = command
         self._listeners = listeners
@@ -102,6 +114,8 @@ class Supervisor:
         self._columns = 3 * len(listeners)
         self._drain = drain
         self._begin = begin
+        self._check = check
+        self._terminal = Terminal()
         self._workers: list[_Worker] = []
         self._pause = PAUSE_FIRST
         self._wake, self._waker = socket.socketpair()
@@ -138,7 +152,8 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._told.add(number)
+        hung_up = number == signal.SIGHUP and self._terminal.is_gone()
+        self._told.add(signal.SIGTERM if hung_up else number)
         with contextlib.suppress(OSError):
             self._waker.send(b"s")
 
@@ -211,6 +226,11 @@ class Supervisor:
 
     def _renew(self) -> None:
         """New workers in the place of the old ones, one after the other; the old stay if the new does not start."""
+        try:
+            warning = self._check()
+        except SvcError as error:
+            log.error("not reloaded, the workers go on as they are: %s", error.message)
+            return
         for old in [worker for worker in self._workers if not worker.leaving]:
             new = self._start(old.place)
             if not self._wait_ready(new):
@@ -223,6 +243,9 @@ class Supervisor:
             old.end()
             if self._is_stopping:
                 return
+        log.warning("reloaded the configuration: every worker is a new one")
+        if warning:
+            log.warning("%s", warning)
 
     def _stop(self) -> None:
         for worker in self._workers:

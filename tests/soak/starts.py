@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -113,7 +114,12 @@ def _end(gateway: Gateway, how: signal.Signals) -> None:
     """Signals the supervisor; returns when it has ended, and every worker that it had."""
     workers = [int(pid) for pid in _children(gateway.process.pid)]
     gateway.process.send_signal(how)
-    gateway.process.wait(20)
+    try:
+        gateway.process.wait(20)
+    except subprocess.TimeoutExpired:
+        left = [pid for pid in workers if _runs(int(pid))]
+        gateway.process.kill()
+        raise AssertionError(f"{how.name}: it runs on, with workers {left}: {gateway.log[-3000:]}") from None
     deadline = time.monotonic() + 20
     while any(_runs(pid) for pid in workers):
         assert time.monotonic() < deadline, "a worker outlives its supervisor"

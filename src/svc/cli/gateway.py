@@ -10,13 +10,17 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import socket
 
 from svc import app, settings, telemetry, workers
 from svc.cli import _running
 from svc.gateway import recent
 from svc.gateway.intake import take_left_behind, wait_for_orphans
+from svc.gateway.missing_providers import missing_providers
 from svc.gateway.providers import providers_of
+from svc.hangup import HangupSignal
 from svc.listeners import address_of, listen
 from svc.settings import Settings
 from svc.stores.base import Entry, StoreDown
@@ -39,16 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
-    found = settings.load(os.environ, config=args.config, overrides=overrides)
-    if args.seat is not None:
+    load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides)
+    with HangupSignal() as hangup:
+        if args.seat is None:
+            return _run(args, app.Reload(hangup, load))
+        found = load()
         seat = workers.Seat(args.seat)
         seat.watch()  # before it serves: a worker without a supervisor ends
-        app.serve_gateway(
-            found, seat.listener, lambda _: seat.ready(), app.Shared(seat.counters, seat.column, seat.columns)
-        )
+        shared = app.Shared(seat.counters, seat.column, seat.columns)
+        app.serve_gateway(found, seat.listener, lambda _: seat.ready(), shared, reload=app.Reload(hangup, load))
         return 0
+
+
+def _run(args: argparse.Namespace, reload: app.Reload) -> int:
+    found = reload.load()
     if not found.api_keys:
         telemetry.note("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
+    missing = missing_providers(found, providers_of(found))  # what is wrong with the file is said before anything else
     with _running.gateway(found.home) as only:
         if not only and not found.environ.get("SVC_REDIS_URL"):
             telemetry.note(f"Another gateway runs with {found.home}. {_APART}")
@@ -56,9 +67,11 @@ def run(args: argparse.Namespace) -> int:
             wait_for_orphans(found.home / "journal", _ORPHANS)
         before = _take_left_behind(found)
         if found.gateway.workers > 1:
-            return _supervise(found, args, before)
+            return _supervise(found, args, before, reload, missing)
         listener = listen(found.gateway.host, found.gateway.port)
-        app.serve_gateway(found, listener, lambda address: print(f"gateway  {address}/v1", flush=True))
+        _warn(missing)
+        said = functools.partial(_say, listener)
+        app.serve_gateway(found, listener, lambda _: said(), reload=reload)
     return 0
 
 
@@ -76,9 +89,20 @@ def _take_left_behind(found: Settings) -> list[Entry]:
         database.close()
 
 
-def _supervise(found: Settings, args: argparse.Namespace, before: list[Entry]) -> int:
-    providers_of(found)  # what is wrong with the configuration is said once, before any worker starts
+def _warn(message: str | None) -> None:
+    if message:
+        telemetry.note(message)
+
+
+def _say(listener: socket.socket) -> None:
+    print(f"gateway  {address_of(listener)}/v1", flush=True)
+
+
+def _supervise(
+    found: Settings, args: argparse.Namespace, before: list[Entry], reload: app.Reload, missing: str | None
+) -> int:
     listeners = workers.listen_together(found.gateway.host, found.gateway.port, found.gateway.workers)
+    _warn(missing)
     options = [f"--config={args.config}"] if args.config is not None else []
     workers.sweep(found.home / "run")
     counters = found.home / "run" / f"{workers.COUNTERS}{os.getpid()}"
@@ -90,8 +114,8 @@ def _supervise(found: Settings, args: argparse.Namespace, before: list[Entry]) -
             counters,
             found.gateway.drain_timeout,
             lambda shared: recent.count(shared, before),
+            lambda: missing_providers(changed := reload.load(), providers_of(changed)),
         )
-        address = address_of(listeners[0])
-        return supervisor.run(lambda: print(f"gateway  {address}/v1", flush=True))
+        return supervisor.run(functools.partial(_say, listeners[0]))
     finally:
         writer.close()

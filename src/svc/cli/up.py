@@ -12,6 +12,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import sys
@@ -23,6 +24,9 @@ from svc import app, settings, telemetry
 from svc.cli import _running, models
 from svc.distribution import install_command
 from svc.gateway import local
+from svc.gateway.missing_providers import missing_providers
+from svc.gateway.providers import providers_of
+from svc.hangup import HangupSignal
 from svc.listeners import listen
 from svc.settings import Settings
 
@@ -41,25 +45,37 @@ def run(args: argparse.Namespace) -> int:
     """Serves until Ctrl-C or SIGTERM."""
     given = {"gateway": {"host": args.host, "port": args.port}}
     usual = {"local": {"enabled": local.installed()}}
-    found = settings.load(os.environ, config=args.config, overrides=given, defaults=usual)
-    with _running.alone(found.home):
-        _serve(found, args.registry_port)
+    load = functools.partial(settings.load, os.environ, config=args.config, overrides=given, defaults=usual)
+    with HangupSignal() as hangup:
+        found = load()
+        with _running.alone(found.home):
+            key = _running.make_key(found.home)
+            reload = app.Reload(hangup, lambda: _with_key(load(), key))
+            _serve(_with_key(found, key), key, args.registry_port, reload)
     return 0
 
 
-def _serve(found: Settings, registry_port: int) -> None:
-    key = _running.make_key(found.home)
-    publishers = f"{found.environ.get('SVC_REGISTRY_KEYS', '')},{key}"  # who started it may publish, too
+def _with_key(found: Settings, key: str) -> Settings:
+    """Who started it may ask, and publish, too."""
+    publishers = f"{found.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
     environ = {**found.environ, "SVC_REGISTRY_KEYS": publishers}
-    found = msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)
+    return msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)
+
+
+def _serve(found: Settings, key: str, registry_port: int, reload: app.Reload) -> None:
+    missing = missing_providers(found, providers_of(found))
     with (
         listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
         listen(found.gateway.host, registry_port, option="--registry-port") as registry,
     ):
+        if missing:
+            telemetry.note(missing)
         for name in _models(found):
             models.add(name)
         try:
-            app.serve_both(found, gateway, registry, lambda *addresses: _announce(found, key, *addresses))
+            app.serve_both(
+                found, gateway, registry, lambda *addresses: _announce(found, key, *addresses), reload=reload
+            )
         finally:
             _running.forget(found.home)
 

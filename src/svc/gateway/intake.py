@@ -114,6 +114,10 @@ class Intake:
     def start(self) -> None:
         self._thread.start()
 
+    def retain(self, days: float) -> None:
+        """Keeps entries for so long from the next time on that old ones are forgotten."""
+        self._retain = days * DAY
+
     def close(self) -> None:
         """Takes what is left, and ends; waits at most ten seconds. The journal is to be closed before."""
         self._stop.set()

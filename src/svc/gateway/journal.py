@@ -63,7 +63,7 @@ class Journal:
         self.waiting_bytes = 0
         """On disk, of all journals here, not yet in the database; the intake keeps it up to date."""
         self._folder = folder
-        self._limit = limit
+        self.limit = limit
         self.tallies: deque[Tally] = deque(maxlen=MAX_TALLIES)
         """Of what was written, and can be taken; in order. The intake takes them out."""
         self._tally: Tally | None = None
@@ -146,7 +146,7 @@ class Journal:
 
     def _rotate(self) -> None:
         self._rotate_at = self._size + ROTATE_BYTES  # if no other can be begun, this one goes on for as long again
-        if self.waiting_bytes > self._limit:
+        if self.waiting_bytes > self.limit:
             self.full = True
             self.reason = "more entries wait for the database than [ledger] journal_max allows"
         try:
@@ -193,7 +193,7 @@ class Journal:
 
     def recover(self) -> None:
         """Tries the disk again; called now and then by the loop while `full`."""
-        if self.waiting_bytes > self._limit:
+        if self.waiting_bytes > self.limit:
             return
         lines = self.kept()
         try:

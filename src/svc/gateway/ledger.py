@@ -49,6 +49,8 @@ class Ledger:
         self._home = home
         self._refuses = settings.when_full == "refuse"
         self._stopping = False
+        self._unasked = False
+        """The price list is still to be asked."""
         self._second = 0
         self._stamped = ""
         """The second as it is written."""
@@ -69,6 +71,14 @@ class Ledger:
         self.journal.close()
         await asyncio.to_thread(self.intake.close)
         self.journal.write_kept()
+
+    def configure(self, settings: LedgerSettings, offers: list[Offer]) -> None:
+        """Other settings, and other offers, whose prices are asked for if they are not known."""
+        self._refuses = settings.when_full == "refuse"
+        self.journal.limit = int(settings.journal_max * MIB)
+        self.intake.retain(settings.retain_days)
+        self.prices.replace(offers)
+        self._unasked = not self.prices.complete
 
     def refuse(self) -> None:
         """From now on no request is let in: its entry could come after the journal's end."""
@@ -100,11 +110,11 @@ class Ledger:
         return None if price is None else cost_of(price, usage)
 
     async def _run(self) -> None:
-        unasked = bool(self.prices.wanted)
+        self._unasked = bool(self.prices.wanted)
         due = time.monotonic() + (LIST_SECONDS if self.prices.complete else 0.0)
         while True:
-            if unasked and time.monotonic() >= due:
-                unasked = False
+            if self._unasked and time.monotonic() >= due:
+                self._unasked = False
                 await pricelist.fetch(self.prices.wanted, self._home / "cache", self.prices.learn)
             await asyncio.sleep(RECOVER_SECONDS)
             if self.journal.full:

@@ -140,8 +140,8 @@ class Gate:
         books: Aside,
         shared: RedisCounters | None = None,
     ) -> None:
-        self._rpm = settings.rpm
-        self._tpm = settings.tpm
+        self._rpm: int = settings.rpm
+        self._tpm: int = settings.tpm
         """For keys that carry none of their own."""
         self._known: dict[str, _Known] = {}
         self._counters = counters
@@ -151,6 +151,11 @@ class Gate:
         self._silent_until = 0.0
         """Of the database: monotonic time."""
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def configure(self, settings: LimitSettings) -> None:
+        """Other limits for keys that carry none of their own."""
+        self._rpm, self._tpm = settings.rpm, settings.tpm
+        self._known.clear()
 
     async def use(self, wanted: Iterable[Limits]) -> list[Use]:
         """What counts against these now: over all machines, or on this one while Redis is down."""

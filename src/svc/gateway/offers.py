@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.dialects.base import Dialect, Target
 from svc.gateway.providers import Origin, Provider
 from svc.settings import ModelSettings
+
+EMBEDDED: Final = "local"
+"""The provider of the model that runs on this machine."""
 
 
 class Offer:

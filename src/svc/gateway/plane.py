@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -23,6 +24,7 @@ from svc.gateway.healing.steering import Steering
 from svc.gateway.ledger import Ledger
 from svc.gateway.limits import Gate, Lease
 from svc.gateway.metrics import Metrics
+from svc.gateway.offers import Offer
 from svc.gateway.record import Lines, Record, escaped
 from svc.gateway.request import Request
 from svc.gateway.router import Router
@@ -110,6 +112,19 @@ class Plane:
     def start(self) -> None:
         """Starts the clock."""
         self._tick()
+
+    def configure(
+        self, settings: Settings, offers: list[Offer], unkeyed: dict[str, str], tls: ssl.SSLContext | None
+    ) -> None:
+        """A changed configuration, for requests from now on; those that run keep their offers and their time-outs."""
+        self.settings = settings
+        self.bounds = Bounds(settings)
+        self._logs = settings.gateway.access_log
+        self.router.replace(offers, settings.routing.fallbacks, unkeyed)
+        self.upstream.configure(settings.gateway.connect_timeout, tls)
+        self.ledger.configure(settings.ledger, self.router.offers())
+        self.steering.configure(settings.routing, offers)
+        self.gate.configure(settings.limits)
 
     @property
     def log_dropped(self) -> int:

@@ -48,22 +48,31 @@ class Prices:
     """The price of each model that is offered, by provider and the model's name here."""
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        offers = list(offers)
         self._given: dict[tuple[str, str], Price] = {}
         self._prices: dict[tuple[str, str], Price] = {}
         self._found: dict[Offer, Price | None] = {}
+        self.wanted: list[tuple[str, str, str, str]] = []
+        """Provider, model here, model there, base address: of what configuration gives no price for."""
+        self.complete = False
+        """Every price that can be known is."""
+        self.replace(offers)
+
+    def replace(self, offers: Iterable[Offer]) -> None:
+        """For other offers. What the price list has said stays known, and what requests that still run may cost."""
+        offers = list(offers)
+        before, given = self._prices, self._given
+        self._given, self._prices = {}, {}
         self.give(offers)
         self.wanted = [
             (provider.name, model.id, offer.target.model, provider.address.geturl())
             for offer in offers
             if ((provider := offer.provider).name, (model := offer.model).id) not in self._given
         ]
-        """Provider, model here, model there, base address: of what configuration gives no price for."""
         shipped = _shipped() if self.wanted else {}
         known = {(name, here): shipped.get((name, there)) for name, here, there, _ in self.wanted}
-        self._prices = {at: price for at, price in known.items() if price is not None} | self._given
-        self.complete = len(self._prices) == len(self._given) + len(self.wanted)
-        """Every price that can be known is."""
+        stays = {at: price for at, price in before.items() if at not in known or at not in given}
+        self._prices = stays | {at: price for at, price in known.items() if price is not None} | self._given
+        self.complete = all(at in self._prices for at in known)
 
     def give(self, offers: Iterable[Offer]) -> None:
         """Takes the prices that offers carry themselves."""

@@ -18,7 +18,8 @@ import msgspec
 from svc import plugins
 from svc.dialects.base import Dialect
 from svc.errors import UsageError
-from svc.settings import ModelSettings, ProviderSettings, Settings
+from svc.gateway.provider_keys import key_of
+from svc.settings import AccountSettings, ModelSettings, ProviderSettings, Settings
 from svc.wire.chat import Quirks
 
 AMBIGUOUS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
@@ -75,12 +76,12 @@ def providers_of(settings: Settings) -> list[Provider]:
     _check_fallbacks(settings, [*(entry for _, entry in builtins), *configured.values()])
     found = []
     for builtin, entry in builtins:
-        key = settings.environ.get(f"PROVIDER_{builtin.letter}_API_KEY") or _key(entry, settings.environ)
+        key = key_of(entry, settings.environ, letter=builtin.letter)
         url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
         found += _accounts(entry, url or entry.base_url, [key] if key else [], settings.environ)
     for entry in configured.values():
-        key = _key(entry, settings.environ)
-        keyless = entry.api_key_env is None and not _keyed(entry)
+        key = key_of(entry, settings.environ)
+        keyless = not _names_key(entry) and not _keyed(entry)
         found += _accounts(entry, entry.base_url, [key] if key or keyless else [], settings.environ)
     return found
 
@@ -92,8 +93,8 @@ def _check(entry: ProviderSettings) -> None:
         if model.id in seen:
             raise UsageError(f"Provider {entry.name} has the model {model.id!r} twice.")
         seen.add(model.id)
-    if any(account.api_key_env is None and account.base_url is None for account in entry.accounts or ()):
-        raise UsageError(f"An account of provider {entry.name} has neither an api_key_env nor a base_url of its own.")
+    if any(not _names_key(account) and account.base_url is None for account in entry.accounts or ()):
+        raise UsageError(f"An account of provider {entry.name} has neither a key nor a base_url of its own.")
 
 
 def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
@@ -116,9 +117,8 @@ def _accounts(
     """The provider with its accounts, if it has a key at all."""
     found = [provider_of(entry, base_url, key) for key in keys]
     for account in entry.accounts or ():
-        name = account.api_key_env or entry.api_key_env
-        key = environ.get(name, "") if account.api_key_env and name else (keys or [""])[0]
-        if key or not name:
+        key = key_of(account, environ) if _names_key(account) else (keys or [""])[0]
+        if key or not (_names_key(account) or _names_key(entry)):
             other = provider_of(entry, account.base_url or base_url, key)
             found.append(msgspec.structs.replace(other, weight=account.weight))
     if len(found) < 2:
@@ -128,16 +128,24 @@ def _accounts(
 
 def _keyed(entry: ProviderSettings) -> bool:
     """An account at the entry's own address has a key: then nothing is called there without one."""
-    return any(account.api_key_env and account.base_url is None for account in entry.accounts or ())
+    return any(_names_key(account) and account.base_url is None for account in entry.accounts or ())
+
+
+def _names_key(entry: ProviderSettings | AccountSettings) -> bool:
+    return bool(entry.api_key_env or entry.api_key_file)
+
+
+def _key_holders(entry: ProviderSettings) -> list[ProviderSettings | AccountSettings]:
+    return [entry, *(entry.accounts or ())]
 
 
 def missing_keys(settings: Settings) -> list[tuple[str, str]]:
     """Provider and variable of what the file has, and leaves out because the variable is not set."""
     return [
-        (entry.name, name)
+        (entry.name, one.api_key_env)
         for entry in settings.providers
-        for name in (entry.api_key_env, *(account.api_key_env for account in entry.accounts or ()))
-        if name and not settings.environ.get(name)
+        for one in _key_holders(entry)
+        if one.api_key_env and not one.api_key_file and not settings.environ.get(one.api_key_env)
     ]
 
 
@@ -193,10 +201,6 @@ def _merge(builtin: _Builtin, change: ProviderSettings | None) -> ProviderSettin
         name: value for name, value in msgspec.structs.asdict(change).items() if value is not None
     }
     return msgspec.structs.replace(builtin, **fields)
-
-
-def _key(entry: ProviderSettings, environ: Mapping[str, str]) -> str:
-    return environ.get(entry.api_key_env, "") if entry.api_key_env else ""
 
 
 def _dialect(entry: ProviderSettings) -> Dialect:

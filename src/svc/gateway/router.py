@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from svc.errors import ModelNotFound
-from svc.gateway.offers import Offer
+from svc.gateway.offers import EMBEDDED, Offer
 from svc.gateway.refused_models import model_not_found, shown
 from svc.wire.key import Key
 
@@ -28,6 +28,14 @@ class Router:
         """By model, then by provider, in the order in which the providers are tried."""
         self._chains: dict[str, tuple[Offer, ...]] = {}
         self.put(offers)
+
+    def replace(
+        self, offers: Iterable[Offer], fallbacks: Mapping[str, tuple[str, ...]], unkeyed: Mapping[str, str]
+    ) -> None:
+        """Takes other offers in place of all but those of the embedded model, whose process goes on."""
+        embedded = [offer for offer in self.offers() if offer.provider_name == EMBEDDED]
+        self._offers, self._fallbacks, self._unkeyed = {}, fallbacks, unkeyed
+        self.put([*offers, *embedded])
 
     def put(self, offers: Iterable[Offer]) -> None:
         """Adds offers, or replaces those of the same provider and model (a provider that moved)."""

@@ -57,6 +57,12 @@ class Upstream:
         self._swept = time.monotonic()
         """When unused connections were looked at: from then on one that is parked counts as unused."""
 
+    def configure(self, connect_timeout: float, tls: ssl.SSLContext | None) -> None:
+        """For connections that are made from now on."""
+        self._connect_timeout = connect_timeout
+        if tls is not None:
+            self._tls = tls
+
     @property
     def open_connections(self) -> int:
         return len(self._open)

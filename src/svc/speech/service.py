@@ -51,6 +51,7 @@ class Service:
         self.counts = Counts()
         self.pool = Pool(settings.speech.workers, settings.speech.max_sessions, self.counts)
         self.sessions: set[Running] = set()
+        self._shelf = shelf
         self._catalogue = Catalogue(settings, shelf)
         self._pull = pull
         self._pulling = asyncio.Lock()
@@ -59,6 +60,11 @@ class Service:
         """Installed models, when they were last looked at."""
         self.elsewhere: Callable[[str], str | None] = _nowhere
         """The endpoint of a model that is not for speech."""
+
+    def configure(self, settings: Settings) -> None:
+        """A changed configuration, for sessions from now on; the workers are as they were started."""
+        self.settings = settings.speech
+        self._catalogue = Catalogue(settings, self._shelf)
 
     def start(self) -> None:
         """Loads the default model in the background, if it is installed."""

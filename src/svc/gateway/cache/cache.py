@@ -53,7 +53,7 @@ class Cache:
         self._room = Room(int(settings.max_size * MIB * RUNNING), int(settings.max_answer * MIB))
         self._settings = settings
         self._memory = Memory(int(settings.max_size * MIB * (1 - RUNNING)))
-        self._redis = redis
+        self.redis = redis
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
@@ -77,7 +77,7 @@ class Cache:
     def look(self, name: bytes, then: Then) -> None:
         """Calls `then` with what is kept, or None: at once, or later when Redis has to be asked."""
         kept = self._memory.get(name, time.time())
-        if kept is not None or self._redis is None:
+        if kept is not None or self.redis is None:
             then(kept)
             return
 
@@ -90,7 +90,7 @@ class Cache:
             if waiting:
                 waiting.pop()(found)
 
-        self._redis.send(told, "GET", _place(name))
+        self.redis.send(told, "GET", _place(name))
 
     def _taken(self, name: bytes, reply: Reply | StoreDown) -> Kept | None:
         if not isinstance(reply, bytes):
@@ -121,8 +121,8 @@ class Cache:
         ttl = self._settings.ttl
         kept = Kept(body, offer.provider_name, offer.model_id, time.time() + ttl, dropped)
         self._memory.put(name, kept)
-        if self._redis is not None:
-            self._redis.send(_unheard, "SET", _place(name), self._encode(kept), "PX", max(1, int(ttl * 1000)))
+        if self.redis is not None:
+            self.redis.send(_unheard, "SET", _place(name), self._encode(kept), "PX", max(1, int(ttl * 1000)))
 
 
 def _place(name: bytes) -> str:
@@ -131,6 +131,20 @@ def _place(name: bytes) -> str:
 
 def _unheard(reply: Reply | StoreDown) -> None:
     """Whether it was kept makes no difference to anyone."""
+
+
+def needs_restart(before: Settings, after: Settings) -> bool:
+    """Whether a cache is turned on that has a connection to Redis: it is made at the start."""
+    return after.cache.enabled and not before.cache.enabled and bool(after.environ.get("SVC_REDIS_URL"))
+
+
+def reconfigured(cache: Cache | None, before: Settings, after: Settings) -> Cache | None:
+    """The cache under a changed configuration; one with other settings begins empty."""
+    if after.cache == before.cache or needs_restart(before, after):
+        return cache
+    if not after.cache.enabled:
+        return None
+    return Cache(after.cache, cache.redis if cache is not None else None)
 
 
 @contextlib.asynccontextmanager

@@ -45,7 +45,7 @@ def worst(states: Iterable[State]) -> State:
 class Breaker:
     """For one target. `slow_after`: seconds to the first byte that are slow; 0 takes the target's own usual time."""
 
-    __slots__ = ("_probe_until", "_rest", "_retry_at", "_slow_after", "_usual", "_window", "slow", "soft", "state")
+    __slots__ = ("_probe_until", "_rest", "_retry_at", "_usual", "_window", "slow", "slow_after", "soft", "state")
 
     def __init__(self, *, slow_after: float = 0.0) -> None:
         self.state: State = "closed"
@@ -53,7 +53,7 @@ class Breaker:
         """It is open for slowness."""
         self.soft = False
         """Some answers do come: a request that has nowhere else to go is better sent than refused."""
-        self._slow_after = slow_after
+        self.slow_after = slow_after
         self._window = Window(SECONDS, 4)
         self._rest = FIRST_REST
         self._retry_at = 0.0
@@ -96,7 +96,7 @@ class Breaker:
 
     def outrun(self, now: float, seconds: float, *, stream: bool) -> None:
         """Not a byte for so many seconds, then another target was faster and it was let go of: slow, or not known."""
-        limit = self._slow_after or OUTRUN * self._usual[stream] or math.inf
+        limit = self.slow_after or OUTRUN * self._usual[stream] or math.inf
         if seconds <= limit:
             self.forgotten()
         elif self.state == "half-open":
@@ -155,8 +155,8 @@ class Breaker:
         self._window.clear()
 
     def _is_slow(self, seconds: float, stream: bool) -> bool:
-        if self._slow_after:
-            return seconds > self._slow_after
+        if self.slow_after:
+            return seconds > self.slow_after
         usual = self._usual[stream]
         slow = usual > 0 and seconds > max(SLOWEST_USUAL, USUAL * usual)
         if not slow:

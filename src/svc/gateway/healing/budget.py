@@ -15,10 +15,10 @@ REQUESTS, RETRIES = 0, 1
 class Budget:
     """For one provider. Times are loop times."""
 
-    __slots__ = ("_share", "_window")
+    __slots__ = ("_window", "share")
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self.share = share
         self._window = Window(SECONDS, 2)
 
     def asked(self, now: float) -> None:
@@ -28,7 +28,7 @@ class Budget:
     def take(self, now: float) -> bool:
         """Whether one more retry may be made; it counts if so."""
         requests, retries = self._window.sums(now)
-        if retries >= max(ALWAYS, self._share * requests):
+        if retries >= max(ALWAYS, self.share * requests):
             return False
         self._window.add(now, RETRIES)
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from svc.dialects.base import Head
@@ -19,13 +19,11 @@ from svc.gateway.healing.accounts import FRESH, choose, share_left
 from svc.gateway.healing.breaker import Breaker, State
 from svc.gateway.healing.budget import Budget
 from svc.gateway.healing.fits import fits
-from svc.gateway.offers import Offer
+from svc.gateway.offers import EMBEDDED, Offer
 from svc.settings import RoutingSettings
 
 log = logging.getLogger("svc.gateway")
 
-EMBEDDED: Final = "local"
-"""The provider that this process runs itself."""
 LONGEST_REST: Final = 120.0
 """Seconds; a longer `retry-after` is tried again after so long."""
 
@@ -46,6 +44,14 @@ class Health:
         """The share of its rate limits that it had at `left_at`."""
         self.left_at = 0.0
 
+    def renew(self, breaker: Breaker) -> None:
+        """It is reached at another address, or with another key."""
+        self.breaker, self.rest_until, self.left, self.left_at = breaker, 0.0, 1.0, 0.0
+
+
+def _place(offer: Offer) -> tuple[str, str, int]:
+    return offer.provider_name, offer.model_id, offer.account
+
 
 class Steering:
     """The health of every target that has been used."""
@@ -61,6 +67,23 @@ class Steering:
         self._named: dict[str, Health] = {}
         self.tell: Callable[[Health], None] | None = None
         """Gets every breaker that opens or closes here."""
+
+    def configure(self, routing: RoutingSettings, offers: Iterable[Offer]) -> None:
+        """Other settings, and other offers: what is known of a target stays, unless its address or key is another."""
+        self._routing = routing
+        heads = {_place(offer): offer.head for offer in self._known}
+        self._known = {offer: health for offer, health in self._known.items() if health.embedded}
+        self._last = None
+        for budget in self._budgets.values():
+            budget.share = routing.retry_share
+        for health in self._targets.values():
+            if not health.embedded:
+                health.breaker.slow_after = float(routing.slow_after)
+        for offer in offers:
+            for one in offer.accounts or (offer,):
+                place = _place(one)
+                if place in self._targets and heads.get(place, one.head) != one.head:
+                    self._targets[place].renew(Breaker(slow_after=routing.slow_after))
 
     def of(self, offer: Offer) -> Health:
         """The health of a target; it outlives the offer, which a provider that moves replaces."""
@@ -186,7 +209,7 @@ class Steering:
             log.warning("breaker of %s: open, as another process has found", name)
 
     def _add(self, offer: Offer) -> Health:
-        provider, place = offer.provider_name, (offer.provider_name, offer.model_id, offer.account)
+        provider, place = offer.provider_name, _place(offer)
         health = self._targets.get(place)
         if health is not None and health.embedded:  # a new offer is a new process: what the last one did is over
             health.breaker = Breaker(slow_after=math.inf)

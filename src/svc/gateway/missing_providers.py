@@ -1,0 +1,21 @@
+"""What the gateway says at its start, and after a reload, when no provider is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from svc.gateway.providers import Provider, key_variables, missing_keys
+from svc.settings import Settings
+
+
+def missing_providers(settings: Settings, providers: Sequence[Provider]) -> str | None:
+    """What is missing and how to mend it; None when there is a model to chat with."""
+    if providers or settings.local.enabled:
+        return None
+    builtin = ", ".join(variables[-1] for variables in key_variables().values())
+    lacking = [f"{variable} for {name}" for name, variable in missing_keys(settings)]
+    also = f" The configuration names providers whose key is not set: {', '.join(lacking)}." if lacking else ""
+    return (
+        f"No provider is offered, so every chat is answered with 404 model_not_found.{also} "
+        f"Set {builtin} (or PROVIDER_A_API_KEY_FILE and its like), or add [[providers]] to svc.toml; see: svc doctor"
+    )

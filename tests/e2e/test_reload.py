@@ -1,0 +1,254 @@
+"""SIGHUP: the configuration and the providers' keys are read anew, and no request or stream breaks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.accounts.test_keys import until
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, KEY, SVC, Gateway, environment, run
+from tests.e2e.reading import text_of, whole_chunks
+from tests.fakes import openai_wire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import Gate, answer, body, end, hold, sse
+from tests.soak.clients import Clients
+
+RELOADED = "reloaded the configuration"
+ENDED = (0, 120)
+"""Exit statuses; 120: Python could not flush standard output to a terminal that is gone."""
+
+
+def hang_up(gateway: Gateway, expected: str = RELOADED) -> None:
+    """SIGHUP, and waits for what the log says then."""
+    before = gateway.log.count(expected)
+    gateway.process.send_signal(signal.SIGHUP)
+    until(lambda: gateway.log.count(expected) > before, 20)
+
+
+def write(gateway: Gateway, text: str) -> None:
+    (gateway.home / "given.toml").write_text(text, encoding="utf-8")
+
+
+def test_reload_breaks_no_request_and_no_stream(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway(config="")
+    pid = gateway.process.pid
+    gate = Gate()
+    first, *rest = openai_wire.stream("eins zwei drei")
+    provider_a.plays(sse([first, rest[0]], end=hold(gate) + body(b"".join(rest[1:])) + end()))
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(gateway.chat(stream=True).body))
+    reader.start()
+    gate.reached()
+    with Clients([gateway.port], KEY, 4, streams=0.5, keep=True) as clients:
+        for number in range(3):
+            write(gateway, f"[limits]\nrpm = {100000 + number}\n")
+            hang_up(gateway)
+        time.sleep(0.2)
+    gate.open()
+    reader.join(10)
+    assert text_of(whole_chunks(got[0])) == "eins zwei drei"
+    assert set(clients.statuses()) == {200}
+    assert clients.lost == 0, "a kept connection stays open"
+    assert gateway.process.pid == pid
+    assert gateway.process.poll() is None
+    assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100002"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reload_reads_a_key_file_anew(
+    start_gateway: StartGateway, provider_a: FakeProvider, tmp_path: Path, workers: int
+) -> None:
+    provider, file = provider_a, tmp_path / "key"
+    file.write_text(f"{provider.key}\n")
+    env = {"PROVIDER_A_API_KEY": "", "PROVIDER_A_API_KEY_FILE": str(file)}
+    gateway = start_gateway(config=f"[gateway]\nworkers = {workers}\ndrain_timeout = 2\n", env=env)
+    assert gateway.chat().status == 200
+    old, provider.key = provider.key, "sk-rotated-key"
+    try:
+        file.write_text("sk-rotated-key\n")
+        hang_up(gateway)
+        # With several workers, those with the old key take requests until they have heard SIGTERM.
+        until(lambda: {gateway.chat().status for _ in range(6)} == {200}, 15)
+    finally:
+        provider.key = old
+        provider.complaints.clear()
+    assert "sk-rotated-key" not in gateway.log
+
+
+def test_reload_changes_models_fallbacks_and_routes(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    gateway = start_gateway(config="[routing]\nretries = 0\nbreaker = false\n")
+    provider_a.plays(answer(503, openai_wire.error()))
+    assert gateway.chat().status == 502
+    write(
+        gateway,
+        f"""
+        [gateway]
+        cors_origins = ["https://app.example"]
+        max_body = 0.001
+        [routing]
+        retries = 0
+        breaker = false
+        [routing.fallbacks]
+        "{GPT}" = ["{CLAUDE}"]
+        [[providers]]
+        name = "more"
+        base_url = "{provider_a.address}/v1"
+        api_key_env = "PROVIDER_A_API_KEY"
+        models = [{{ id = "new-model", upstream_id = "{GPT}" }}]
+        [cache]
+        enabled = true
+        """,
+    )
+    hang_up(gateway)
+    provider_a.plays(answer(503, openai_wire.error()))
+    got = gateway.chat()
+    assert (got.status, got.headers["x-svc-provider"]) == (200, "anthropic")
+    assert gateway.chat("new-model").headers["x-svc-provider"] == "more"
+    listed = gateway.request("GET", "/v1/models", headers={"origin": "https://app.example"})
+    assert "new-model" in [row["id"] for row in listed.json["data"]]
+    assert listed.headers["access-control-allow-origin"] == "https://app.example"
+    assert gateway.chat(padding="x" * 4000).status == 413
+    write(gateway, "")
+    hang_up(gateway)
+    assert gateway.chat("new-model").status == 404
+    assert (
+        "access-control-allow-origin"
+        not in gateway.request("GET", "/v1/models", headers={"origin": "https://app.example"}).headers
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("[gateway]\nwrokers = 3\n", "unknown key `wrokers`"),
+        ("[gateway\n", "is not valid TOML"),
+        ('[[providers]]\nname = "x"\nbase_url = "http://x/v1"\napi_key_file = "/nowhere/key"\n', "/nowhere/key cannot"),
+    ],
+)
+def test_broken_file_keeps_the_running_configuration(
+    start_gateway: StartGateway, workers: int, broken: str, reason: str
+) -> None:
+    head = f"[gateway]\nworkers = {workers}\ndrain_timeout = 2\n"
+    gateway = start_gateway(config=f"{head}[limits]\nrpm = 1000\n")
+    write(gateway, broken)
+    hang_up(gateway, "not reloaded, the ")
+    assert reason in gateway.log
+    assert gateway.chat().headers["x-ratelimit-limit-requests"] == "1000"
+
+
+def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, env={})
+    (tmp_path / "svc.toml").write_text("[limits]\nrpm = 7\n")
+    gateway.start()
+    try:
+        (tmp_path / "svc.toml").unlink()
+        hang_up(gateway, "not reloaded, the running configuration stays")
+        assert "svc.toml is gone" in gateway.log
+    finally:
+        assert gateway.stop() == 0
+
+
+def test_change_that_needs_a_restart_is_named(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="")
+    write(gateway, "[gateway]\nworkers = 3\n[speech]\nmax_sessions = 3\n")
+    hang_up(gateway)
+    gateway.logged("only after a restart: [gateway] workers, [speech] max_sessions")
+
+
+def test_hangup_during_the_start_does_not_end_the_gateway(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, env={})
+    gateway.launch()
+    try:
+        until(lambda: (tmp_path / "svc" / "gateway.lock").exists(), 20)
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: gateway.said_address() > 0, 20)
+        gateway.logged(RELOADED)
+    finally:
+        assert gateway.stop() == 0
+
+
+def on_a_terminal(home: Path, prepare: Callable[[], None] = lambda: None) -> tuple[subprocess.Popen[bytes], int]:
+    """The gateway on a terminal of its own, once it serves, and our side of the terminal."""
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        prepare()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [SVC, "gateway", "--port", "0"],
+        env=environment(home, {"SVC_API_KEYS": KEY}),
+        cwd=home,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    )
+    os.close(theirs)
+    said = b""
+    while b"gateway  http" not in said:
+        said += os.read(ours, 4096)
+    return process, ours
+
+
+def test_gateway_ends_with_its_terminal(tmp_path: Path) -> None:
+    process, terminal = on_a_terminal(tmp_path)
+    process.send_signal(signal.SIGHUP)  # the terminal is there: a reload
+    said = b""
+    while RELOADED.encode() not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.wait(15) in ENDED
+
+
+def test_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    process, terminal = on_a_terminal(tmp_path, lambda: (signal.signal(signal.SIGHUP, signal.SIG_IGN), None)[1])
+    os.close(terminal)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+    finally:
+        process.terminate()
+        assert process.wait(15) in ENDED
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_start_without_any_provider_says_how_to_mend_it(tmp_path: Path, workers: int) -> None:
+    config = f'[gateway]\nworkers = {workers}\n[[providers]]\nname = "mine"\nbase_url = "http://x/v1"\n' + (
+        'api_key_env = "MINE_API_KEY"\nmodels = [{ id = "m" }]\n'
+    )
+    gateway = Gateway(tmp_path, env={}, config=config).start()
+    said = gateway.log
+    assert gateway.stop() == 0
+    assert said.count("No provider is offered") == 1
+    assert "MINE_API_KEY for mine" in said
+    assert "OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY" in said
+
+
+def test_start_with_a_provider_says_nothing_of_missing_ones(gateway: Gateway) -> None:
+    assert "No provider is offered" not in gateway.log
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "cannot be read"), ("  \n", "holds no key")])
+def test_key_file_that_will_not_do_refuses_the_start(tmp_path: Path, content: str | None, reason: str) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_text(content)
+    done = run("gateway", "--port", "0", home=tmp_path, env={"PROVIDER_A_API_KEY_FILE": str(file)})
+    assert done.returncode == 2
+    assert f"PROVIDER_A_API_KEY_FILE: {file} {reason}" in done.stderr
