@@ -53,7 +53,8 @@ _DOCUMENT: Final = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
 _SHORT: Final = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
 _SOUTHERN: Final = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
 _LONG: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
-_BASE64: Final = re.compile(rb"[A-Za-z0-9+/=\\]{256,}+")
+_BASE64: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
+"""Only from the start of a run: a shorter run is not looked at again from each of its letters."""
 _TEXT: Final = re.compile(
     rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
 )
