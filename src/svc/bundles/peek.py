@@ -12,11 +12,15 @@ from typing import IO, Any
 import zstandard
 
 from svc.bundles import metadata, tarred, zipped
+from svc.bundles.archive import Limits
 from svc.bundles.names import clean
+from svc.bundles.zipend import read_end
 from svc.errors import InvalidBundle
 
 MOST = 16 << 20
 """Bytes that are read of a bundle at most."""
+MOST_UNPACKED = 1 << 30
+"""Bytes to which that may unpack: the metadata may come after large members, but not after any number of them."""
 BUFFER = 16 << 10
 _DAMAGE = (
     *(zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, zlib.error),
@@ -34,7 +38,7 @@ def peek(read: Read, size: int) -> metadata.Metadata | None:
         first = far.read(4)
         far.seek(0)
         if first.startswith(zipped.MAGIC):
-            return metadata.parse(_from_zip(far))
+            return metadata.parse(_from_zip(far, size))
         if first == tarred.MAGIC:
             return metadata.parse(_from_tar(far))
     except _TooMuch:
@@ -44,18 +48,21 @@ def peek(read: Read, size: int) -> metadata.Metadata | None:
     raise InvalidBundle("The file is no bundle: neither a zip nor a tar compressed with zstd.")
 
 
-def _from_zip(far: IO[bytes]) -> bytes:
+def _from_zip(far: IO[bytes], size: int) -> bytes:
+    def read(start: int, length: int) -> bytes:
+        far.seek(start)
+        return far.read(length)
+
+    read_end(read, size, Limits())  # a directory is read whole: it has to be one of as many members as are allowed
     with zipfile.ZipFile(far) as archive, archive.open(metadata.FILE) as member:
         return member.read(metadata.MAX_BYTES + 1)
 
 
 def _from_tar(far: IO[bytes]) -> bytes:
-    stream: Any = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(far, read_across_frames=True)
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            if member.isreg() and clean(member.name) == metadata.FILE:
-                found = archive.extractfile(member)
-                return found.read(metadata.MAX_BYTES + 1) if found else b""
+    for member, stream in tarred.walk(far, MOST_UNPACKED):
+        if member.isreg() and clean(member.name) == metadata.FILE:
+            stream.seek(member.offset_data)
+            return b"".join(stream.pieces(min(member.size, metadata.MAX_BYTES + 1)))
     raise InvalidBundle(f"The bundle has no {metadata.FILE} at its top.")
 
 

@@ -20,7 +20,7 @@ MAX_HEADER = 1 << 20
 _DAMAGE = (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError, OverflowError, RecursionError)
 
 
-class _Forward:
+class Forward:
     """The decompressed bytes, for tarfile: it can only go forward, and not past the limit. `header` bounds a read."""
 
     def __init__(self, raw: IO[bytes], most: int) -> None:
@@ -47,12 +47,36 @@ class _Forward:
             size -= len(piece)
         return b"".join(pieces)
 
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """So many bytes from here on. Raises InvalidBundle when there are fewer."""
+        while size and (piece := self.read(min(size, BLOCK))):
+            size -= len(piece)
+            yield piece
+        if size:
+            raise InvalidBundle("The bundle is damaged: it ends too early.")
+
     def _take(self, size: int) -> bytes:
         piece = self._source.read(size)
         self._at += len(piece)
         if self._at > self._most:
             raise InvalidBundle("The bundle is refused: it unpacks to more than its limits allow.")
         return piece
+
+
+def walk(raw: IO[bytes], most: int) -> Iterator[tuple[tarfile.TarInfo, Forward]]:
+    """Every member of a compressed tar, with the stream standing at its first byte. Raises InvalidBundle."""
+    stream = Forward(raw, most)
+    try:
+        with tarfile.TarFile(fileobj=stream, mode="r") as tar:  # type: ignore[arg-type]
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise InvalidBundle(
+                        f"The bundle is refused: its member {member.name[:80]!r} is a link or a device."
+                    )
+                yield member, stream
+    except _DAMAGE as error:
+        raise InvalidBundle(f"The bundle is not a valid tar+zstd: {error}.") from error
 
 
 class TarArchive:
@@ -86,30 +110,14 @@ class TarArchive:
     ) -> None:
         """Every pass opens and closes the file by itself."""
 
-    def _walk(self) -> Iterator[tuple[tarfile.TarInfo, _Forward]]:
+    def _walk(self) -> Iterator[tuple[tarfile.TarInfo, Forward]]:
         """Every member, with the stream standing at its first byte."""
         with self._path.open("rb") as raw:
-            stream = _Forward(raw, self._most)
-            try:
-                with tarfile.TarFile(fileobj=stream, mode="r") as tar:  # type: ignore[arg-type]
-                    while (member := tar.next()) is not None:
-                        tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them
-                        if not (member.isreg() or member.isdir()) or member.issparse():
-                            raise InvalidBundle(
-                                f"The bundle is refused: its member {member.name[:80]!r} is a link or a device."
-                            )
-                        yield member, stream
-            except _DAMAGE as error:
-                raise InvalidBundle(f"The bundle is not a valid tar+zstd: {error}.") from error
+            yield from walk(raw, self._most)
 
-    def _pieces(self, member: tarfile.TarInfo, stream: _Forward) -> Iterator[bytes]:
+    def _pieces(self, member: tarfile.TarInfo, stream: Forward) -> Iterator[bytes]:
         stream.seek(member.offset_data)
-        left = member.size
-        while left and (piece := stream.read(min(left, BLOCK))):
-            left -= len(piece)
-            yield piece
-        if left:
-            raise InvalidBundle("The bundle is damaged: it ends too early.")
+        yield from stream.pieces(member.size)
 
     def read(self, path: str, limit: int) -> bytes:
         if self.files.get(path, limit + 1) > limit:

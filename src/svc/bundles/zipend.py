@@ -6,8 +6,8 @@ Readers differ in what they believe: Python takes the directory's size and place
 
 from __future__ import annotations
 
-import os
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from svc.bundles.archive import Limits
@@ -22,6 +22,10 @@ _MOST_OF_ENTRY = 4096
 """Bytes of the directory for one member, on average: a name of 1,024 bytes, times, and room for extra fields."""
 
 
+Read = Callable[[int, int], bytes]
+"""Bytes from a place on, as many as are asked for unless the file ends before."""
+
+
 class End(NamedTuple):
     """What the end records say of the directory, and where they begin."""
 
@@ -31,14 +35,14 @@ class End(NamedTuple):
     start: int
 
 
-def read_end(fd: int, size: int, limits: Limits) -> End:
+def read_end(read: Read, size: int, limits: Limits) -> End:
     """The end of a file of `size` bytes. Raises InvalidBundle when it contradicts itself or the file."""
-    at, record = _find(fd, size)
+    at, record = _find(read, size)
     disk, first_disk, here, entries, length, offset = record
     end = End(entries, length, offset, at)
-    locator = os.pread(fd, _LOCATOR.size, at - _LOCATOR.size) if at >= _LOCATOR.size else b""
+    locator = read(at - _LOCATOR.size, _LOCATOR.size) if at >= _LOCATOR.size else b""
     if locator[:4] == b"PK\x06\x07":
-        end, here = _read_large(fd, at, locator, end, here)
+        end, here = _read_large(read, at, locator, end, here)
     if disk or first_disk or here != end.entries:
         raise _refusal("its end record speaks of several disks, or of several numbers of members")
     if end.offset + end.size != end.start:
@@ -50,10 +54,13 @@ def read_end(fd: int, size: int, limits: Limits) -> End:
     return end
 
 
-def _find(fd: int, size: int) -> tuple[int, tuple[int, ...]]:
+def _find(read: Read, size: int) -> tuple[int, tuple[int, ...]]:
     """The end record whose comment ends where the file does. The last signature decides, as it does in Python."""
-    start = max(0, size - _END.size - _MAX_COMMENT)
-    tail = os.pread(fd, size - start, start)
+    start = max(0, size - _END.size)
+    tail = read(start, size - start)
+    if tail[:4] != b"PK\x05\x06":  # there is a comment
+        start = max(0, start - _MAX_COMMENT)
+        tail = read(start, size - start)
     at = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - _END.size + 4))
     if at < 0:
         raise InvalidBundle("The bundle is not a valid zip: it has no end record.")
@@ -63,11 +70,11 @@ def _find(fd: int, size: int) -> tuple[int, tuple[int, ...]]:
     return start + at, tuple(fields)
 
 
-def _read_large(fd: int, at: int, locator: bytes, small: End, here: int) -> tuple[End, int]:
+def _read_large(read: Read, at: int, locator: bytes, small: End, here: int) -> tuple[End, int]:
     """The ZIP64 record, which the small one has to agree with wherever that is not saturated."""
     _, disk, offset, disks = _LOCATOR.unpack(locator)
     start = at - _LOCATOR.size - _END_64.size
-    data = os.pread(fd, _END_64.size, start) if start >= 0 else b""
+    data = read(start, _END_64.size) if start >= 0 else b""
     if len(data) < _END_64.size or data[:4] != b"PK\x06\x06" or offset != start or disk or disks > 1:
         raise _refusal("its ZIP64 end record is not where it should be")
     _, length, _, _, own_disk, first_disk, large_here, entries, size, directory = _END_64.unpack(data)

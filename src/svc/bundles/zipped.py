@@ -31,7 +31,8 @@ class ZipArchive:
     def __init__(self, path: Path, limits: Limits) -> None:
         self._file = path.open("rb")
         try:
-            end = read_end(self._file.fileno(), os.fstat(self._file.fileno()).st_size, limits)
+            fd = self._file.fileno()
+            end = read_end(lambda start, length: os.pread(fd, length, start), os.fstat(fd).st_size, limits)
             self._zip = zipfile.ZipFile(self._file)
             if len(self._zip.infolist()) != end.entries:
                 raise InvalidBundle("The bundle is refused: its end record says another number of members.")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
@@ -89,3 +90,30 @@ def test_what_lies_too_deep_is_not_told():
 def test_hostile_ones_are_refused(data):
     with pytest.raises(InvalidBundle):
         File(data).peek()
+
+
+def test_tar_whose_headers_unpack_to_gigabytes_is_refused_in_little_memory(tmp_path):
+    """An extended header is read whole by tarfile: of zeros, it costs the sender nothing."""
+    compressor = zstandard.ZstdCompressor().compressobj()
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, 256 << 20
+    data = compressor.compress(info.tobuf(tarfile.USTAR_FORMAT))
+    data += b"".join(compressor.compress(bytes(1 << 20)) for _ in range(256)) + compressor.flush()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidBundle):
+            peek(lambda start, length: data[start : start + length], len(data))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_zip_whose_directory_is_not_one_of_its_members_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for number in range(1000):
+            archive.writestr(str(number), b"")
+    data = bytearray(buffer.getvalue())
+    data[-14:-10] = b"\x01\x00\x01\x00"
+    with pytest.raises(InvalidBundle, match="directory"):
+        peek(lambda start, length: bytes(data[start : start + length]), len(data))
