@@ -22,6 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
+from svc.errors import CommandFailed
 from svc.stores.counting import BUCKETS, KINDS, Denied, Limits, Use
 
 SLOTS: Final = 16_384
@@ -41,6 +42,17 @@ _head: Final = Struct(f"{HEAD}q").unpack_from
 def _mark(key_id: str) -> int:
     """63 bits by which a slot knows its key, never 0."""
     return int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
+
+
+def _allocate(file: int, path: Path, length: int) -> None:
+    """Takes the room at once: a disk that fills up later must not take a page away. Raises CommandFailed."""
+    try:
+        os.posix_fallocate(file, 0, length)
+    except OSError as error:
+        os.close(file)
+        path.unlink(missing_ok=True)
+        needed = f"The counters that workers share need {length // 2**20} MiB in {path.parent}"
+        raise CommandFailed(f"{needed}: {error.strerror}.") from error
 
 
 class Taken:
@@ -95,7 +107,7 @@ class SharedCounters:
             self._map = mmap.mmap(-1, length)
         else:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(self._file, 0, length)  # a disk that fills up later must not take a page away
+            _allocate(self._file, path, length)
             self._map = mmap.mmap(self._file, length)
         self._words = memoryview(self._map).cast("q")
         if path is not None:

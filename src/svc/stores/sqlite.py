@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from svc.stores.base import StoreDown
 
 BUSY_SECONDS = 10.0
 """So long a writer waits for its turn."""
+NO_ROOM_BYTES = 64 * 1024
+"""So little room left is none for a database: its files beside it need more."""
 
 
 class SqliteDatabase(Sql):
@@ -46,7 +49,7 @@ class SqliteDatabase(Sql):
         try:
             return self._connect().execute(sql, args)
         except (sqlite3.Error, OSError) as error:
-            raise StoreDown(f"The database {self._path} cannot be used: {error}.") from error
+            raise StoreDown(f"The database {self._path} cannot be used: {error}{_also(self._path)}.") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -82,3 +85,12 @@ def open_database(url: str, answer_seconds: float = 0.0) -> SqliteDatabase:
     if path == url or not path:
         raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
     return SqliteDatabase(Path(path).expanduser())
+
+
+def _also(path: Path) -> str:
+    """SQLite says "disk I/O error" where a file beside the database finds no room."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(path.parent)
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
+            return ", since its disk is full"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from svc.errors import CommandFailed
 from svc.stores import shared
 from svc.stores.counting import Denied, Limits, Use
 from svc.stores.shared import SharedCounters, Taken
@@ -159,3 +161,16 @@ def test_a_reservation_is_cheap(tmp_path: Path) -> None:
         counters.settle(taken, 10, 0)
     assert (time.process_time() - began) / 2000 < 200e-6
     counters.close()
+
+
+def test_counters_without_room_on_the_disk_say_how_much_they_need(tmp_path: Path) -> None:
+    path = tmp_path / "counters"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(CommandFailed, match=r"need \d+ MiB in .*: File too large") as failure:
+            SharedCounters(path, workers=3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(tmp_path) in failure.value.message
+    assert not path.exists()
