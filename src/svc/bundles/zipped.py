@@ -57,6 +57,8 @@ class ZipArchive:
         names, members, sizes = Names(), {}, {}
         infos = self._zip.infolist()
         for info in infos:
+            if not info.filename:
+                raise InvalidBundle("The bundle is refused: a member has no name.")
             path = clean(info.orig_filename)
             _check_kind(info)
             if path:

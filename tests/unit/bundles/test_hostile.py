@@ -283,3 +283,13 @@ def test_unicode_path_that_names_another_file_is_refused(tmp_path):
         info.extra = struct.pack("<2H", 0x7075, len(field)) + field
         archive.writestr(info, b"x")
     refused(tmp_path, buffer.getvalue(), "two names")
+
+
+def test_zip_member_without_a_name_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a", b"x")
+    data = bytearray(buffer.getvalue())
+    at = data.rindex(b"PK\x01\x02")
+    data[at + 28 : at + 32] = b"\x00\x00\x01\x00"  # its name becomes an extra field
+    refused(tmp_path, bytes(data), "no name")
