@@ -47,6 +47,7 @@ from svc.gateway.visits import Visits
 from svc.gateway.watch import Watch
 from svc.hangup import HangupSignal
 from svc.keys.known import ANSWER_SECONDS, IssuedKeys
+from svc.loopback import AllowedHosts
 from svc.registry.desk import Desk
 from svc.registry.server import Server, prepared
 from svc.registry.upstream import PullThrough
@@ -150,7 +151,8 @@ def serve_registry(
         found = open_store(root or settings.registry_root, environ, proxy=proxy)
         with StopSignals() as stop, found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             above = _pull_through(upstream, store, settings) if upstream else None
-            make = functools.partial(Desk, store, private=private, accel=accel, upstream=above)
+            hosts = _hosts(settings, listener)
+            make = functools.partial(Desk, store, private=private, accel=accel, upstream=above, hosts=hosts)
             runner.run(stop.run(_serve_registry(settings, make, listener, ready, stop)))
     finally:
         writer.close()
@@ -210,9 +212,15 @@ class _Beside:
     async def _serve(self, store: BundleStore) -> None:
         async with (
             _registry_keys(self._settings) as keyring,
-            prepared(Desk(store, keyring), self._answers.set) as self._server,
+            prepared(
+                Desk(store, keyring, hosts=_hosts(self._settings, self._listener)), self._answers.set
+            ) as self._server,
         ):
             await self._server.serve([self._listener])
+
+
+def _hosts(settings: Settings, listener: socket.socket) -> AllowedHosts:
+    return AllowedHosts(str(listener.getsockname()[0]), settings.gateway.hosts)
 
 
 @contextlib.asynccontextmanager

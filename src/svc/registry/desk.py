@@ -7,7 +7,8 @@ import time
 from email.utils import formatdate
 from typing import Protocol
 
-from svc.errors import BundleNotFound
+from svc.errors import AuthenticationFailed, BundleNotFound
+from svc.loopback import AllowedHosts, misdirected
 from svc.registry.catalog import Catalog, More, is_served
 from svc.registry.hashing import Hashing
 from svc.registry.metrics import Counters
@@ -36,12 +37,15 @@ class Desk:
         private: bool = False,
         accel: str | None = None,
         upstream: Upstream | None = None,
+        hosts: AllowedHosts | None = None,
     ) -> None:
+        """`hosts`: the `Host` values of requests without a key; None allows any."""
         self.store = store
         self.catalog = Catalog(store, upstream)
         self.shelf = Shelf(store)
         self.hashing = Hashing(store)
         self.counters = Counters()
+        self.hosts = hosts or AllowedHosts("")
         self.private = private
         self.accel = accel
         self._keyring = keyring
@@ -66,6 +70,15 @@ class Desk:
     async def may_write(self, authorization: str) -> None:
         """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
         (await self._keyring.authenticate(bearer(authorization))).require("registry:write")
+
+    async def check_host(self, hosts: list[str], authorization: str) -> None:
+        """Raises MisdirectedRequest for a `Host` that is not allowed in a request without a key."""
+        if self.private or self.hosts.allows(hosts):  # a private registry wants a key anyway
+            return
+        try:
+            await self._keyring.authenticate(bearer(authorization))
+        except AuthenticationFailed:
+            raise misdirected() from None
 
     async def may_watch(self, authorization: str) -> None:
         """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""

@@ -208,6 +208,7 @@ class Door(HttpToolsProtocol):
         self._own = self.cycle = _Cycle(keep)  # type: ignore[assignment]
         try:
             admitted = self._desk.may_read_now(_text(headers, b"authorization"))
+            admitted = admitted and self._desk.hosts.allows(self._hosts())
             if name != f"{key.partition('/')[0]}.xyb":
                 raise BundleNotFound(f"There is no file {name[:80]} here.")
         except SvcError as error:
@@ -217,7 +218,7 @@ class Door(HttpToolsProtocol):
         if item is not None:
             self._serve(item, bare, headers)
         else:
-            self._in_task(self._fetch(bare, key, headers))
+            self._in_task(self._fetch(bare, key, headers, self._hosts()))
 
     def _in_task(self, work: Any) -> None:
         self.flow.pause_reading()
@@ -225,9 +226,13 @@ class Door(HttpToolsProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _fetch(self, bare: bool, key: str, headers: dict[bytes, bytes]) -> None:
+    def _hosts(self) -> list[str]:
+        return [value.decode("latin-1") for name, value in self.headers if name == b"host"]
+
+    async def _fetch(self, bare: bool, key: str, headers: dict[bytes, bytes], hosts: list[str]) -> None:
         try:
             await self._desk.may_read(_text(headers, b"authorization"))
+            await self._desk.check_host(hosts, _text(headers, b"authorization"))
             item = await self._desk.item(key)
         except SvcError as error:
             self._refuse(error, bare)

@@ -43,6 +43,8 @@ class Front(asyncio.Protocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._timer: asyncio.TimerHandle | None = None
         self._transfer: Transfer | None = None
+        self._host = b""
+        """The last one that was allowed."""
         self._asked = False
         """Something was, since the last look."""
         self._last = False
@@ -107,6 +109,10 @@ class Front(asyncio.Protocol):
             return False
         if headers.get(b"connection", b"") not in _STAYS:
             return False
+        if headers[b"host"] != self._host:
+            if not self._desk.hosts.allows([headers[b"host"].decode()]):
+                return False
+            self._host = headers[b"host"]
         item = self._item(match[1].decode(), match[2].decode(), headers.get(b"authorization", b""))
         if item is None:
             return False

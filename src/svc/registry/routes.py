@@ -28,7 +28,7 @@ from svc.errors import (
     NotFound,
     SvcError,
 )
-from svc.loopback import is_local
+from svc.loopback import host_values, is_local
 from svc.registry import ranges
 from svc.registry.catalog import Body, is_served, served_path
 from svc.registry.desk import Desk
@@ -89,13 +89,18 @@ class Routes:
         page = self._desk.counters.text(bundles)
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    async def _may_read(self, request: Request) -> None:
+        authorization = request.headers.get("authorization", "")
+        await self._desk.may_read(authorization)
+        await self._desk.check_host(host_values(request.scope), authorization)
+
     async def index(self, request: Request) -> Response:
-        await self._desk.may_read(request.headers.get("authorization", ""))
+        await self._may_read(request)
         await self._look()
         return self._index(request, await self._desk.catalog.index())
 
     async def index_of(self, request: Request) -> Response:
-        await self._desk.may_read(request.headers.get("authorization", ""))
+        await self._may_read(request)
         model_id = check_name("model_id", request.path_params["model_id"])
         await self._look()
         return self._index(request, await self._desk.catalog.index_of(model_id))
@@ -122,7 +127,7 @@ class Routes:
 
     async def get(self, request: Request) -> Response:
         """Only what the door left: requests sent in advance, names that cannot be, and stores without files."""
-        await self._desk.may_read(request.headers.get("authorization", ""))
+        await self._may_read(request)
         draft = _draft(request)
         entry = await self._desk.entry(draft.key)
         etag = f'"sha256:{entry.sha256}"'

@@ -184,7 +184,7 @@ def test_puts(place, tmp_path):
 def test_requests_sent_in_advance_are_answered_in_order(place):
     server, data, _ = place
     lines = b"".join(
-        f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+        f"GET /{path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         for path in ("health", "bundles/big/1.0/any/big.xyb", "bundles/small/1.0/any/small.xyb", "health")
     )
     with socket.create_connection(("127.0.0.1", server.port), 10) as sock:
@@ -201,7 +201,7 @@ def test_requests_sent_in_advance_are_answered_in_order(place):
 
 def test_readers_that_leave_or_stop_reading_harm_nobody(place):
     server, data, _ = place
-    line = b"GET /bundles/big/1.0/any/big.xyb HTTP/1.1\r\nhost: x\r\n\r\n"
+    line = b"GET /bundles/big/1.0/any/big.xyb HTTP/1.1\r\nhost: localhost\r\n\r\n"
     stuck = []
     for number in range(100):
         sock = socket.socket()

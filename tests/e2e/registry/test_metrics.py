@@ -1,4 +1,4 @@
-"""What a registry counts, and who may read it."""
+"""What a registry counts, who may read it, and which `Host` it answers."""
 
 import http.client
 import re
@@ -12,7 +12,7 @@ def get(server, path="/metrics", **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
-    return answer.status, answer.read().decode()
+    return answer.status, answer.read().decode("latin-1")
 
 
 @pytest.fixture
@@ -43,3 +43,21 @@ def test_metrics_through_a_proxy_need_a_key(server, headers):
     assert get(server, **headers)[0] == 401
     assert get(server, Authorization="Bearer publisher", **headers)[0] == 403
     assert get(server, Authorization="Bearer watcher", **headers)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/index", "/index/m", "/bundles/m/1.0/any/m.xyb"])
+def test_foreign_host_without_a_key_returns_421(server, path):
+    status, body = get(server, path, Host="evil.example")
+    assert (status, "'hosts' in [gateway]" in body) == (421, True)
+    assert get(server, path, Host="evil.example", Authorization="Bearer wrong")[0] == 421
+    assert get(server, path, Host="evil.example", Authorization="Bearer watcher", Range="bytes=0-1")[0] in (200, 206)
+    assert get(server, path, Host="localhost:8080", Range="bytes=0-1")[0] in (200, 206)
+    assert get(server, "/health", Host="evil.example")[0] == 200
+
+
+def test_named_host_is_served(machine, tmp_path):
+    one = machine("named")
+    (one.home / "svc.toml").write_text('[gateway]\nhosts = ["bundles.internal"]\n')
+    server = one.serve()
+    assert get(server, "/index", Host="bundles.internal")[0] == 200
+    assert get(server, "/index", Host="evil.example")[0] == 421
