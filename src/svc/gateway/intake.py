@@ -155,7 +155,8 @@ class Intake:
             log.error("the ledger goes on in its journal: %s", reason)
         self.down = True
         if self._journal is not None:
-            self._journal.waiting_bytes = _bytes_in(self._folder)
+            with contextlib.suppress(OSError):  # such as no descriptor left: this thread goes on, and tries again
+                self._journal.waiting_bytes = _bytes_in(self._folder)
 
     def take_all(self) -> None:
         """Takes everything that can be taken now. Raises StoreDown."""
