@@ -24,7 +24,8 @@ FAR_TOO_MANY: Final = 10 * MAX_VALUES
 _BACKSLASH: Final = ord("\\")
 _REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """A string up to its closing quote."""
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string with its quotes. The last one may lack its end: otherwise the search would begin again at each quote in it."""
 
 
 def has_many_escapes(raw: bytes) -> bool:
@@ -34,12 +35,17 @@ def has_many_escapes(raw: bytes) -> bool:
 
 def has_many_values(short: bytes) -> bool:
     """Whether the outline of a body has more than MAX_VALUES values, found without reading it."""
-    if len(short) < LONG_BODY or (marks := short.count(b",") + short.count(b":")) <= MAX_VALUES:
+    if len(short) < LONG_BODY or (marks := _marks(short)) <= MAX_VALUES:
         return False
     if marks > FAR_TOO_MANY:  # even if most of them stand in its strings
         return True
-    bare, strings = _STRING.subn(b"", short, MAX_VALUES)  # commas in strings divide no values
-    return strings == MAX_VALUES or bare.count(b",") + bare.count(b":") > MAX_VALUES
+    bare, strings = _STRING.subn(b"", short, MAX_VALUES)  # marks in strings begin no values
+    return strings == MAX_VALUES or _marks(bare) > MAX_VALUES
+
+
+def _marks(text: bytes) -> int:
+    """At least as many as the text has values: one stands before each."""
+    return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
 
 
 def outline(raw: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Long bodies without the insides of their long strings."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -59,8 +60,10 @@ def test_endless_backslashes_of_a_long_string_are_left_out() -> None:
         request("Hi", unknown=[0] * (2 * MAX_VALUES)),
         request("Hi", unknown={f"key {n}": None for n in range(MAX_VALUES)}),
         request("Hi", unknown=[[]] * (20 * MAX_VALUES)),
+        request("Hi", unknown=[[[[[[[[[[]]]]]]]]]] * (MAX_VALUES // 5)),
+        request("Hi", unknown=[{"a": {"b": {"c": {}}}}] * (MAX_VALUES // 5)),
     ],
-    ids=["parts", "parts with marks in their text", "numbers", "keys", "far too many"],
+    ids=["parts", "parts with marks in their text", "numbers", "keys", "far too many", "lists", "objects"],
 )
 def test_body_of_too_many_values_is_refused_unread(dialect: Dialect, body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="values"):
@@ -79,6 +82,16 @@ def test_body_of_too_many_escapes_is_refused_unread(dialect: Dialect) -> None:
     with pytest.raises(InvalidRequest, match="backslashes"):
         dialect.head(request('"' * (MAX_ESCAPES + 1)))
     assert dialect.head(request('"' * (MAX_ESCAPES // 2), max_tokens=5)).model == "m"
+
+
+@pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_head_string_without_end_is_refused_in_linear_time(dialect: Dialect, end: bytes) -> None:
+    body = b'{"model":"' + b'\\"' * 10_000 + b"," * (3 * MAX_VALUES // 2) + end
+    began = time.process_time()
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        dialect.head(body)
+    assert time.process_time() - began < 1.0
 
 
 @given(st.lists(st.text(max_size=40) | st.just("x" * (2 * LONG_STRING)), max_size=8))
