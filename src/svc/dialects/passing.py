@@ -92,12 +92,12 @@ def _look(head: Head, outline: bytes) -> Seen:
 
 def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
     """A field that was read could stand there twice, or under an escaped name, or under another case."""
-    if len(set(found)) != len(found):
+    if not b"".join(found).islower():
+        return True
+    if len(set(found)) != len(found):  # of a dozen names, since all of them are lower case
         keys = _KEY.findall(raw)
         if any(keys.count(name[1:-1]) > 1 for name in set(found)):
             return True
-    if not b"".join(found).islower():
-        return True
     if 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None:
         return True
     return (0x5C in raw or not raw.isascii()) and _FOLDED.search(raw) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -160,3 +162,13 @@ def test_renames_and_least_temperature() -> None:
 def test_a_nested_field_of_a_rejected_name_stays() -> None:
     raw = body(tools=[{"type": "function", "function": {"name": "f", "parameters": {"seed": 1}}}])
     assert json.loads(passed(raw, rejects=("seed", "messages[].name")).body) == json.loads(raw)
+
+
+def test_pass_request_many_names_in_other_cases_takes_linear_time() -> None:
+    letters = [(letter, letter.upper()) for letter in "max_completion_tokens"]
+    cases = ["".join(case) for case in itertools.islice(itertools.product(*letters), 1, 25_000)]
+    names = ["".join(name) for name in itertools.islice(itertools.product("abcdefghij", repeat=5), 25_000)]
+    raw = body(unknown=["n", "n", *cases], metadata=dict.fromkeys(names, 1))
+    began = time.process_time()
+    assert json.loads(passed(raw).body) == json.loads(raw)
+    assert time.process_time() - began < 0.5
