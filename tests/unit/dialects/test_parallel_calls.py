@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -165,6 +166,19 @@ def test_endless_calls_and_arguments_without_a_name_fail_honestly(client: Dialec
         pipe.feed(argue(0, "x" * 10_000))
     assert pipe.error is not None
     assert "without a name" in pipe.error.message
+
+
+@pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
+def test_feed_one_event_of_too_many_calls_without_index_fails_in_linear_time(client: Dialect) -> None:
+    calls = [{"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}} for number in range(3 * MAX_CALLS)]
+    event = json.dumps({"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]})
+    pipe = open_pipe(openai.dialect, client, include_usage=False)
+    pipe.feed(FIRST)
+    began = time.process_time()
+    pipe.feed(f"data: {event}\n\n".encode())
+    assert time.process_time() - began < 1.0
+    assert pipe.error is not None
+    assert "more tool calls" in pipe.error.message
 
 
 leaves = st.one_of(st.text(max_size=8), st.integers(), st.lists(st.text(max_size=3), max_size=2))

@@ -35,11 +35,13 @@ class Call:
 class Choice:
     """What the client has of one choice."""
 
-    __slots__ = ("calls", "finish", "last", "places")
+    __slots__ = ("calls", "finish", "ids", "last", "places")
 
     def __init__(self) -> None:
         self.finish: PassedReason | None = None
         self.calls: dict[int, Call] = {}
+        self.ids: dict[str, int] = {}
+        """The upstream's id of a call -> our index; the first one where an id comes twice."""
         self.places: dict[int, int] = {}
         """The upstream's index -> ours, where it uses one index for several calls."""
         self.last = 0
@@ -49,6 +51,8 @@ class Choice:
         if isinstance(index, str) and index.isdecimal() and len(index) < 10:
             index = int(index)
         place = self._place_of(index, call_id) if type(index) is int and index >= 0 else self._place_by_id(call_id)
+        if call_id:
+            self.ids.setdefault(call_id, place)
         self.last = place
         return place
 
@@ -61,10 +65,10 @@ class Choice:
         return place
 
     def _place_by_id(self, call_id: str) -> int:
-        for place, call in self.calls.items():
-            if call_id and call.id == call_id:
-                return place
-        return self._next() if call_id or not self.calls else self.last
+        if not call_id:
+            return self.last
+        place = self.ids.get(call_id)
+        return self._next() if place is None else place
 
     def _next(self) -> int:
         return max(self.calls, default=-1) + 1
@@ -78,7 +82,9 @@ class Choice:
         if choice.delta.tool_calls is not UNSET:
             for piece in choice.delta.tool_calls:
                 call = self.calls.setdefault(piece.index, Call())
-                call.id = piece.id or call.id
+                if piece.id:
+                    call.id = piece.id
+                    self.ids.setdefault(piece.id, piece.index)
                 call.type = piece.type or call.type
                 if piece.function is not UNSET and piece.function.name:
                     call.named = True
@@ -116,6 +122,8 @@ class Choice:
                 raise ProviderFailed("The provider sent a tool call that is not an object.")
             place = self.place(piece.get("index"), text_or(piece.get("id"), ""))
             call = self.calls.setdefault(place, Call())
+            if len(self.calls) > MAX_CALLS:
+                raise too_many_calls()
             yield _mend_call(piece, place, call)
 
 
