@@ -25,7 +25,7 @@ _BACKSLASH: Final = ord("\\")
 _REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """A string up to its closing quote."""
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string with its quotes. The last one may lack its end: otherwise the search would begin again at each quote in it."""
+"""A string with its quotes. The last one may lack its end: else the search would begin again at each quote in it."""
 
 
 def has_many_escapes(raw: bytes) -> bool:
