@@ -74,6 +74,7 @@ def test_effort_for_a_series_that_refuses_it_is_left_out(model: str, refused: bo
         *[(name, True) for name in ("o1", "o3-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-mini", "gpt-5.1")],
         *[(name, True) for name in ("gpt-6", "gpt-10-nano", "openai/gpt-5", "ft:gpt-5-nano:x::y")],
         *[(name, False) for name in ("gpt-4o", "gpt-4.1", "gpt-oss-20b", "olmo-2", "o1js", "my-gpt-5", "llama-3.1-8b")],
+        ("gpt-35-turbo", False),
     ],
 )
 def test_newer_openai_models_get_max_completion_tokens(model: str, newer: bool) -> None:

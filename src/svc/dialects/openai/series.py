@@ -11,7 +11,7 @@ from typing import Final
 
 _OWNER: Final = r"(?:[\w.-]+/|ft:)*"
 """`openai/` as resellers write it, `ft:` for a model that was trained further."""
-_COMPLETION_TOKENS: Final = re.compile(_OWNER + r"(?:o[1-9]|gpt-[5-9]|gpt-[1-9]\d)(?![a-z])")
+_COMPLETION_TOKENS: Final = re.compile(_OWNER + r"(?:o[1-9]\d*|gpt-[5-9]|gpt-[12]\d)(?![a-z\d])")
 _NO_EFFORT: Final = re.compile(_OWNER + r"(?:gpt-3|gpt-4|chatgpt-|gpt-5-chat|o1-mini|o1-preview)")
 
 
