@@ -100,7 +100,7 @@ def stream_failed(error: SvcError) -> StreamFailed:
 def error_of(failed: StreamFailed) -> SvcError:
     """And back: the error of such a delta."""
     if failed.status == RateLimited.status:
-        return RateLimited(failed.message)
+        return RateLimited(failed.message, limit="upstream")
     if failed.status == InvalidRequest.status:
         return InvalidRequest(failed.message)
     return ProviderFailed(failed.message, told=True)

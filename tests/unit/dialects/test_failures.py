@@ -2,7 +2,8 @@ from time import thread_time
 
 import pytest
 
-from svc.dialects.failures import MAX_MESSAGE, presentable
+from svc.dialects.failures import MAX_MESSAGE, error_of, failure_of, presentable, stream_failed
+from svc.errors import RateLimited
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,9 @@ def test_no_words_take_long_to_look_through(part: str) -> None:
         began = thread_time()
         assert len(presentable(words)) <= MAX_MESSAGE
         assert thread_time() - began < 0.04
+
+
+def test_error_of_a_rate_limit_names_the_upstream_as_the_limit() -> None:
+    error = error_of(stream_failed(failure_of({"type": "rate_limit_error", "message": "slow down"})))
+    assert isinstance(error, RateLimited)
+    assert (error.message, error.limit) == ("slow down", "upstream")
