@@ -14,7 +14,7 @@ import msgspec
 
 from svc.dialects.base import Built, Head, Seen, Target
 from svc.dialects.hints import refuse_forming
-from svc.dialects.reading import decode_fields, decode_object
+from svc.dialects.reading import decode_fields, decode_object, encode_request
 from svc.dialects.spans import field_spans
 from svc.wire.chat import Quirks
 
@@ -123,7 +123,7 @@ def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
     body = decode_object(raw) if target.mends else decode_fields(raw)
     body["model"] = target.model
     dropped = apply_quirks(body, target.quirks, ask_usage=ask_usage)
-    return Built(msgspec.json.encode(body), dropped)
+    return Built(encode_request(body), dropped)
 
 
 def apply_quirks(body: dict[str, Any], quirks: Quirks, *, ask_usage: bool) -> tuple[str, ...]:

@@ -68,6 +68,14 @@ def decode_fields(raw: bytes) -> dict[str, Any]:
     return fields
 
 
+def encode_request(body: dict[str, Any]) -> bytes:
+    """A body for an upstream; raises InvalidRequest for one that became too deep on its way from the client's."""
+    try:
+        return msgspec.json.encode(body)
+    except RecursionError as fault:
+        raise invalid(fault) from None
+
+
 def convert_request(value: Any, kind: type[T], path: str) -> T:
     """A part of a client's body that is decoded already, found at `path`; raises InvalidRequest."""
     try:

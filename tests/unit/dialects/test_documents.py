@@ -40,13 +40,14 @@ def document(**source: Any) -> dict[str, Any]:
         (
             "anthropic",
             document(type="content", content=[document(type="text", data="x")]),
-            f"{WHERE}.source.content.type",
+            f"{WHERE}.source.content[0].type",
         ),
         ("openai", {"type": "file"}, f"{WHERE}.file"),
         ("openai", file(filename="a.pdf"), f"{WHERE}.file"),
         ("openai", file(file_data="not a data URL"), f"{WHERE}.file.file_data"),
         ("openai", file(file_data="data:application/zip;base64,UEs="), "messages[0].content"),
         ("openai", file(file_data="data:text/plain;base64,/w=="), "messages[0].content"),
+        ("openai", file(file_data="data:text/plain;base64,é"), "messages[0].content"),
     ],
 )
 def test_document_without_a_place_is_refused(dialect: str, part: dict[str, Any], param: str) -> None:
@@ -58,3 +59,10 @@ def test_document_without_a_place_is_refused(dialect: str, part: dict[str, Any],
 def test_file_id_to_anthropic_needs_the_files_beta() -> None:
     assert crossed("openai", file(file_id="file_1")).lines == (b"anthropic-beta: files-api-2025-04-14",)
     assert crossed("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).lines == ()
+
+
+def test_file_id_of_an_anthropic_client_keeps_its_own_beta_headers() -> None:
+    part = document(type="file", file_id="file_1")
+    body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
+    request = anthropic.dialect.read_request(json.dumps(body).encode())
+    assert anthropic.dialect.write_request(request, Target("claude")).lines == ()

@@ -307,6 +307,28 @@ def test_openai_request_response_format() -> None:
     )
 
 
+def test_anthropic_tool_result_in_tool_result_is_refused_at_any_depth() -> None:
+    text = '{"type":"text","text":"x"}'
+    block = '{"type":"tool_result","tool_use_id":"t","content":[' * 300 + text + "]}" * 300
+    raw = f'{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":[{block}]}}]}}'
+    with pytest.raises(InvalidRequest, match="`tool_result`") as caught:
+        anthropic.read_request(raw.encode())
+    assert caught.value.param == "messages[0].content[0].content[0].type"
+
+
+def test_write_request_arguments_of_any_depth_are_translated_or_refused() -> None:
+    refusals = 0
+    for depth in range(500, 1100):
+        function = {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}
+        call = {"id": "c", "type": "function", "function": function}
+        request = read(openai, messages=[{"role": "assistant", "tool_calls": [call]}])
+        try:
+            anthropic.write_request(request, TARGET)
+        except InvalidRequest:
+            refusals += 1
+    assert refusals
+
+
 # to an Anthropic upstream
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, Final
 
 import msgspec
@@ -65,7 +64,7 @@ def _source(document: Document, path: str) -> dict[str, Any]:
     if media.startswith("text/"):
         try:
             return _text(base64.b64decode(data, validate=True).decode())
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             raise InvalidRequest("A text file has to be UTF-8 in base64.", param=f"{path}.content") from None
     words = f"The provider of this model takes files of the types {PDF} and text."
     raise InvalidRequest(words, param=f"{path}.content")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -174,9 +175,7 @@ def _block_parts(block: _Block, path: str) -> list[Part]:
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
         kind: Any = str | list[_Block]
         inside: str | list[_Block] = convert_request(source.get("content"), kind, f"{path}.source.content")
-        for one in [] if isinstance(inside, str) else inside:
-            if one.type not in ("text", "image"):
-                raise _unknown(one.type, f"{path}.source.content")
+        _refuse_others(inside, ("text", "image"), f"{path}.source.content")
         return _parts(inside, f"{path}.source.content")
     return [_part(block, path)]
 
@@ -226,12 +225,16 @@ def _image(block: _Block, path: str) -> Image:
 def _result(block: _Block, path: str) -> ToolResult:
     kind: Any = str | list[_Block] | None
     content: str | list[_Block] | None = convert_request(block.content, kind, f"{path}.content")
-    parts = _parts(content or [], f"{path}.content")
-    for place, part in enumerate(parts):
-        if not isinstance(part, Text | Image | Document):
-            raise _unknown(type(part).__name__, f"{path}.content[{place}]")
-    shown = [part for part in parts if isinstance(part, Text | Image | Document)]
+    _refuse_others(content or [], ("text", "image", "document"), f"{path}.content")
+    shown = [part for part in _parts(content or [], f"{path}.content") if isinstance(part, Text | Image | Document)]
     return ToolResult(_need(block.tool_use_id, path, "tool_use_id"), shown, bool(block.is_error), block.cache_control)
+
+
+def _refuse_others(content: str | list[_Block], kinds: Collection[str], path: str) -> None:
+    """Raises InvalidRequest for a block that may not stand there, before its own blocks are read: they may be many."""
+    for place, block in enumerate([] if isinstance(content, str) else content):
+        if block.type not in kinds:
+            raise _unknown(block.type, f"{path}[{place}]")
 
 
 def _tool(tool: _Tool, path: str) -> Tool:

@@ -15,6 +15,7 @@ from svc.dialects.anthropic.documents import FILES_BETA, write_document
 from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra, lowered_max_tokens
 from svc.dialects.passing import apply_quirks
+from svc.dialects.reading import encode_request
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
     ChatRequest,
@@ -73,10 +74,13 @@ def write_request(request: ChatRequest, target: Target) -> Built:
     if request.source == "anthropic":
         body |= request.extra
     dropped += apply_quirks(body, target.quirks, ask_usage=False)
-    return Built(msgspec.json.encode(body), tuple(dropped), (FILES_BETA,) if _names_file(request) else ())
+    return Built(encode_request(body), tuple(dropped), (FILES_BETA,) if _needs_files_beta(request) else ())
 
 
-def _names_file(request: ChatRequest) -> bool:
+def _needs_files_beta(request: ChatRequest) -> bool:
+    """A client of the same dialect sends the header itself, among others that would be lost."""
+    if request.source == "anthropic":
+        return False
     parts = [part for message in request.messages for part in message.parts]
     inner = [part for result in parts if isinstance(result, ToolResult) for part in result.content]
     return any(isinstance(part, Document) and part.file_id is not None for part in (*parts, *inner))

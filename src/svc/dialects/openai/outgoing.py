@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from svc.dialects.base import Built, Target
 from svc.dialects.hints import drop_extra, lowered_max_tokens
 from svc.dialects.openai.files import write_file
 from svc.dialects.openai.series import refuses_effort
 from svc.dialects.passing import apply_quirks
+from svc.dialects.reading import encode_request
 from svc.wire.chat import (
     ChatRequest,
     Document,
@@ -58,7 +57,7 @@ def write_request(request: ChatRequest, target: Target) -> Built:
     }
     body |= {name: value for name, value in fields.items() if value is not None}
     dropped += apply_quirks(body, target.quirks, ask_usage=request.stream and target.quirks.stream_usage)
-    return Built(msgspec.json.encode(body), tuple(dropped))
+    return Built(encode_request(body), tuple(dropped))
 
 
 def _effort(request: ChatRequest, target: Target, dropped: list[str]) -> str | None:
