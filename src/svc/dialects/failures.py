@@ -40,6 +40,9 @@ _REFUSED: Final = (
     "422",
 )
 
+CREDENTIALS: Final = ("authentication_error", "permission_error", "invalid_api_key", "401", "403")
+"""Types and codes of errors about the key that the gateway sent."""
+
 
 def presentable(message: str) -> str:
     """The message without keys and addresses, of a bearable length."""
@@ -85,6 +88,8 @@ def failure_of(error: Any) -> SvcError:
     """What an upstream's error object, met where an answer should be, means for the client."""
     message = presentable(message_in(error) or "")
     words = {str(error.get(key)) for key in ("type", "code", "status")} if isinstance(error, dict) else set()
+    if words & set(CREDENTIALS):
+        return credentials_refused()
     if words & set(_LIMITED):
         return RateLimited(message or "The provider's rate limit is reached (upstream).", limit="upstream")
     if words & set(_REFUSED):
@@ -104,6 +109,11 @@ def error_of(failed: StreamFailed) -> SvcError:
     if failed.status == InvalidRequest.status:
         return InvalidRequest(failed.message)
     return ProviderFailed(failed.message, told=True)
+
+
+def credentials_refused() -> ProviderFailed:
+    """The key is the gateway's own: its client can do nothing about it, and is told nothing of it."""
+    return ProviderFailed("The provider refused the gateway's own credentials.")
 
 
 def cut_short() -> ProviderFailed:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import Dialect
+from svc.dialects.failures import credentials_refused
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
 
 WAITABLE: Final = 2.0
@@ -61,7 +62,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
     if status == 429:
         return _limited(retry_after(headers))
     if status in (401, 403):
-        return Failure(ProviderFailed("The provider refused the gateway's own credentials."), Then.NEXT)
+        return Failure(credentials_refused(), Then.NEXT)
     if status == 408 or status >= 500:
         words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
         return Failure(ProviderFailed(f"The provider {words}."), Then.AGAIN, retry_after(headers), True)

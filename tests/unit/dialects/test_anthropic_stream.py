@@ -55,6 +55,18 @@ def test_an_error_before_the_start_is_raised(kind: str, raised: type[Exception])
     assert failing(anthropic.dialect, event("ping") + first) == [raised, raised]
 
 
+@pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("kind", ["authentication_error", "permission_error"])
+def test_error_event_about_the_gateways_key_is_a_provider_error(client: Dialect, kind: str) -> None:
+    pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+    out = pipe.feed(START + event("error", error={"type": kind, "message": "invalid x-api-key of org 1234"}))
+    assert isinstance(pipe.error, errors.ProviderFailed)
+    assert pipe.error.http_status == 502
+    assert b"api_error" in out
+    assert kind.encode() not in out
+    assert b"1234" not in out
+
+
 @pytest.mark.parametrize("first", [b"data: <html>\n\n", text("a"), STOP, b"data: [1]\n\n", event("message_start")])
 def test_a_stream_without_a_beginning_is_raised(first: bytes) -> None:
     assert failing(anthropic.dialect, first) == [errors.ProviderFailed] * 2

@@ -8,7 +8,7 @@ from svc.dialects.anthropic.faults import OVERLOADED, error_event, type_in
 from svc.dialects.anthropic.reader import AnthropicReader
 from svc.dialects.anthropic.writer import AnthropicWriter
 from svc.dialects.anthropic.writer import event as written
-from svc.dialects.failures import cut_short, error_of, message_in, presentable
+from svc.dialects.failures import CREDENTIALS, cut_short, error_of, message_in, presentable
 from svc.dialects.flow import HandedOn
 from svc.dialects.template import MAX_LEARNED, learn
 from svc.errors import ProviderFailed, SvcError, UpstreamError
@@ -78,10 +78,10 @@ class PassedStream(HandedOn):
                 raise ProviderFailed("The provider's stream has no beginning.")
 
     def _as_told(self, failed: StreamFailed) -> SvcError:
-        """The upstream's error in its own words."""
+        """The upstream's error in its own words, unless it is about the gateway's key."""
         error, told = error_of(failed), self._reader.error
         kind = type_in(told)
-        if kind:
+        if kind and kind not in CREDENTIALS:
             error.upstream = UpstreamError(OVERLOADED if kind == "overloaded_error" else error.status, kind, {})
             error.message = presentable(message_in(told) or "") or error.message
         return error
