@@ -66,3 +66,11 @@ def test_file_id_of_an_anthropic_client_keeps_its_own_beta_headers() -> None:
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     request = anthropic.dialect.read_request(json.dumps(body).encode())
     assert anthropic.dialect.write_request(request, Target("claude")).lines == ()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_context_and_citations_of_a_document_are_named_in_tool_results_too(inside: bool) -> None:
+    part = document(type="text", data="x") | {"context": "From 2026.", "citations": {"enabled": True}}
+    if inside:
+        part = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
+    assert crossed("anthropic", part).dropped == ("messages[].context", "messages[].citations")

@@ -151,12 +151,15 @@ def read_request(raw: bytes) -> ChatRequest:
 
 
 def _omitted(body: _Body, config: dict[str, Any]) -> list[str]:
-    """What no other dialect has a word for, and whose loss leaves the answer's form as it is."""
+    """Paths of fields that no other dialect has, and that do not change the form of the answer."""
     blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
-    documents = [block for block in blocks if block.type == "document"]
+    results = [block.content for block in blocks if block.type == "tool_result" and isinstance(block.content, list)]
+    inner = [one for content in results for one in content if one["type"] == "document"]  # checked by `_result`
+    documents = [(block.context, block.citations) for block in blocks if block.type == "document"]
+    documents += [(one.get("context"), one.get("citations")) for one in inner]
     names = [f"output_config.{name}" for name in config if name not in _CONFIG]
-    names += ["messages[].context"] if any(block.context for block in documents) else []
-    return names + (["messages[].citations"] if any(block.citations for block in documents) else [])
+    names += ["messages[].context"] if any(context for context, _ in documents) else []
+    return names + (["messages[].citations"] if any(citations for _, citations in documents) else [])
 
 
 def _message(message: _Message, path: str) -> Message:
@@ -170,7 +173,7 @@ def _parts(content: str | list[_Block], path: str) -> list[Part]:
 
 
 def _block_parts(block: _Block, path: str) -> list[Part]:
-    """One part; of a document that is made of blocks itself, those."""
+    """One part, or the parts of a document that consists of blocks."""
     source = block.source
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
         kind: Any = str | list[_Block]
@@ -231,7 +234,7 @@ def _result(block: _Block, path: str) -> ToolResult:
 
 
 def _refuse_others(content: str | list[_Block], kinds: Collection[str], path: str) -> None:
-    """Raises InvalidRequest for a block that may not stand there, before its own blocks are read: they may be many."""
+    """Raises InvalidRequest for a block of another kind, before it is read: it may hold blocks of any depth."""
     for place, block in enumerate([] if isinstance(content, str) else content):
         if block.type not in kinds:
             raise _unknown(block.type, f"{path}[{place}]")
