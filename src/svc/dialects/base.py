@@ -30,7 +30,7 @@ class Target:
         quirks = quirks or Quirks()
         self.model = model
         self.max_output_tokens = max_output_tokens
-        """Of the model's longest answer, where that is known."""
+        """Tokens of the longest answer that the model gives; None if that is not known."""
         self.quirks = quirks
         self.stream_usage: bool = quirks.stream_usage
         """It takes `stream_options.include_usage`."""
@@ -122,7 +122,7 @@ class Built:
         self.dropped = dropped
         """Names of the client's fields that the upstream did not get as they were."""
         self.lines = lines
-        """Header lines that the upstream needs beside those of every request."""
+        """Header lines that the upstream needs for this request, without line ends."""
 
 
 class Passed:
@@ -178,7 +178,7 @@ class Dialect(ABC):
     ) -> None:
         self.name = name
         self.forwarded_headers = forwarded_headers
-        """Request headers that go on, with the query, to an upstream of the same dialect; lower case."""
+        """Names of request headers that the gateway forwards, with the query, within the dialect; lower case."""
         self.request_id_header = request_id_header
         """The response header, beside `x-request-id`, in which clients of this dialect look for the request's id."""
         self.endpoint = endpoint
@@ -190,7 +190,7 @@ class Dialect(ABC):
     # spoken by a client
     @abstractmethod
     def head(self, raw: bytes) -> Head:
-        """Checks what decisions.md (section 3) lists and reads the few fields; raises InvalidRequest."""
+        """Check a request as far as every upstream would refuse it, and read the few fields; raises InvalidRequest."""
 
     @abstractmethod
     def read_request(self, raw: bytes) -> ChatRequest:
@@ -214,7 +214,7 @@ class Dialect(ABC):
         """Request headers that carry the provider's key and what else the dialect demands."""
 
     def model_quirks(self, model: str, quirks: Quirks) -> Quirks:
-        """A provider's quirks, and those that the dialect knows of the model by its name at the provider."""
+        """Add the quirks of a model, known by its name at the provider, to those of the provider."""
         return quirks
 
     @abstractmethod
@@ -234,7 +234,7 @@ class Dialect(ABC):
         """The upstream's own message in an error body, if one can be found."""
 
     def relayed_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        """How an error answer is told to a client of the same dialect; None: in the gateway's own terms."""
+        """What a client of the same dialect gets of an upstream's error; None for the gateway's own error."""
         return None
 
     # both sides the same

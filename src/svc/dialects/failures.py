@@ -28,7 +28,7 @@ _SECRET: Final = re.compile(
 _DOCUMENTATION: Final = re.compile(
     r"https://(?:[a-z0-9-]{1,63}\.){0,4}(?:anthropic|claude|openai)\.com(?:/[\w./#-]*)?[.,;:!)'\"]*"
 )
-"""Links that vendors' errors explain themselves with."""
+"""Links to a vendor's documentation, which its errors contain."""
 _LIMITED: Final = ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "tokens", "requests", "429")
 _REFUSED: Final = (
     "invalid_request_error",
@@ -112,7 +112,7 @@ def error_of(failed: StreamFailed) -> SvcError:
 
 
 def credentials_refused() -> ProviderFailed:
-    """The key is the gateway's own: its client can do nothing about it, and is told nothing of it."""
+    """The error for a key that the provider refused. The client cannot change it, so it learns no details."""
     return ProviderFailed("The provider refused the gateway's own credentials.")
 
 

@@ -1,4 +1,4 @@
-"""Fields that the other dialect lacks, or takes less of: which are left out, lowered or refused."""
+"""Fields that the other dialect lacks, or limits: the gateway leaves them out, lowers or refuses them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def drop_extra(extra: dict[str, Any]) -> list[str]:
 
 
 def lowered_max_tokens(request: ChatRequest, target: Target, dropped: list[str]) -> int | None:
-    """The request's `max_tokens`, at most what the model gives; named in `dropped` when it was more.
+    """Lower `max_tokens` to what the model gives, and name it in `dropped` if it was more.
 
-    Agents ask for what the model of their own dialect gives. Within a dialect the provider has the word.
+    Agents send the limit of their own vendor's model. Within a dialect the provider judges the value.
     """
     asked, most = request.max_tokens, target.max_output_tokens
     if asked is None or most is None or asked <= most:

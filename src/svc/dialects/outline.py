@@ -17,7 +17,7 @@ LONG_STRING: Final = 1024
 SPARSE: Final = 256
 """Bytes for each quote, at least: where there are more quotes, looking at all of it costs less."""
 MAX_ESCAPES: Final = 1_000_000
-"""Backslashes of a body. Each costs time, and a million is more text than any model takes."""
+"""Backslashes of a body. Each takes time, and a million of them mean more text than any model takes."""
 MAX_VALUES: Final = 100_000
 """Parts, keys and other values of a body: reading as many takes some 50 ms."""
 FAR_TOO_MANY: Final = 10 * MAX_VALUES
@@ -44,7 +44,7 @@ def has_many_values(short: bytes) -> bool:
 
 
 def _marks(text: bytes) -> int:
-    """At least as many as the text has values: one stands before each."""
+    """Count the marks that come before values: a text has no more values than marks, but for the first."""
     return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
 
 
@@ -71,7 +71,7 @@ def outline(raw: bytes) -> bytes:
 
 
 def _closing(raw: bytes, inside: int) -> int:
-    """Where a string ends that has escapes; -1 if it does not."""
+    """The closing quote of a string that has escapes; -1 if there is none."""
     found = _REST.match(raw, inside)
     end = found.end() if found is not None else len(raw)
     return end if end < len(raw) and raw[end] != _BACKSLASH else -1

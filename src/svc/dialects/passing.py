@@ -67,9 +67,9 @@ def pass_request(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> 
 
 
 def _pass_by_spans(raw: bytes, head: Head, target: Target, *, ask_usage: bool) -> Built:
-    """A body in which a name that routing looks at may stand twice: looked at field by field.
+    """Forward a body in which a name that routing reads may stand twice, such as a tool's parameter `model`.
 
-    Tools with a parameter `model` are such a case. Only the fields of the object itself count.
+    Only the fields of the outermost object count.
     """
     spans = field_spans(raw)
     if spans is None or other_cases(spans):
@@ -94,7 +94,7 @@ def _ambiguous(raw: bytes, found: list[bytes]) -> bool:
     """A field that was read could stand there twice, or under an escaped name, or under another case."""
     if not b"".join(found).islower():
         return True
-    if len(set(found)) != len(found):  # of a dozen names, since all of them are lower case
+    if len(set(found)) != len(found):  # a dozen names at most, since all of them are lower case
         keys = _KEY.findall(raw)
         if any(keys.count(name[1:-1]) > 1 for name in set(found)):
             return True
@@ -119,7 +119,7 @@ def _replace_model(raw: bytes, model: str) -> bytes:
 
 
 def _rebuild(raw: bytes, target: Target, *, ask_usage: bool) -> Built:
-    """The body written anew. What lies within its fields keeps its bytes, unless a quirk of the target is about it."""
+    """Encode the body again. Each value keeps its bytes, unless the target has quirks."""
     body = decode_object(raw) if target.mends else decode_fields(raw)
     body["model"] = target.model
     dropped = apply_quirks(body, target.quirks, ask_usage=ask_usage)
@@ -160,12 +160,12 @@ def _drop_other_cases(body: dict[str, Any]) -> tuple[str, ...]:
 
 
 def other_cases(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that are names of fields which routing looks at, but for their case."""
+    """The names that differ only in case from a field that routing reads."""
     return tuple([name for name in names if name not in _FIELDS and _fold(name) in _FIELDS])
 
 
 def _fold(name: str) -> str:
-    """The name as Go's encoding/json compares it, as far as ASCII names go: U+212A becomes `k`, and U+017F `s`."""
+    """Fold a name as Go's encoding/json does before it compares ASCII names: U+212A to `k`, U+017F to `s`."""
     return name.lower().replace("\u017f", "s")
 
 

@@ -42,7 +42,7 @@ def decode_request(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 def decode_outline(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
     """As `decode_request`, from the outline of the body, which is returned as well.
 
-    Also raises InvalidRequest for a body of so many values that reading it would hold up everybody else.
+    Raises InvalidRequest as well for a body of so many values that reading it would block the event loop.
     """
     if has_many_escapes(raw):
         raise InvalidRequest(f"The body has more than {MAX_ESCAPES} backslashes.")
@@ -69,7 +69,7 @@ def decode_fields(raw: bytes) -> dict[str, Any]:
 
 
 def encode_request(body: dict[str, Any]) -> bytes:
-    """A body for an upstream; raises InvalidRequest for one that became too deep on its way from the client's."""
+    """Encode a body for an upstream; raises InvalidRequest if translation has nested it too deeply."""
     try:
         return msgspec.json.encode(body)
     except RecursionError as fault:

@@ -11,13 +11,13 @@ from typing import Any, Final
 from svc.dialects.reading import decode_fields
 
 Span = tuple[int, int]
-"""Of a value: its first byte, and the one after its last."""
+"""The index of a value's first byte, and of the byte after its last one."""
 
 _WHITESPACE: Final = b" \t\n\r"
 
 
 def field_spans(raw: bytes) -> dict[str, Span] | None:
-    """The span of each field; None if a name stands there twice, or with escapes: readers differ in what they take.
+    """The span of each field; None if a name occurs twice or has escapes, since parsers read such bodies differently.
 
     None for an object without fields as well. Raises InvalidRequest for what is no JSON object.
     """
@@ -40,7 +40,7 @@ def field_spans(raw: bytes) -> dict[str, Span] | None:
 
 
 def _skip(raw: bytes, at: int) -> int:
-    """The first place from `at` on that is no white space."""
+    """The index of the first byte from `at` on that is not white space."""
     while at < len(raw) and raw[at] in _WHITESPACE:
         at += 1
     return at

@@ -1,4 +1,4 @@
-"""In which dialect an error is written for a path that no dialect answers: its clients ask below it by mistake.
+"""The dialect of errors for paths below the endpoint of a dialect, where its clients send requests by mistake.
 
 POST /v1/messages/unknown, GET /v1/messages  ->  Anthropic's shape
 everything else                              ->  the gateway's own, which is OpenAI's

@@ -52,7 +52,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> Failure:
-    """The failure that an upstream's status means (decisions.md, section 3). `message` is the upstream's own."""
+    """The failure that an upstream's status means. `message` is the upstream's own."""
     if (kind := _refused_input(status, message)) is not None:
         return Failure(InvalidRequest(f"This model takes no {kind} input.", param="messages"), Then.NOWHERE)
     if status in (400, 413, 422):
@@ -74,7 +74,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], message: str | None) -> F
 def judge_answer(
     upstream: Dialect, client: Dialect, status: int, headers: Mapping[bytes, bytes], raw: bytes
 ) -> Failure:
-    """`judge`, of a whole error answer; to a client of the upstream's dialect it is told as the upstream said it."""
+    """As `judge`, for a whole error answer; a client of the upstream's dialect gets the upstream's own error."""
     message = upstream.read_error(raw)
     failure = judge(status, headers, message)
     if upstream is client:
@@ -85,7 +85,7 @@ def judge_answer(
 
 
 def _refused_input(status: int, message: str | None) -> str | None:
-    """The kind of input that a model does not take, where the upstream says so with a status of another meaning.
+    """The kind of input that a model does not take, if the upstream says so with an unspecific status.
 
     llama.cpp answers 500 ("image input is not supported"), OpenRouter 404 ("No endpoints found that support image
     input"). The request would fail each time, so no other try is made.

@@ -18,15 +18,15 @@ class ForwardedHead:
         self.query = query
         self.lines = lines
         self._heads: dict[bytes, bytes] = {}
-        """Heads that were made already: requests of one connection share this object."""
+        """Merged heads: requests of one connection share this object."""
 
     @property
     def identity(self) -> bytes:
-        """The same for requests that an upstream cannot tell apart by their heads."""
+        """Equal for requests whose heads are equal for an upstream."""
         return b"\n".join((self.query, *self.lines))
 
     def merged_into(self, head: bytes) -> bytes:
-        """The head of a request to an upstream with this query, and with these lines in place of its own."""
+        """Add the query to the head of a request to an upstream, and replace its lines of the same names."""
         merged = self._heads.get(head)
         if merged is None:
             merged = self._heads[head] = self._merge(head)
@@ -44,9 +44,9 @@ class ForwardedHead:
 def forwarded_head(
     url: bytes, headers: Iterable[tuple[bytes, bytes]], names: Collection[bytes]
 ) -> ForwardedHead | None:
-    """What of a request goes on, where headers of `names` do; None if there is nothing. Names are lower case.
+    """The query and the headers of `names` (lower case) of a request; None if it has neither.
 
-    A query that is not printable ASCII is left out: no server takes it.
+    A query that is not printable ASCII is left out, since servers refuse it.
     """
     query = url.partition(b"#")[0].partition(b"?")[2]
     if not query.isascii() or not query.decode().isprintable() or b" " in query:

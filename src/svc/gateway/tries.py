@@ -42,7 +42,7 @@ class TriesOwner(ABC):
 
     request_id: str
     forwarded: ForwardedHead | None
-    """What of the client's request head goes on to a target of its dialect."""
+    """The part of the client's request head that a target of its dialect gets."""
 
     @abstractmethod
     def answered(self, passed: Passed, now: float) -> None:

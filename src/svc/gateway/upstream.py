@@ -52,7 +52,7 @@ class Upstream:
         """Shared by all connections: what is read is used up before the next read."""
         self.view = memoryview(self.buffer)
         self.turns = Turns(self._loop)
-        """Whose turn it is to read, clients included."""
+        """The order in which connections read, clients' connections included."""
         self.body: list[bytes] = []
         self._swept = time.monotonic()
         """When unused connections were looked at: from then on one that is parked counts as unused."""

@@ -148,7 +148,7 @@ class ChatRequest(msgspec.Struct):
     source: str = ""
     """The name of that dialect."""
     omitted: list[str] = []
-    """Paths of what the hub has no place for and every other dialect does without; named to the client."""
+    """Paths of fields that other dialects lack and that are left out; the response names them."""
 
 
 class Answer(msgspec.Struct):

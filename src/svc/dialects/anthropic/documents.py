@@ -13,7 +13,7 @@ from svc.wire.chat import Document
 
 PDF: Final = "application/pdf"
 FILES_BETA: Final = b"anthropic-beta: files-api-2025-04-14"
-"""The request header without which a block that names a file is refused."""
+"""Anthropic refuses a block that names a file without this request header."""
 
 
 class _Source(msgspec.Struct):
@@ -25,7 +25,7 @@ class _Source(msgspec.Struct):
 
 
 def read_document(source: Any, title: str | None, cache: dict[str, Any] | None, path: str) -> Document:
-    """Of a block's `source`, which has to be no list of blocks; raises InvalidRequest."""
+    """Read a block's `source`, unless it is a list of blocks; raises InvalidRequest."""
     given: _Source = convert_request(source, _Source, f"{path}.source")
     made = Document(title=title, cache=cache)
     match given.type:
@@ -44,7 +44,7 @@ def read_document(source: Any, title: str | None, cache: dict[str, Any] | None, 
 
 
 def write_document(document: Document, path: str) -> dict[str, Any]:
-    """Raises InvalidRequest for a type of file that is not taken there."""
+    """Write a `document` block; raises InvalidRequest for a type of file that Anthropic does not take."""
     made: dict[str, Any] = {"type": "document", "source": _source(document, path)}
     if document.title:
         made["title"] = document.title

@@ -43,13 +43,13 @@ _RELAYED: Final = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""The types of statuses (docs.anthropic.com, "Errors"): vendors leave them out, or name that of another status."""
+"""The type of each status (docs.anthropic.com, "Errors"). Vendors leave it out, or name the type of another status."""
 OVERLOADED: Final = 529
 _LIMITS: Final = b"anthropic-ratelimit-"
 
 
 def relayed_error(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-    """For a client of the same dialect: 4xx but those about the gateway's own key, and 529; None for all else."""
+    """The error for a client of the same dialect: 529 and 4xx, but not 401 and 403, which concern the gateway's key."""
     if status in (401, 403) or not (400 <= status < 500 or status == OVERLOADED):
         return None
     kept = {
@@ -64,7 +64,7 @@ def relayed_error(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> Up
 
 
 def upstream_error(raw: bytes) -> Any:
-    """`error` of an error answer; None if there is none."""
+    """The object `error` of an error answer; None if there is none."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any]).get("error")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What has to wait in an Anthropic client's stream, where content blocks never interleave: in order, and bounded.
+"""A bounded buffer of content blocks for the stream of an Anthropic client, where blocks never interleave.
 
 OpenAI's dialect may begin a second tool call, or go on with text, before the arguments of the first call have ended.
 """
@@ -21,9 +21,9 @@ from svc.wire.chat import (
 )
 
 MAX_HELD_BYTES: Final = 1024 * 1024
-"""Of one stream; more than the longest answers of today's models."""
+"""Per stream; the longest answers of today's models are shorter."""
 BLOCK_BYTES: Final = 512
-"""What a block counts beside its text: there may be many without any."""
+"""Added to the size of each block, since there may be many blocks without text."""
 
 _JOINED: Final = (TextDelta, RefusalDelta, ThinkingDelta)
 _MARKS: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL).findall
@@ -56,7 +56,7 @@ class ObjectEnd:
 
 
 class Block:
-    """A content block that waits: deltas of one kind, joined, since many small ones take more memory."""
+    """A buffered content block. It joins deltas of one kind, since many small ones take more memory."""
 
     __slots__ = ("kind", "start", "text")
 
@@ -66,7 +66,7 @@ class Block:
         self.text = bytearray()
 
     def deltas(self) -> list[Delta]:
-        """What the writer is to write for it."""
+        """The block as deltas for the writer."""
         text = self.text.decode()
         if self.start is not None:
             begun: list[Delta] = [self.start]
@@ -75,7 +75,7 @@ class Block:
 
 
 class HeldBlocks:
-    """The blocks that wait, in the order in which they began."""
+    """The buffered blocks, in the order in which they began."""
 
     __slots__ = ("_blocks", "_calls", "_size")
 
@@ -89,7 +89,7 @@ class HeldBlocks:
         return not self._blocks
 
     def add(self, delta: Delta) -> None:
-        """Raises ProviderFailed for more than may wait, and for arguments of a call that has ended."""
+        """Buffer a delta; raises ProviderFailed for a full buffer, and for arguments of a call that has ended."""
         text = _text(delta)
         block = self._block_of(delta)
         if block is not None:
@@ -97,10 +97,10 @@ class HeldBlocks:
             block.text += data
             self._grow(len(data))
         elif text.strip():
-            raise late()
+            raise arguments_after_end()
 
     def take(self) -> list[Delta]:
-        """The deltas of the first block, which does not wait any longer."""
+        """Remove the first block and return its deltas."""
         block = self._blocks.pop(0)
         if block.start is not None:
             del self._calls[block.start.index]
@@ -108,7 +108,7 @@ class HeldBlocks:
         return block.deltas()
 
     def _block_of(self, delta: Delta) -> Block | None:
-        """None for arguments of a call that does not wait."""
+        """None for arguments of a call that is not buffered."""
         if isinstance(delta, ToolArguments):
             return self._calls.get(delta.index)
         last = self._blocks[-1] if self._blocks else None
@@ -127,11 +127,13 @@ class HeldBlocks:
     def _grow(self, size: int) -> None:
         self._size += size
         if self._size > MAX_HELD_BYTES:
-            raise ProviderFailed("The provider mixed several tool calls, and more than can be put in order.")
+            raise ProviderFailed(
+                "The provider mixed the chunks of tool calls, and more of them than the gateway buffers."
+            )
 
 
-def late() -> ProviderFailed:
-    """Arguments came for a tool call whose arguments were complete."""
+def arguments_after_end() -> ProviderFailed:
+    """The error for arguments of a tool call whose arguments were complete."""
     return ProviderFailed("The provider sent arguments of a tool call that had ended.")
 
 

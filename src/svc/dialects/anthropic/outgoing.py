@@ -255,7 +255,7 @@ def _output_config(request: ChatRequest) -> dict[str, Any] | None:
 
 
 def _thinking(request: ChatRequest, max_tokens: int, dropped: list[str]) -> dict[str, Any] | None:
-    """With a budget that fits into a `max_tokens` that was lowered; None where none does."""
+    """Fit the thinking budget into a `max_tokens` that was lowered; None where no budget fits."""
     thinking = request.thinking
     budget = thinking.get("budget_tokens") if thinking else None
     if thinking is None or type(budget) is not int or "max_tokens" not in dropped or budget < max_tokens:

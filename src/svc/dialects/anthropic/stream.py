@@ -73,17 +73,17 @@ class PassedStream(HandedOn):
             case Finish(reason):
                 self.finish = reason
             case StreamFailed():
-                raise self._as_told(delta)
+                raise self._upstream_error(delta)
             case _ if not self.started:
                 raise ProviderFailed("The provider's stream has no beginning.")
 
-    def _as_told(self, failed: StreamFailed) -> SvcError:
+    def _upstream_error(self, failed: StreamFailed) -> SvcError:
         """The upstream's error in its own words, unless it is about the gateway's key."""
-        error, told = error_of(failed), self._reader.error
-        kind = type_in(told)
+        error, body = error_of(failed), self._reader.error
+        kind = type_in(body)
         if kind and kind not in CREDENTIALS:
             error.upstream = UpstreamError(OVERLOADED if kind == "overloaded_error" else error.status, kind, {})
-            error.message = presentable(message_in(told) or "") or error.message
+            error.message = presentable(message_in(body) or "") or error.message
         return error
 
     def _mark(self) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.anthropic.faults import error_event
-from svc.dialects.anthropic.held import HeldBlocks, ObjectEnd, late
+from svc.dialects.anthropic.held import HeldBlocks, ObjectEnd, arguments_after_end
 from svc.dialects.anthropic.shapes import stop_reason, usage_object
 from svc.errors import SvcError
 from svc.wire.chat import (
@@ -48,7 +48,7 @@ class AnthropicWriter:
         self._refused = False
         self._text = b""
         self._arguments: ObjectEnd | None = None
-        """Of the open tool call."""
+        """The end of the open tool call's arguments."""
         self._call = -1
         self._held = HeldBlocks()
 
@@ -67,19 +67,19 @@ class AnthropicWriter:
         return self._block(delta)
 
     def _argue(self, text: str, arguments: ObjectEnd) -> bytes:
-        """The next chunk of the open call's arguments."""
+        """Write the next chunk of the open call's arguments."""
         arguments.feed(text)
         return self._delta("input_json_delta", "partial_json", text)
 
     def _release(self, *, all_of_it: bool = False) -> bytes:
-        """The blocks that need not wait any longer."""
+        """Write the buffered blocks whose turn has come."""
         out: list[bytes] = []
         while not self._held.empty and (all_of_it or self._arguments is None or self._arguments.found):
             out.extend(self._block(delta) for delta in self._held.take())
         return b"".join(out)
 
     def _block(self, delta: Delta) -> bytes:
-        """Of a delta that need not wait."""
+        """Write a delta that is not buffered."""
         match delta:
             case TextDelta(text) | RefusalDelta(text):
                 self._refused = self._refused or type(delta) is RefusalDelta
@@ -88,7 +88,7 @@ class AnthropicWriter:
                 if index == self._call and self._arguments is not None:
                     return self._argue(text, self._arguments)
                 if text.strip():
-                    raise late()
+                    raise arguments_after_end()
                 return b""  # white space after the end
             case ToolStart(index, call_id, name):
                 self._tools = True

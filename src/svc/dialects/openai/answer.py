@@ -112,7 +112,7 @@ def _text_of(part: Any) -> str:
 
 
 def payload_name(call: dict[str, Any]) -> str:
-    """Under which name a tool call has its name and its text; empty if its type is not known here."""
+    """The field that holds a tool call's name and text; empty for an unknown type of call."""
     kind: str = call["type"]
     return kind if kind in TEXT_FIELDS else next((name for name in TEXT_FIELDS if isinstance(call.get(name), dict)), "")
 
@@ -124,7 +124,7 @@ def _mend_call(call: Any) -> dict[str, Any]:
     mended = {**call, "id": text_or(call.get("id"), new_id("call_")), "type": kind}
     name = payload_name(mended)
     if not name:
-        return mended  # of a type that is not known here: as it came
+        return mended  # an unknown type of call goes on as it came
     payload, field = call.get(name), TEXT_FIELDS[name]
     if not isinstance(payload, dict) or not text_or(payload.get("name"), ""):
         raise ProviderFailed("The provider's answer has a tool call without a name.")

@@ -43,7 +43,7 @@ class ResponseFormat(msgspec.Struct, gc=False):
     type: str
     json_schema: JsonSchema | None = None
     schema: dict[str, msgspec.Raw] | None = None
-    """Where some vendors have the schema of `json_object`."""
+    """Some vendors read the schema of `json_object` here."""
 
 
 class Body(msgspec.Struct, gc=False):
@@ -57,9 +57,9 @@ class Body(msgspec.Struct, gc=False):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Count | None = None
     n_predict: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
-    """What llama.cpp takes for `max_tokens`, and before it; below 0 the answer has no end."""
+    """llama.cpp reads it before `max_tokens`. Below 0 the answer has no limit."""
     max_new_tokens: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
-    """What servers of the Hugging Face family take for `max_tokens`."""
+    """Servers of the Hugging Face family read it as `max_tokens`."""
     min_tokens: Annotated[float, Meta(le=MAX_TOKENS)] | None = None
-    """vLLM's: the answer does not end before."""
+    """vLLM does not end the answer before."""
     response_format: ResponseFormat | None = None

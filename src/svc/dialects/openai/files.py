@@ -40,7 +40,7 @@ def read_file(file: FileShape, cache: dict[str, Any] | None, path: str) -> Docum
 
 
 def write_file(document: Document) -> dict[str, Any]:
-    """A part; raises InvalidRequest for a link, for which there is no place."""
+    """Write a part; raises InvalidRequest for a link, which chat completions does not take."""
     if document.text is not None:
         return {"type": "text", "text": document.text}
     if document.file_id is not None:
@@ -50,6 +50,6 @@ def write_file(document: Document) -> dict[str, Any]:
         raise InvalidRequest(words, param="messages")
     name = document.title or "document"
     if document.media_type == PDF and not name.lower().endswith(".pdf"):
-        name += ".pdf"  # it is refused without
+        name += ".pdf"  # OpenAI refuses a PDF without it
     data = f"data:{document.media_type};base64,{document.data}"
     return {"type": "file", "file": {"filename": name, "file_data": data}}

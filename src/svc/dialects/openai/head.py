@@ -1,7 +1,4 @@
-"""What routing needs of an OpenAI request, and the checks before any upstream is called. On the hot path.
-
-decisions.md (section 3) lists what is checked.
-"""
+"""What routing needs of an OpenAI request, and the checks before any upstream is called. On the hot path."""
 
 from __future__ import annotations
 
@@ -43,14 +40,14 @@ def read_head(raw: bytes) -> Head:
 
 
 def _check_format(form: ResponseFormat) -> None:
-    """OpenAI refuses a form without its schema; other servers answer in any form that the model likes."""
+    """Refuse a form without its schema, as OpenAI does: other servers would ignore it."""
     if form.type == "json_schema" and (form.json_schema is None or form.json_schema.schema is None):
         path = "response_format.json_schema" + ("" if form.json_schema is None else ".schema")
         raise InvalidRequest(f"`{path}` is required.", param=path)
 
 
 def _note_other_limits(head: Head, predicted: float | None, new: float | None, least: float | None) -> None:
-    """An upstream that does not know these names goes by `max_tokens`, so they only ever add to it."""
+    """Note limits that only some upstreams read. Others read `max_tokens`, so these only raise the reservation."""
     head.least_reserved = int(max(predicted or 0, new or 0, least or 0, 0))
     if predicted is not None and predicted < 0:
         head.endless = "n_predict"

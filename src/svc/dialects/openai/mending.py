@@ -41,7 +41,7 @@ class Choice:
         self.finish: PassedReason | None = None
         self.calls: dict[int, Call] = {}
         self.ids: dict[str, int] = {}
-        """The upstream's id of a call -> our index; the first one where an id comes twice."""
+        """The upstream's id of a call -> our index. Where an id comes twice, the first index counts."""
         self.places: dict[int, int] = {}
         """The upstream's index -> ours, where it uses one index for several calls."""
         self.last = 0
@@ -155,7 +155,7 @@ def _mend_payload(payload: dict[str, Any], field: str, call: Call) -> dict[str, 
 
 
 def too_many_calls() -> ProviderFailed:
-    """The stream has more than MAX_CALLS."""
+    """The error for a stream of more than MAX_CALLS."""
     return ProviderFailed("The provider sent more tool calls than one answer may have.")
 
 

@@ -62,7 +62,7 @@ class OpenAIReader:
         self._waiting: dict[int, str] = {}
         """Arguments of calls whose name has not come yet."""
         self._waited = 0
-        """Characters that have ever waited so."""
+        """Characters of all such arguments so far."""
         self._custom: set[int] = set()
         """Places of calls of custom tools, whose text becomes the argument `input`."""
         self._legacy = False

@@ -1,4 +1,4 @@
-"""What OpenAI's own series of models take, by name: vendors that serve other models under these names follow suit.
+"""The parameters that OpenAI's series of models refuse, by the names of the models.
 
 Newer series refuse `max_tokens` ("Use 'max_completion_tokens' instead"), older ones refuse `reasoning_effort`
 ("Unrecognized request argument supplied"): platform.openai.com/docs/guides/reasoning.
@@ -16,10 +16,10 @@ _NO_EFFORT: Final = re.compile(_OWNER + r"(?:gpt-3|gpt-4|chatgpt-|gpt-5-chat|o1-
 
 
 def takes_only_completion_tokens(model: str) -> bool:
-    """It refuses `max_tokens`, and takes `max_completion_tokens`."""
+    """Whether the model refuses `max_tokens`, and takes `max_completion_tokens`."""
     return _COMPLETION_TOKENS.match(model) is not None
 
 
 def refuses_effort(model: str) -> bool:
-    """It refuses `reasoning_effort`; False for all that is not known to."""
+    """Whether the model is known to refuse `reasoning_effort`."""
     return _NO_EFFORT.match(model) is not None

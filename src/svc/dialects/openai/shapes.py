@@ -33,7 +33,7 @@ FINISH: Final[dict[str, FinishReason]] = {
 
 
 def finish_reason(reason: object) -> FinishReason:
-    """One of the four; raises ProviderFailed for `error` (decisions.md, section 3)."""
+    """One of the four; raises ProviderFailed for `error`."""
     word = reason.lower() if isinstance(reason, str) else ""
     if word == "error":
         raise ProviderFailed("The provider failed while it was answering.")

@@ -58,7 +58,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
     """Raises ProviderFailed for a call that is neither of a function nor of a custom tool."""
     name = payload_name(call)
     if not name:
-        raise ProviderFailed(f"The provider called a tool of the type `{call['type'][:50]}`, which has no place here.")
+        raise ProviderFailed(f"The provider called a tool of the type `{call['type'][:50]}`, which is unknown here.")
     payload = call[name]
     text = payload[TEXT_FIELDS[name]]
     arguments = CUSTOM_BEGIN + escaped(text) + CUSTOM_END if name == "custom" else text
@@ -66,7 +66,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
 
 
 def _legacy_call(function: dict[str, Any]) -> ToolCall:
-    """Of a `function_call`, which has no id."""
+    """Read a `function_call`, which has no id."""
     name = text_or(function.get("name"), "")
     if not name:
         raise ProviderFailed("The provider's answer has a function call without a name.")
