@@ -74,3 +74,9 @@ def test_context_and_citations_of_a_document_are_named_in_tool_results_too(insid
     if inside:
         part = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
     assert crossed("anthropic", part).dropped == ("messages[].context", "messages[].citations")
+
+
+def test_text_document_of_a_tool_result_stays_in_it() -> None:
+    inner = [{"type": "text", "text": "a"}, document(type="text", media_type="text/plain", data="b")]
+    body = json.loads(crossed("anthropic", {"type": "tool_result", "tool_use_id": "t", "content": inner}).body)
+    assert body["messages"] == [{"role": "tool", "tool_call_id": "t", "content": "a\nb"}]

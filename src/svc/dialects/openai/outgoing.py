@@ -118,7 +118,7 @@ def _turn(message: Message) -> list[dict[str, Any]]:
     """Tool results are messages of their own, and come first: they belong to the call before."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     made = [_result(part) for part in results]
-    rest: list[Part] = [one for part in results for one in part.content if not isinstance(one, Text)]
+    rest: list[Part] = [one for part in results for one in part.content if _text_of(one) is None]
     rest += [part for part in message.parts if not isinstance(part, ToolResult | Thinking | RedactedThinking)]
     if rest or not made:
         role = "user" if message.role == "tool" else message.role
@@ -151,8 +151,13 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    text = "\n".join(part.text for part in result.content if isinstance(part, Text))
+    text = "\n".join([text for part in result.content if (text := _text_of(part)) is not None])
     return {"role": "tool", "tool_call_id": result.call_id, "content": text}
+
+
+def _text_of(part: Text | Image | Document) -> str | None:
+    """The text of a part of a tool result, which takes nothing else; None for a part that has to follow it."""
+    return None if isinstance(part, Image) else part.text
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
