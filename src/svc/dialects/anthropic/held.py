@@ -77,16 +77,12 @@ class Block:
 class HeldBlocks:
     """The buffered blocks, in the order in which they began."""
 
-    __slots__ = ("_blocks", "_calls", "_size")
+    __slots__ = ("_calls", "_size", "blocks")
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []
+        self.blocks: list[Block] = []
         self._calls: dict[int, Block] = {}
         self._size = 0
-
-    @property
-    def empty(self) -> bool:
-        return not self._blocks
 
     def add(self, delta: Delta) -> None:
         """Buffer a delta; raises ProviderFailed for a full buffer, and for arguments of a call that has ended."""
@@ -101,7 +97,7 @@ class HeldBlocks:
 
     def take(self) -> list[Delta]:
         """Remove the first block and return its deltas."""
-        block = self._blocks.pop(0)
+        block = self.blocks.pop(0)
         if block.start is not None:
             del self._calls[block.start.index]
         self._size -= BLOCK_BYTES + len(block.text)
@@ -111,14 +107,14 @@ class HeldBlocks:
         """None for arguments of a call that is not buffered."""
         if isinstance(delta, ToolArguments):
             return self._calls.get(delta.index)
-        last = self._blocks[-1] if self._blocks else None
+        last = self.blocks[-1] if self.blocks else None
         joined = last is not None and last.kind is type(delta) and last.kind in _JOINED
         return last if joined else self._begin(delta)
 
     def _begin(self, delta: Delta) -> Block:
         start = delta if isinstance(delta, ToolStart) else None
         block = Block(type(delta), start)
-        self._blocks.append(block)
+        self.blocks.append(block)
         if start is not None:
             self._calls[start.index] = block
         self._grow(BLOCK_BYTES)

@@ -60,7 +60,7 @@ class AnthropicWriter:
                 return self._frame(delta)
             case ToolArguments(index, text) if index == self._call and self._arguments is not None:
                 out = self._argue(text, self._arguments)
-                return out if self._held.empty else out + self._release()
+                return out + self._release() if self._held.blocks else out
         if self._arguments is not None and not self._arguments.found:
             self._held.add(delta)
             return b""
@@ -74,7 +74,7 @@ class AnthropicWriter:
     def _release(self, *, all_of_it: bool = False) -> bytes:
         """Write the buffered blocks whose turn has come."""
         out: list[bytes] = []
-        while not self._held.empty and (all_of_it or self._arguments is None or self._arguments.found):
+        while self._held.blocks and (all_of_it or self._arguments is None or self._arguments.found):
             out.extend(self._block(delta) for delta in self._held.take())
         return b"".join(out)
 
