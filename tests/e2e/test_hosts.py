@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.e2e.conftest import StartGateway
@@ -81,3 +83,15 @@ def test_metrics_over_http_1_0_need_a_key(gateway: Gateway) -> None:
     with gateway.raw() as client:
         client.send(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         assert client.read().status == 401
+
+
+def test_workers_check_the_host_by_the_address_of_the_command_line(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, env={}, config="[gateway]\nhost = '127.0.0.1'\nworkers = 2\n")
+    gateway.command += ["gateway", "--host", "0.0.0.0"]
+    del gateway._arguments[0]
+    gateway.start()
+    try:
+        for _ in range(6):  # whichever worker takes it
+            assert gateway.request("GET", "/", key=None, headers=FOREIGN).status == 200
+    finally:
+        assert gateway.stop() == 0

@@ -43,12 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
-    load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides)
     with HangupSignal() as hangup:
-        if args.seat is None:
+        seat = workers.Seat(args.seat) if args.seat is not None else None
+        if seat is not None:  # the supervisor has chosen, maybe by an option, and `Host` is checked by it
+            overrides["gateway"]["host"] = seat.listener.getsockname()[0]
+        load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides)
+        if seat is None:
             return _run(args, app.Reload(hangup, load))
         found = load()
-        seat = workers.Seat(args.seat)
         seat.watch()  # before it serves: a worker without a supervisor ends
         shared = app.Shared(seat.counters, seat.column, seat.columns)
         app.serve_gateway(found, seat.listener, lambda _: seat.ready(), shared, reload=app.Reload(hangup, load))
