@@ -28,7 +28,8 @@ class Hashing:
         if self._task is None or self._task.done():
             if await asyncio.to_thread(self._store.revision) == self._settled:
                 return
-            self._task = asyncio.create_task(self._run())
+            if self._task is None or self._task.done():  # another caller may have begun meanwhile
+                self._task = asyncio.create_task(self._run(), name="hashing")
         await asyncio.wait([self._task], timeout=seconds)
 
     async def close(self) -> None:
