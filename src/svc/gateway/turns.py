@@ -57,7 +57,9 @@ class Turns:
         self._queue.append(connection)
 
     def _next(self) -> None:
-        for _ in range(min(READS_PER_TURN, len(self._queue))):
-            self._queue.popleft().read_on()
-        if self._queue:
-            self._loop.call_soon(self._next)
+        try:
+            for _ in range(min(READS_PER_TURN, len(self._queue))):
+                self._queue.popleft().read_on()
+        finally:  # also when one fails, or all that wait would wait for good
+            if self._queue:
+                self._loop.call_soon(self._next)

@@ -143,3 +143,30 @@ def test_bounded_held_while_it_waits_does_not_read_on() -> None:
         return upper.size
 
     assert uvloop.run(main()) == 2 * ROOM
+
+
+class Counting:
+    """Counts that its turn came, and fails then if it is to."""
+
+    def __init__(self, seen: list[Counting], *, fails: bool) -> None:
+        self.seen = seen
+        self.fails = fails
+
+    def read_on(self) -> None:
+        self.seen.append(self)
+        if self.fails:
+            raise RuntimeError("it fails")
+
+
+async def test_turns_connection_that_fails_takes_no_turn_of_the_others() -> None:
+    loop = asyncio.get_running_loop()
+    failed: list[object] = []
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    turns, seen = Turns(loop), list[Counting]()
+    waiting = [Counting(seen, fails=number == 0) for number in range(3 * READS_PER_TURN)]
+    for each in waiting:
+        turns.wait(each)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert seen == waiting
+    assert len(failed) == 1
