@@ -6,6 +6,7 @@ A terminal that is closed sends SIGHUP as well. Then it cannot be opened any mor
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Self
 from svc.stopping import Handler
 
 TERMINAL = "/dev/tty"
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class Terminal:
@@ -32,8 +34,8 @@ class Terminal:
 def _can_open() -> bool:
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in EXHAUSTED  # which says nothing about the terminal
     return True
 
 

@@ -39,8 +39,8 @@ YOUNG = 5.0
 COUNTERS = "counters-"
 """Begins the name of their file, and the supervisor's number ends it."""
 Begin = Callable[[SharedCounters], None]
-Check = Callable[[], str | None]
-"""Reads the configuration anew: a warning about it, if there is one. Raises SvcError for one that is broken."""
+Check = Callable[[], Sequence[str]]
+"""Reads the configuration anew and returns the warnings about it. Raises SvcError for one that is broken."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -181,9 +181,13 @@ class Supervisor:
             if readable:
                 self._wake.recv(64)
             self._reap()
-            if signal.SIGHUP in self._told:
+            if signal.SIGHUP in self._told and self._has_room():
                 self._told.discard(signal.SIGHUP)
                 self._renew()
+
+    def _has_room(self) -> bool:
+        """Whether each worker can get a successor. Workers of earlier reloads that still drain keep their columns."""
+        return len(self._workers) + len(self._listeners) <= self._columns
 
     def _start(self, place: int) -> _Worker:
         used = {worker.column for worker in self._workers}
@@ -227,9 +231,12 @@ class Supervisor:
     def _renew(self) -> None:
         """New workers in the place of the old ones, one after the other; the old stay if the new does not start."""
         try:
-            warning = self._check()
+            warnings = self._check()
         except SvcError as error:
             log.error("not reloaded, the workers go on as they are: %s", error.message)
+            return
+        except Exception:  # the edge: whatever a file does, the workers go on
+            log.exception("not reloaded, the workers go on as they are")
             return
         for old in [worker for worker in self._workers if not worker.leaving]:
             new = self._start(old.place)
@@ -244,7 +251,7 @@ class Supervisor:
             if self._is_stopping:
                 return
         log.warning("reloaded the configuration: every worker is a new one")
-        if warning:
+        for warning in warnings:
             log.warning("%s", warning)
 
     def _stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import resource
 import signal
 import subprocess
 import termios
@@ -136,6 +137,7 @@ def test_reload_changes_models_fallbacks_and_routes(
     [
         ("[gateway]\nwrokers = 3\n", "unknown key `wrokers`"),
         ("[gateway\n", "is not valid TOML"),
+        (f"x = {'[' * 5000}", "is not valid TOML"),
         ('[[providers]]\nname = "x"\nbase_url = "http://x/v1"\napi_key_file = "/nowhere/key"\n', "/nowhere/key cannot"),
     ],
 )
@@ -150,16 +152,24 @@ def test_broken_file_keeps_the_running_configuration(
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "1000"
 
 
-def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path, workers: int) -> None:
     gateway = Gateway(tmp_path, env={})
-    (tmp_path / "svc.toml").write_text("[limits]\nrpm = 7\n")
+    (tmp_path / "svc.toml").write_text(f"[gateway]\nworkers = {workers}\n")
     gateway.start()
     try:
         (tmp_path / "svc.toml").unlink()
-        hang_up(gateway, "not reloaded, the running configuration stays")
+        hang_up(gateway, "not reloaded, the ")
         assert "svc.toml is gone" in gateway.log
     finally:
         assert gateway.stop() == 0
+
+
+def test_change_of_the_number_of_workers_is_named_by_their_supervisor(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[gateway]\nworkers = 2\ndrain_timeout = 2\n")
+    write(gateway, "[gateway]\nworkers = 3\ndrain_timeout = 2\n")
+    hang_up(gateway)
+    gateway.logged("only after a restart: [gateway] workers")
 
 
 def test_change_that_needs_a_restart_is_named(start_gateway: StartGateway) -> None:
@@ -167,6 +177,16 @@ def test_change_that_needs_a_restart_is_named(start_gateway: StartGateway) -> No
     write(gateway, "[gateway]\nworkers = 3\n[speech]\nmax_sessions = 3\n")
     hang_up(gateway)
     gateway.logged("only after a restart: [gateway] workers, [speech] max_sessions")
+
+
+def test_setting_that_needs_a_restart_is_named_at_each_reload(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="")
+    write(gateway, "[gateway]\nhost = '0.0.0.0'\n")
+    for count in (1, 2):
+        hang_up(gateway)
+        until(lambda count=count: gateway.log.count("only after a restart: [gateway] host") == count, 10)  # type: ignore[misc]
+    refused = gateway.request("GET", "/", headers={"host": "rebound.example"}, key=None)
+    assert refused.status == 421, "it still listens on a loopback address"
 
 
 def test_hangup_during_the_start_does_not_end_the_gateway(tmp_path: Path) -> None:
@@ -213,6 +233,20 @@ def test_gateway_ends_with_its_terminal(tmp_path: Path) -> None:
     while RELOADED.encode() not in said:
         said += os.read(terminal, 4096)
     os.close(terminal)
+    assert process.wait(15) in ENDED
+
+
+def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) -> None:
+    process, terminal = on_a_terminal(tmp_path)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, 4096))
+    process.send_signal(signal.SIGHUP)
+    said = b""
+    while b"reloaded" not in said:  # or "not reloaded": both say that it goes on
+        said += os.read(terminal, 4096)
+    assert process.poll() is None
+    os.close(terminal)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+    process.send_signal(signal.SIGTERM)
     assert process.wait(15) in ENDED
 
 

@@ -20,6 +20,7 @@ from svc.gateway import recent
 from svc.gateway.intake import take_left_behind, wait_for_orphans
 from svc.gateway.missing_providers import missing_providers
 from svc.gateway.providers import providers_of
+from svc.gateway.reloading import SUPERVISOR, changed_names, reread, restart_warning
 from svc.hangup import HangupSignal
 from svc.listeners import address_of, listen
 from svc.settings import Settings
@@ -116,8 +117,16 @@ def _supervise(
             counters,
             found.gateway.drain_timeout,
             lambda shared: recent.count(shared, before),
-            lambda: missing_providers(changed := reload.load(), providers_of(changed)),
+            functools.partial(_check_reload, reload, found),
         )
         return supervisor.run(functools.partial(_say, listeners[0]))
     finally:
         writer.close()
+
+
+def _check_reload(reload: app.Reload, running: Settings) -> list[str]:
+    """Return the warnings about the configuration that new workers would read. Raises UsageError."""
+    changed = reread(reload.load, running)
+    missing = missing_providers(changed, providers_of(changed))
+    fixed = changed_names(running, changed, SUPERVISOR)
+    return ([restart_warning(fixed)] if fixed else []) + ([missing] if missing else [])

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from svc.errors import SvcError, UsageError
 from svc.gateway.cache.cache import needs_restart, reconfigured
@@ -23,12 +25,14 @@ from svc.settings import Settings
 
 log = logging.getLogger("svc.reload")
 
+SUPERVISOR = {"gateway": ("host", "port", "workers")}
+"""By table, the settings that a supervisor with several workers takes at its start only."""
 RESTART = {
-    "gateway": ("host", "port", "workers", "drain_timeout"),
+    "gateway": (*SUPERVISOR["gateway"], "drain_timeout"),
     "local": ("enabled", "model"),
     "speech": ("workers", "max_sessions"),
 }
-"""By table, what is fixed at the start."""
+"""By table, the settings that a single process takes at its start only."""
 
 
 @dataclass(frozen=True)
@@ -70,34 +74,67 @@ class Reloader:
             except Exception:  # the edge: whatever a file does, the gateway goes on
                 log.exception("not reloaded, the running configuration stays")
             else:
-                self._take(loaded)
+                self._try_to_take(loaded)
 
     def _read(self) -> _Loaded:
         """In a thread. Raises UsageError."""
-        settings, running = self._load(), self._plane.settings
-        if running.path is not None and settings.path != running.path and not running.path.is_file():
-            raise UsageError(f"{running.path} is gone.")
+        settings = reread(self._load, self._plane.settings)
         providers = providers_of(settings)
         offers = [offer for provider in providers for offer in offers_of(provider)]
         return _Loaded(settings, providers, offers, default_tls() if any(each.origin.tls for each in offers) else None)
 
+    def _try_to_take(self, loaded: _Loaded) -> None:
+        try:
+            self._take(loaded)
+        except Exception:  # the edge: nobody awaits the task, so nobody else would say it
+            log.exception("the configuration is reloaded in part only: restart the gateway")
+
     def _take(self, loaded: _Loaded) -> None:
-        plane, settings = self._plane, loaded.settings
-        fixed = _changed(plane.settings, settings)
+        plane = self._plane
+        fixed = changed_names(plane.settings, loaded.settings, RESTART)
+        settings = _with_fixed(plane.settings, loaded.settings)
+        if needs_restart(plane.settings, settings):
+            fixed.append("[cache] enabled")
+            settings = msgspec.structs.replace(settings, cache=plane.settings.cache)
         plane.cache = reconfigured(plane.cache, plane.settings, settings)
         plane.configure(settings, loaded.offers, unkeyed_models(settings, loaded.providers), loaded.tls)
         self._apply(settings)
         log.warning("reloaded the configuration from %s", settings.path or "the environment (there is no file)")
         if fixed:
-            log.warning("changed, and in force only after a restart: %s", ", ".join(fixed))
+            log.warning("%s", restart_warning(fixed))
         if missing := missing_providers(settings, loaded.providers):
             log.warning("%s", missing)
 
 
-def _changed(before: Settings, after: Settings) -> list[str]:
+def _with_fixed(running: Settings, changed: Settings) -> Settings:
+    """The changed settings, with those that a reload does not change as they are in force."""
+    tables = {
+        table: msgspec.structs.replace(
+            getattr(changed, table), **{name: getattr(getattr(running, table), name) for name in names}
+        )
+        for table, names in RESTART.items()
+    }
+    return msgspec.structs.replace(changed, **tables)
+
+
+def reread(load: Callable[[], Settings], running: Settings) -> Settings:
+    """Return the configuration as it is now. Raises UsageError, also when the file of the running one is gone."""
+    settings = load()
+    if running.path is not None and settings.path != running.path and not running.path.is_file():
+        raise UsageError(f"{running.path} is gone.")
+    return settings
+
+
+def changed_names(before: Settings, after: Settings, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which of these settings, given by table, are different."""
     return [
         f"[{table}] {name}"
-        for table, names in RESTART.items()
-        for name in names
+        for table, some in names.items()
+        for name in some
         if getattr(getattr(before, table), name) != getattr(getattr(after, table), name)
-    ] + (["[cache] enabled"] if needs_restart(before, after) else [])
+    ]
+
+
+def restart_warning(names: Sequence[str]) -> str:
+    """What the log says of settings that a reload does not change."""
+    return f"changed, and in force only after a restart: {', '.join(names)}"

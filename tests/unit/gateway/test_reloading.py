@@ -44,6 +44,17 @@ def test_steering_closes_the_breaker_of_a_target_with_another_key() -> None:
     assert steering.of(other).rest_until == 0
 
 
+def test_steering_notices_another_key_after_a_reload_without_traffic() -> None:
+    steering = Steering(RoutingSettings())
+    health = steering.of(offer("one", "m"))
+    health.rest_until = 1e12
+    steering.configure(RoutingSettings(), [offer("one", "m")])
+    other = offer("one", "m", key="another")
+    steering.configure(RoutingSettings(), [other])
+    assert steering.of(other) is health
+    assert health.rest_until == 0
+
+
 def test_prices_replace_keeps_what_the_price_list_said() -> None:
     listed, given = offer("one", "listed"), offer("one", "given", input_price=1.0, output_price=2.0)
     prices = Prices([listed, given])

@@ -82,8 +82,12 @@ class Steering:
         for offer in offers:
             for one in offer.accounts or (offer,):
                 place = _place(one)
-                if place in self._targets and heads.get(place, one.head) != one.head:
-                    self._targets[place].renew(Breaker(slow_after=routing.slow_after))
+                used = self._targets.get(place)
+                if used is None:
+                    continue
+                if heads.get(place, one.head) != one.head:
+                    used.renew(Breaker(slow_after=routing.slow_after))
+                self._known[one] = used  # for the next reload, which may come before a request
 
     def of(self, offer: Offer) -> Health:
         """The health of a target; it outlives the offer, which a provider that moves replaces."""
