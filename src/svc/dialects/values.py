@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from svc.errors import ProviderFailed
+
 
 def new_id(prefix: str) -> str:
     """An id for what the upstream left without one."""
@@ -27,7 +29,15 @@ def whole_or_now(value: Any) -> int:
 
 
 def arguments_text(arguments: Any) -> str:
-    """A tool's arguments as JSON text, also when the upstream gave them as an object."""
+    """A tool's arguments as JSON text, also when the upstream gave them as an object.
+
+    Raises ProviderFailed for an object that is nested too deeply.
+    """
     if arguments is None:
         return ""
-    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except RecursionError:
+        raise ProviderFailed("The provider's answer was not understandable.") from None

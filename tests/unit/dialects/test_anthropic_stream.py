@@ -189,3 +189,13 @@ def test_a_start_that_is_said_again_is_left_out() -> None:
     out = pipe.feed(START + START + OPEN + text("a") + START + CLOSE + LAST + STOP)
     assert out == START + OPEN + text("a") + CLOSE + LAST + STOP
     assert pipe.ended
+
+
+@pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
+def test_tool_input_nested_to_any_depth_is_read_or_the_providers_failure(client: Dialect) -> None:
+    for depth in range(900, 1100):
+        pipe = open_pipe(anthropic.dialect, client, include_usage=True)
+        nested = '{"a":' * depth + "1" + "}" * depth
+        block = f'{{"type":"tool_use","id":"t","name":"f","input":{nested}}}'
+        pipe.feed(START + f'data: {{"type":"content_block_start","index":0,"content_block":{block}}}\n\n'.encode())
+        assert pipe.error is None or isinstance(pipe.error, errors.ProviderFailed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -108,3 +109,12 @@ def test_our_errors() -> None:
         "code": "internal_error",
         "param": "p",
     }
+
+
+@pytest.mark.parametrize("name", ["content", "thinking"])
+def test_content_nested_to_any_depth_is_mended_or_the_providers_failure(name: str) -> None:
+    for depth in (1, 100, 400, 900, 2000):
+        nested = "[" * depth + '{"type":"text","text":"x"}' + "]" * depth
+        content = nested if name == "content" else f'[{{"type":"thinking","thinking":{nested}}}]'
+        with contextlib.suppress(ProviderFailed):
+            dialect.pass_answer(f'{{"choices":[{{"message":{{"content":{content}}}}}]}}'.encode())

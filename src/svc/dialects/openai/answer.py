@@ -105,7 +105,7 @@ def split_content(content: Any) -> dict[str, Any]:
 
 def _text_of(part: Any) -> str:
     if isinstance(part, list):
-        return "".join(_text_of(one) for one in part)
+        return "".join(_text_of(one) for one in part if not isinstance(one, list))  # no vendor nests them further
     if isinstance(part, dict):
         part = part.get("text")
     return part if isinstance(part, str) else ""
