@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,22 @@ def head(max_tokens: int | None = None, *, answers: int = 1, least: int = 0, end
         outline=RAW,
         least_reserved=least,
         endless=endless,
+    )
+
+
+def an_entry(when: datetime, usd: float) -> Entry:
+    """Of the key `k`."""
+    return Entry(
+        time=when.isoformat(),
+        request_id="req_1",
+        key_id="k",
+        key_name="shop",
+        endpoint="/v1/chat/completions",
+        attempts=1,
+        status="ok",
+        http_status=200,
+        cost_usd=usd,
+        latency_ms=1.0,
     )
 
 
@@ -304,24 +320,48 @@ async def test_gate_redis_gone_counts_on_this_machine(server: RedisServer, tmp_p
 
 async def test_gate_spent_before_is_asked_of_the_ledger(desk: Desk) -> None:
     key, chain = Key("k", "shop", budget_usd=1.0), chain_of(CHEAP)
-    entry = Entry(
-        time=datetime.now(UTC).isoformat(),
-        request_id="req_1",
-        key_id="k",
-        key_name="shop",
-        endpoint="/v1/chat/completions",
-        attempts=1,
-        status="ok",
-        http_status=200,
-        cost_usd=0.995,
-        latency_ms=1.0,
-    )
-    await desk.books.ask(lambda database: database.append([entry]))
+    await desk.books.ask(lambda database: database.append([an_entry(datetime.now(UTC), 0.995)]))
     assert (await desk.denied(key, head(1000), chain)).limit == "budget"
     lease = await desk.lease(key, head(100), chain)
     assert (await desk.used(key)).spent == 995_000_000
     lease.settle(10, 0.001)
     assert (await desk.used(key)).spent == 996_000_000
+
+
+async def test_gate_budget_of_a_day_leaves_out_what_was_spent_before_it(desk: Desk) -> None:
+    chain = chain_of(CHEAP)
+    await desk.books.ask(lambda database: database.append([an_entry(datetime.now(UTC) - timedelta(days=2), 0.995)]))
+    daily = Key("k", "shop", budget_usd=1.0, budget_period="day")
+    await desk.lease(daily, head(1000), chain)
+    assert (await desk.used(daily)).spent == 0
+
+
+async def test_gate_count_takes_a_request_and_nothing_else(desk: Desk) -> None:
+    key = Key("k", "shop", rpm=2, tpm=100_000, concurrency=1)
+    said: asyncio.Future[Lease | SvcError] = asyncio.get_running_loop().create_future()
+    desk.gate.count(key, said.set_result)
+    counted = await asyncio.wait_for(said, 10)
+    assert isinstance(counted, Lease)
+    counted.settle(0, 0.0)
+    lease = await desk.lease(key, head(10), chain_of(CHEAP))
+    assert "remaining-requests: 0\r\n" in lease.headers
+    assert f"remaining-tokens: {100_000 - PROMPT - 10}\r\n" in lease.headers
+    lease.settle(0, 0.0)
+    assert (await desk.denied(key, head(10), chain_of(CHEAP))).limit == "rpm"
+    assert desk.gate.counts(key)
+    assert not desk.gate.counts(Key("l", "shop", tpm=1))
+
+
+async def test_gate_check_refuses_a_key_without_a_request_left(desk: Desk) -> None:
+    key = Key("k", "shop", rpm=1)
+    desk.gate.check(key)
+    desk.gate.check(key)  # counts nothing
+    await desk.lease(key, head(), chain_of(CHEAP))
+    with pytest.raises(RateLimited) as caught:
+        desk.gate.check(key)
+    assert caught.value.limit == "rpm"
+    assert "1 requests per minute (rpm)" in caught.value.message
+    desk.gate.check(Key("l", "shop"))
 
 
 async def test_gate_database_that_is_down_counts_the_budget_from_nothing(

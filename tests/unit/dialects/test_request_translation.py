@@ -15,6 +15,7 @@ from svc.errors import InvalidRequest
 from svc.wire.chat import (
     Image,
     Message,
+    Quirks,
     RedactedThinking,
     Refusal,
     ResponseFormat,
@@ -630,3 +631,58 @@ def test_head_of_an_anthropic_request_is_what_routing_needs() -> None:
     raw = json.dumps({"model": "m", "max_tokens": 77, "stream": True, "messages": [{"role": "user", "content": "x"}]})
     head = anthropic.head(raw.encode())
     assert (head.model, head.max_tokens, head.stream, head.include_usage, head.answers) == ("m", 77, True, True, 1)
+
+
+def test_anthropic_upstream_document_keeps_its_cache_mark() -> None:
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+    block = {"type": "document", "source": source, "cache_control": CACHE}
+    found = read(anthropic, messages=[{"role": "user", "content": [block, {"type": "text", "text": "sum it up"}]}])
+    body = json.loads(anthropic.write_request(found, TARGET).body)
+    assert body["messages"][0]["content"][0]["cache_control"] == CACHE
+
+
+def test_openai_upstream_refusal_of_the_assistant_is_kept() -> None:
+    request = read(openai, messages=[{"role": "assistant", "content": "a", "refusal": "no"}])
+    body = json.loads(openai.write_request(request, TARGET).body)
+    assert body["messages"] == [{"role": "assistant", "content": "a", "refusal": "no"}]
+    request = read(openai, messages=[{"role": "assistant", "refusal": "no"}])
+    body = json.loads(openai.write_request(request, TARGET).body)
+    assert body["messages"] == [{"role": "assistant", "content": None, "refusal": "no"}]
+
+
+def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> None:
+    target = Target("theirs", quirks=Quirks(rejects=("stream_options", "seed", "store"), stream_usage=False))
+    asked = {"stream": True, "stream_options": {"include_usage": True}, "seed": 1}
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}).encode()
+    built = openai.pass_request(raw, openai.head(raw), target)
+    assert built.dropped == ("seed",)
+    assert json.loads(built.body).keys() == {"model", "stream", "messages"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "The body is empty; it has to be a JSON object."),
+        (b"[1]", "The body has to be a JSON object"),
+        (b"{", "The body is not valid JSON"),
+        (b'{"model": "m" "n"}', "The body is not valid JSON"),
+    ],
+)
+@pytest.mark.parametrize("dialect", [openai, anthropic])
+def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        dialect.head(raw)
+    assert caught.value.message.startswith(words)
+    assert "JSON is malformed" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("temperature", 3, "at most 2"), ("temperature", -1, "at least 0"), ("max_tokens", 0, "at least 1")],
+)
+def test_head_of_a_number_out_of_range_says_the_bound(field: str, value: float, words: str) -> None:
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], field: value}).encode()
+    with pytest.raises(InvalidRequest) as caught:
+        openai.head(raw)
+    assert caught.value.param == field
+    assert words in caught.value.message

@@ -3,6 +3,8 @@ from time import time
 
 import pytest
 
+from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.openai import dialect as openai
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
 from svc.gateway.failures import (
     BACKOFF_BASE,
@@ -10,6 +12,7 @@ from svc.gateway.failures import (
     Then,
     backoff,
     judge,
+    judge_answer,
     late,
     lost,
     not_understood,
@@ -180,3 +183,18 @@ def test_late_answer_goes_to_the_next_backend() -> None:
     assert failure.error.reason == "first byte after 60 s"
     assert isinstance(default := late("to connect").error, ProviderFailed)
     assert default.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "relayed"),
+    [(400, True), (401, False), (403, False), (404, True), (429, True), (500, False), (529, True)],
+)
+def test_judge_answer_relays_the_upstreams_error_within_a_dialect(status: int, relayed: bool) -> None:
+    raw = b'{"type":"error","error":{"type":"custom_error","message":"own words"}}'
+    headers = {b"retry-after": b"1", b"anthropic-ratelimit-requests-limit": b"5", b"server": b"theirs"}
+    upstream = judge_answer(anthropic, anthropic, status, headers, raw).error.upstream
+    assert (upstream is not None) == relayed
+    if upstream is not None:
+        kept = {"retry-after": "1", "anthropic-ratelimit-requests-limit": "5"}
+        assert (upstream.status, upstream.type, upstream.headers) == (status, "custom_error", kept)
+    assert judge_answer(anthropic, openai, status, headers, raw).error.upstream is None

@@ -65,3 +65,14 @@ def test_an_old_list_is_used_until_there_is_a_new_one(tmp_path: Path) -> None:
     asyncio.run(pricelist.fetch(wanted, tmp_path, told.append))
     assert len(told) == 4
     assert told[0] == told[1] == told[2] == told[3]
+
+
+def test_prices_of_a_backend_are_those_of_its_provider_and_model(tmp_path: Path) -> None:
+    found = offers(tmp_path, CUSTOM)
+    prices = Prices(found)
+    (priced,) = [offer for offer in found if offer.model_id == "n"]
+    (unpriced,) = [offer for offer in found if offer.model_id == "m"]
+    assert prices.of_offer(priced) == prices.of_offer(priced) == Price(1, 2)
+    assert prices.of_offer(unpriced) is None
+    prices.learn({("mine", "m"): Price(3, 3)})
+    assert prices.of_offer(unpriced) == Price(3, 3)

@@ -81,7 +81,7 @@ def test_recall_without_a_database_begins_anew_and_says_so(tmp_path: Path, caplo
         asyncio.run(_recall(counters, tmp_path))
     assert counters.use(KEY) == Use()
     counters.close()
-    assert "begin anew" in caplog.text
+    assert "limits of requests and tokens begin anew: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
 
 
 async def _recall(counters: SharedCounters, home: Path) -> None:

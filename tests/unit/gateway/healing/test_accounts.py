@@ -77,6 +77,8 @@ def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
             },
             0.01,
         ),
+        ({b"x-ratelimit-remaining-requests": b"40"}, None),
+        ({b"x-ratelimit-limit-requests": b"40"}, None),
         ({b"anthropic-ratelimit-requests-limit": b"10", b"anthropic-ratelimit-requests-remaining": b"5"}, 0.5),
         ({b"x-ratelimit-limit-requests": b"0", b"x-ratelimit-remaining-requests": b"0"}, None),
         ({b"x-ratelimit-limit-requests": b"many", b"x-ratelimit-remaining-requests": b"-3"}, None),

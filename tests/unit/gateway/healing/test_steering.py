@@ -268,3 +268,13 @@ def test_settings_slow_after_reaches_the_breaker_of_other_providers_only() -> No
         steering.answered(a, 0.6, NOW, stream=True)
         steering.answered(local, 0.6, NOW, stream=True)
     assert steering.states() == {"a/m": "open", "local/m": "closed"}
+
+
+def test_account_at_half_open_is_probed_once_at_a_time() -> None:
+    steering, (backend,) = Steering(RoutingSettings()), chain_of("a", accounts=2)
+    for account in backend.accounts:
+        open_breaker(steering, account)
+    later = NOW + FIRST_REST
+    probed = {steering.account(backend, (), later).account for _ in range(2)}
+    assert probed == {1, 2}
+    assert next_of(steering, [backend], now=later) == -1
