@@ -238,14 +238,15 @@ def test_gateway_ends_with_its_terminal(tmp_path: Path) -> None:
 
 def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) -> None:
     process, terminal = on_a_terminal(tmp_path)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, 4096))
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, hard))
     process.send_signal(signal.SIGHUP)
     said = b""
     while b"reloaded" not in said:  # or "not reloaded": both say that it goes on
         said += os.read(terminal, 4096)
     assert process.poll() is None
     os.close(terminal)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) in ENDED
 

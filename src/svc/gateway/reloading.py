@@ -52,14 +52,18 @@ class Reloader:
         self._apply = apply
         self._task: asyncio.Task[None] | None = None
         self._requested = False
+        self._closed = False
 
     def request(self) -> None:
-        """Reloads soon. What is requested while that runs is one more reload after it."""
+        """Reloads soon. What is requested while that runs is one more reload after it, and nothing after `close`."""
         self._requested = True
+        if self._closed:
+            return
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="reload")
 
     async def close(self) -> None:
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
