@@ -116,7 +116,7 @@ class Remote:
         return entries
 
     def address(self, entry: Entry) -> str:
-        """The bundle's path (interface, "Registry server")."""
+        """The bundle's path."""
         return f"/bundles/{entry.key}/{entry.model_id}.xyb"
 
     def part(self, entry: Entry, start: int, length: int) -> bytes:

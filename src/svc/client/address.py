@@ -1,4 +1,4 @@
-"""Which gateway a client calls (interface, "Gateway URL resolution"; decisions, section 6). Pure.
+"""Which gateway a client calls. Pure.
 
 the stage's or client's own > svc.init, svc.set_gateway_url > SVC_GATEWAY_URL > SVC_PLATFORM_URL + /v1 > the default,
 which is a `svc up` that runs with the same SVC_HOME, else the production gateway

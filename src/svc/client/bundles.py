@@ -1,4 +1,4 @@
-"""Resolves a reference to a model on this machine (interface, "Registry resolution"; decisions, section 5).
+"""Resolves a reference to a model on this machine.
 
 parse -> platform -> local registry -> else download, verified -> unpack beside it -> model_metadata.json
 

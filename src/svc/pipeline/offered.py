@@ -6,7 +6,6 @@ No network call is made. The names at a gateway on another machine cannot be kno
 from __future__ import annotations
 
 import difflib
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from svc.client.address import resolve
 from svc.client.config import current
 from svc.errors import UsageError
 from svc.gateway.providers import known_models, providers_of
+from svc.loopback import is_loopback_name
 from svc.pipeline.definition import Stage
 from svc.wire.production import PRODUCTION_GATEWAY
 
@@ -62,22 +62,13 @@ def _is_elsewhere(
     if not stage.options.gateway_url and _is_direct(stage, with_key, known):
         return False
     url = resolve(stage.options.gateway_url, current().gateway, environ, warn=_ignore)
-    return url != PRODUCTION_GATEWAY and not _is_loopback(urlsplit(url).hostname or "")
+    return url != PRODUCTION_GATEWAY and not is_loopback_name(urlsplit(url).hostname or "")
 
 
 def _is_direct(stage: Stage, with_key: set[str], known: Mapping[str, tuple[str, ...]]) -> bool:
     if stage.provider:
         return stage.provider.lower() in with_key
     return any(stage.model in known[name] for name in with_key)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _ignore(message: str) -> None:

@@ -21,7 +21,7 @@ from svc.wire.problem import encode_problem
 
 SUBPROTOCOL = "svc.v1"
 KEY_SUBPROTOCOL = "svc.api-key."
-"""Browsers cannot set headers on a WebSocket: decisions.md, section 3."""
+"""Browsers cannot set headers on a WebSocket, so the key comes as a subprotocol."""
 
 
 def routes(service: Service) -> list[BaseRoute]:

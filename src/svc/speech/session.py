@@ -10,7 +10,7 @@
     └────────────── close, time-outs, key, shutdown: CLOSED ◀─────────────────┘
 
 While OPENING, and when config or close come behind a flush that is not answered, messages are held (`reading` is
-false then). interface.md, "Streaming speech-to-text" and "Events"; decisions.md, section 4.
+false then). The messages are those of `svc.wire.speech`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that reached for an upstream (decisions.md, section 8). Unknown is None, never 0."""
+    """One request that reached for an upstream. Unknown is None, never 0."""
 
     time: str
     request_id: str

@@ -1,4 +1,4 @@
-"""A provider's model: through the gateway, or directly where its key is at hand (decisions, section 6)."""
+"""A provider's model: through the gateway, or directly where its key is at hand."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Draft(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where the bundle lies, from the root (interface, "Registry layout on disk")."""
+        """Where the bundle lies, from the root."""
         return f"{self.key}/{self.model_id}.xyb"
 
     def check(self) -> None:
