@@ -94,7 +94,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Reload:
-    """What SIGHUP does: `load` reads the configuration as at the start."""
+    """The reaction to SIGHUP. `load` reads the configuration as at the start."""
 
     signal: HangupSignal
     load: Callable[[], Settings]

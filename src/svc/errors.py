@@ -36,7 +36,7 @@ from typing import ClassVar, Self
 
 
 class UpstreamError:
-    """How the upstream said it: what a client of the upstream's own dialect is answered with."""
+    """The upstream's own error, which a client of the upstream's dialect gets unchanged."""
 
     __slots__ = ("headers", "status", "type")
 

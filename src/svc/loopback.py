@@ -1,7 +1,7 @@
 """Which requests come from this machine itself, and which `Host` a server on a loopback address answers. Pure.
 
-A page in a browser can point a name of its own at 127.0.0.1 (DNS rebinding): the connection is then local, and only
-the `Host` header shows that the page is not.
+A page in a browser can point a name of its own at 127.0.0.1 (DNS rebinding). Its connections are then local, and only
+their `Host` header shows where the page is from.
 """
 
 from __future__ import annotations

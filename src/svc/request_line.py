@@ -12,7 +12,7 @@ _LINE_ENDS: Final = b"\r\n"
 
 
 class RequestLines:
-    """What one connection received since the last request line, until the next one is checked."""
+    """Keeps the bytes that a connection received since the last request line, until the next one is checked."""
 
     __slots__ = ("_is_first", "_received")
 

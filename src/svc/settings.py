@@ -82,7 +82,7 @@ class ModelSettings(_Strict, frozen=True):
     """The name at the provider, if it is another."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Of the model's longest answer; None: not known here."""
+    """Tokens of the model's longest answer. None: not known."""
     use_case: str | None = None
     input_price: Price | None = None
     output_price: Price | None = None
@@ -133,7 +133,7 @@ class SpeechSettings(_Strict, frozen=True):
     max_duration: Positive = 14400
     """A session is closed after so long."""
     max_upload_seconds: Positive = 3600
-    """Of sound in an uploaded file; a longer one is refused."""
+    """Seconds of sound in an uploaded file. A longer file is refused."""
 
 
 class LimitSettings(_Strict, frozen=True):

@@ -13,7 +13,7 @@ from svc.wire.bundle import Entry
 
 MAX_NESTING = 64
 NAMED = 5
-"""So many entries are named in one message."""
+"""Entries that one message names."""
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN = re.compile(rb'\{(?:[^{}\[\]"]++|%s)*+\}|%s|[\[{]+|[\]}]+|[:,]' % (_STRING, _STRING), re.DOTALL)

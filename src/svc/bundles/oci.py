@@ -72,7 +72,7 @@ class Descriptor(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class _Token(msgspec.Struct):
-    """What a token service answers; a service gives one of the two, or both alike."""
+    """The response of a token service, which has one of the two fields, or both with one value."""
 
     token: str = ""
     access_token: str = ""
@@ -246,8 +246,8 @@ class Oci:
             return
         if service.scheme != "https" or not _is_related(service.host, own.host):
             raise RegistryFailed(
-                f"{self._place.origin} wants the credentials of SVC_OCI_USER sent to another host, {service.host}; "
-                f"if that is right, say so with SVC_OCI_TOKEN_HOST={service.host}"
+                f"{self._place.origin} asks for the credentials of SVC_OCI_USER to be sent to {service.host}, another "
+                f"host. To allow it, set SVC_OCI_TOKEN_HOST={service.host}"
             )
 
     def _token(self, realm: str, query: str) -> str:

@@ -48,7 +48,7 @@ class Forward:
         return b"".join(pieces)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """So many bytes from here on. Raises InvalidBundle when there are fewer."""
+        """Yields the next `size` bytes. Raises InvalidBundle when there are fewer."""
         while size and (piece := self.read(min(size, BLOCK))):
             size -= len(piece)
             yield piece

@@ -13,7 +13,7 @@ from svc.errors import RegistryFailed
 PORTS = {"http": 80, "https": 443}
 REDIRECTS = (301, 302, 303, 307, 308)
 FAILURES = (OSError, http.client.HTTPException, ValueError)
-"""What a connection raises: the last of them for names and heads that cannot be encoded."""
+"""Exceptions of a connection. ValueError is for names and heads that cannot be encoded."""
 
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 

@@ -27,7 +27,7 @@ Read = Callable[[int, int], bytes]
 
 
 class End(NamedTuple):
-    """What the end records say of the directory, and where they begin."""
+    """The directory by the end records, and the place where these begin."""
 
     entries: int
     size: int

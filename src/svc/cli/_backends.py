@@ -1,4 +1,4 @@
-"""What `svc doctor` finds out about the database, Redis, the blob store and the installed extras. No verb.
+"""The checks of `svc doctor` for the database, Redis, the blob store and the installed extras. No verb.
 
 Each is asked in the way that a gateway or a registry uses it: with its credentials, and within seconds.
 """

@@ -10,7 +10,7 @@ from svc.errors import NotFound, UsageError
 from svc.keys.issuing import ShownKey
 
 ID: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
-"""What the id of a key can look like; anything else is a name."""
+"""The form of a key's id. Anything else is a name."""
 MIN_PREFIX: Final = 8
 """Characters of an id or a secret from which on it may be cut short: `svc_sk_` and `key_` begin all of them."""
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_key(found: Settings, key: str) -> Settings:
-    """Who started it may ask, and publish, too."""
+    """Add the key of this machine, which may send requests and publish bundles."""
     publishers = f"{found.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
     environ = {**found.environ, "SVC_REGISTRY_KEYS": publishers}
     return msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)

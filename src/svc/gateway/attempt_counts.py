@@ -11,7 +11,7 @@ _ENDS: Final = list(BUCKETS)
 
 
 class AttemptCount:
-    """Of one provider, model, outcome and code."""
+    """The attempts of one provider, model, outcome and code."""
 
     __slots__ = ("attempts", "latency", "seconds")
 
@@ -28,7 +28,10 @@ class AttemptCount:
 
 
 class AttemptCounts:
-    """Of this process. `outcome` is `ok`, `error` or `cancelled`; `code` is that of the error, else empty."""
+    """The attempts of this process.
+
+    `outcome` is `ok`, `error` or `cancelled`. `code` is that of the error, else empty.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str, str], AttemptCount] = {}

@@ -1,4 +1,4 @@
-"""What is owed for a request, by what its tries have brought."""
+"""The bill of a request, summed over its attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.wire.usage import Usage
 
 
 def bill_of(tries: Tries | Replay | None, status: Status, told: Usage | None, raw: bytes, ledger: Ledger) -> Bill:
-    """What is owed for the answer, all its parts together. `told` is the usage that the provider reported."""
+    """Return the bill for all parts of the answer. `told` is the usage that the provider reported."""
     if tries is None or tries.offer is None:
         return NOTHING
     if isinstance(tries, Replay):

@@ -1,4 +1,4 @@
-"""What the gateway says at its start, and after a reload, when no provider is offered."""
+"""The warning of a start or a reload without any provider."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.settings import Settings
 
 
 def missing_providers(settings: Settings, providers: Sequence[Provider]) -> str | None:
-    """What is missing and how to mend it; None when there is a model to chat with."""
+    """Return what is missing and how to mend it, or None if a model for chat is offered."""
     if providers or settings.local.enabled:
         return None
     builtin = ", ".join(variables[-1] for variables in key_variables().values())

@@ -105,8 +105,8 @@ def check_end(head: Head) -> None:
     """Raises InvalidRequest for a request whose answer has no end, so that nothing can be reserved for it."""
     if head.endless:
         raise InvalidRequest(
-            f"`{head.endless}` below 0 asks for an answer without an end, which a key with a limit of tokens or a "
-            "budget cannot have: leave it out, or say how many tokens.",
+            f"`{head.endless}` below 0 asks for an answer without an end. A key with a limit of tokens or a budget "
+            "cannot have one. Leave the field out, or set a number of tokens.",
             param=head.endless,
         )
 

@@ -1,4 +1,4 @@
-"""How a client is told that it cannot have a model: why not, and which models it can have. Pure."""
+"""Error messages for models that are not offered: the reason, and the models that are. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes a changed configuration into a running gateway, between two requests: what runs goes on as it was begun.
+"""Applies a changed configuration to a running gateway. Requests in progress keep the configuration they began with.
 
 request ── in a thread: the files are read, and checked ──> applied in one step of the event loop
               └── something is wrong with them ──> logged, and the running configuration stays
@@ -44,7 +44,7 @@ class _Loaded:
 
 
 class Reloader:
-    """`load` reads the configuration anew; `apply` is told of it after the gateway's own parts have it."""
+    """`load` reads the configuration again. `apply` gets it after the gateway's own parts."""
 
     def __init__(self, plane: Plane, load: Callable[[], Settings], apply: Callable[[Settings], None]) -> None:
         self._plane = plane
@@ -55,7 +55,7 @@ class Reloader:
         self._closed = False
 
     def request(self) -> None:
-        """Reloads soon. What is requested while that runs is one more reload after it, and nothing after `close`."""
+        """Start a reload. A request during a reload starts one more after it. After `close` nothing starts."""
         self._requested = True
         if self._closed:
             return
@@ -140,5 +140,5 @@ def changed_names(before: Settings, after: Settings, names: Mapping[str, Sequenc
 
 
 def restart_warning(names: Sequence[str]) -> str:
-    """What the log says of settings that a reload does not change."""
+    """Return the warning about settings that a reload does not change."""
     return f"changed, and in force only after a restart: {', '.join(names)}"

@@ -31,7 +31,7 @@ class GatewayServer(uvicorn.Server):
         self.handle_exit(number, None)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Until it is stopped. However it ends, nobody is let in any more when this returns or raises."""
+        """Serve until `stop`. When this returns or raises, the listeners are closed."""
         try:
             await super().serve(sockets)
         except BaseException as error:

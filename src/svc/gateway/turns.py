@@ -1,7 +1,7 @@
-"""Whose turn it is to read: bounds what the connections of an event loop make it do in one turn.
+"""Bounds the work that connections cause in one turn of the event loop.
 
-libuv reads up to 32 times in a row from a connection that has more to read. So a read that filled its buffer ends the
-connection's turn: it is paused and waits here, and each turn of the loop lets a few that wait read on.
+libuv reads up to 32 times in a row from a connection that has more to read. A read that filled its
+buffer ends the connection's turn. The connection is paused and waits here. Each turn of the loop resumes a few of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """Of one event loop."""
+    """The connections of one event loop that wait to read."""
 
     __slots__ = ("_loop", "_queue", "_spent", "is_spent")
 

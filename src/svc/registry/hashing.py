@@ -14,7 +14,7 @@ log = logging.getLogger("svc.registry")
 
 
 class Hashing:
-    """Of one store. Close it: it has a task of its own."""
+    """Hashes the entries of one store. Close it: it owns a task."""
 
     def __init__(self, store: BundleStore) -> None:
         self._store = store

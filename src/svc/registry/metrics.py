@@ -1,4 +1,4 @@
-"""What a registry counts, and `/metrics` in Prometheus' text form. Names: docs/registry.md."""
+"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/registry.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HELP: Final = {
 
 
 class Counters:
-    """Of one server."""
+    """The counters of one server."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()

@@ -42,7 +42,7 @@ log = logging.getLogger("svc.registry")
 
 BATCH = 1 << 20
 HASH_SECONDS = 10.0
-"""So long an index waits for hashes that are missing. Then it goes out with `null` for the rest."""
+"""An index waits so many seconds for missing hashes. Then it is sent with `null` for the rest."""
 SILENCE_SECONDS = 60.0
 """A publisher that sends nothing for so long has gone."""
 

@@ -46,7 +46,7 @@ async def transcribe(service: Service, key: Key, request: Request) -> Response |
         raise
     except ClientDisconnect:
         entry.leave()
-        return Response(status_code=499)  # nobody hears it
+        return Response(status_code=499)  # the client has left
     except BaseException:
         entry.leave()
         raise

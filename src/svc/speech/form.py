@@ -18,7 +18,7 @@ GRANULARITIES = ("segment", "word")
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What the form says."""
+    """The fields of the form."""
 
     file: UploadFile
     config: Config

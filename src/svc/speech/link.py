@@ -90,7 +90,7 @@ class Heard(_Message, frozen=True):
 
 
 class Details(msgspec.Struct, frozen=True, array_like=True):
-    """What an engine says of its decoding. The defaults are of one that does not say, and decodes greedily."""
+    """Details of a decoding. The defaults are for an engine that reports none and decodes greedily."""
 
     tokens: tuple[int, ...] = ()
     temperature: float = 0.0

@@ -193,7 +193,7 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def bare_environ() -> dict[str, str]:
-    """For a process that computes: no secrets, and one thread, where libraries that see the cores want more."""
+    """Return the environment of a process that computes: no secrets, and one thread for each library."""
     return child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
 

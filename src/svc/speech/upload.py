@@ -32,7 +32,7 @@ class Entry:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What is left of the key's limits."""
+        """The headers with the remaining limits of the key."""
         return self._visit.headers
 
     def succeed(self) -> None:
@@ -78,7 +78,7 @@ class Upload:
         self.seconds = 0.0
         self.warning = ""
         self.text = ""
-        """What is known of the transcript: a prefix of all that follows."""
+        """The stable text so far: a prefix of the transcript."""
         self.on_text: Callable[[], None] = _nothing
         """Called when there is more of `text`."""
 

@@ -40,7 +40,7 @@ class PostgresDatabase(Sql):
         self._url = url
         self._answer_seconds = answer_seconds
         self._place = _place(url)
-        """For messages: without user and password."""
+        """Names the database in messages, without user and password."""
         self._db: _Connection | None = None
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def _place(url: str) -> str:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """What the server or libpq says, in one line. Neither repeats a password; a statement's details are left out."""
+    """Return the message of the server or of libpq in one line. Neither repeats a password."""
     text = error.diag.message_primary or str(error) or type(error).__name__
     return " ".join(text.split())[:MAX_REASON].rstrip(".")
 

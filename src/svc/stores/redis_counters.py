@@ -101,7 +101,10 @@ class RedisCounters:
         return time.monotonic() - self._since
 
     def take(self, limits: Limits, tokens: int, nanos: int, spent: int | None, then: Then) -> None:
-        """Reserves one request, tokens and money; all or nothing. `spent` is what a database says, or FROM_NOTHING."""
+        """Reserves one request, tokens and money. `spent` is the sum of the database, or FROM_NOTHING.
+
+        A request that another limit than `rpm` refuses counts for `rpm`, and reserves nothing else.
+        """
         refused = self._refused.get(limits.key_id)
         if refused is not None and (again := self._again(refused, limits)) is not None:
             then(again)

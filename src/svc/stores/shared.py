@@ -154,7 +154,7 @@ class SharedCounters:
     def take(self, limits: Limits, tokens: int, nanos: int, *, forced: bool = False) -> Taken | Denied:
         """Reserves one request, tokens and money. `forced` counts it whatever the limits are.
 
-        One that another limit than that of requests refuses counts as a request all the same.
+        A request that another limit than `rpm` refuses counts for `rpm`, and reserves nothing else.
         """
         slot, mark = self._slot(limits.key_id)
         now = self._clock()

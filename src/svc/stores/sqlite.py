@@ -18,7 +18,7 @@ from svc.stores.base import StoreDown
 BUSY_SECONDS = 10.0
 """So long a writer waits for its turn."""
 NO_ROOM_BYTES = 64 * 1024
-"""So little room left is none for a database: its files beside it need more."""
+"""A disk with less room counts as full: the files beside a database need more."""
 
 
 class SqliteDatabase(Sql):

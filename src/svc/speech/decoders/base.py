@@ -1,4 +1,4 @@
-"""What a decoder gives: a module of this package has one function.
+"""The interface of a decoder. Each module of this package has one function.
 
 def decode(file: BinaryIO, kind: str) -> Decoded      # raises whatever the library raises
 """
@@ -15,6 +15,6 @@ class Decoded(NamedTuple):
     rate: int
     """Samples per second."""
     seconds: float | None
-    """How long the file says that it lasts; None if it does not say, or only an estimate would."""
+    """The duration that the file states. None if it states none, or only an estimate is possible."""
     pieces: Iterator[bytes]
     """16-bit mono samples."""

@@ -106,7 +106,7 @@ class BucketStore:
             )
 
     def _failed(self, error: BaseError, what: str = "answer") -> RegistryFailed:
-        """For the one who asked; the log and the commands get the reason, which may hold an internal address."""
+        """Return the error for a client. Only the log and commands get its reason, which may hold an address."""
         reason = f"{self._url}: {_reason(error)}"
         log.error("the bucket fails: %s", reason)
         return RegistryFailed(f"The registry's bucket does not {what}.", reason=reason)
