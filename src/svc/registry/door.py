@@ -19,6 +19,7 @@ from svc.errors import BundleNotFound, InternalError, InvalidRequest, SvcError
 from svc.registry import ranges
 from svc.registry.desk import Desk
 from svc.registry.heads import head_of, read_cached
+from svc.registry.metrics import OTHER
 from svc.registry.sending import STALLED_SECONDS, Lanes, Transfer
 from svc.registry.shelf import Item
 from svc.request_line import RequestLines
@@ -116,6 +117,7 @@ class Door(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """A request that cannot be read is refused in our own shape."""
+        self._desk.counters.requests[OTHER, 400] += 1
         body = encode_problem(self._refusal or InvalidRequest(msg))
         self.transport.write(
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"

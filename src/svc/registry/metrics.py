@@ -8,6 +8,8 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
+OTHER: Final = "other"
+"""The label of all other methods, and of requests that cannot be read."""
 _HELP: Final = {
     "svc_registry_requests_total": ("counter", "Requests answered, by method and HTTP status."),
     "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in the responses begun."),
@@ -56,7 +58,7 @@ class Counted:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counters.requests[method if method in _METHODS else "other", message["status"]] += 1
+                self._counters.requests[method if method in _METHODS else OTHER, message["status"]] += 1
             await send(message)
 
         await self._app(scope, receive, counted)

@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import socket
 
 import pytest
 
@@ -36,6 +37,13 @@ def test_metrics_count_responses_and_bytes(server):
     assert found['svc_registry_requests_total{method="GET",status="200"}'] == "1"
     assert found["svc_registry_bundle_bytes_total"] == "20"
     assert found["svc_registry_bundles"] == "1"
+
+
+def test_metrics_count_requests_that_cannot_be_read(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(b"GET  /index HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 400"
+    assert 'svc_registry_requests_total{method="other",status="400"} 1' in get(server)[1]
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"X_Forwarded_For": "203.0.113.9"}, {"Via": "1.1 p"}])
