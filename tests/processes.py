@@ -9,7 +9,7 @@ from pathlib import Path
 SECRETS = {
     "OPENAI_API_KEY": "secret-1",
     "MY_VENDOR_TOKEN": "secret-2",
-    "PROVIDER_B_API_KEY_FILE": "/run/secret-3",
+    "PROVIDER_C_API_KEY": "secret-3",
     "SVC_REGISTRY_KEYS": "secret-4",
     "SVC_OCI_PASSWORD": "secret-5",
     "AWS_SECRET_ACCESS_KEY": "secret-6",
@@ -18,6 +18,14 @@ SECRETS = {
     "LLAMA_API_KEY": "secret-9",
     "MY_DATABASE_URL": "postgresql://user:secret-10@host/name",
 }
+
+
+def parent_of(pid: int) -> int | None:
+    """The id of a process's parent, zombies included; None if there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return None
 
 
 def children(parent: int, module: str) -> list[int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 from uvicorn.loops.auto import auto_loop_factory
 
@@ -106,6 +107,11 @@ class _Routes:
     def __init__(self, make: Callable[[], Starlette]) -> None:
         self._make = make
         self._app = make()
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """Those of now."""
+        return self._app.routes
 
     def renew(self) -> None:
         self._app = self._make()

@@ -158,6 +158,13 @@ class Bounded:
         self._waits = False
         self._read_if_wanted()
 
+    def end_turn(self) -> bool:
+        """Return whether it reads. One that waits for its turn alone reads on now: the upper one has all it wanted."""
+        if self._waits and not (self._is_held or self._transport.is_closing()):
+            self._waits = False
+            self._transport.resume_reading()
+        return self._transport.is_reading()
+
     def _wait_turn(self) -> None:
         if self._turns is not None and not (self._waits or self._transport.is_closing()):
             self._waits = True

@@ -370,4 +370,5 @@ class Connection:
 
         Over TLS, nothing has come beyond the answer either, which the next request's answer would begin with.
         """
-        return self.transport.is_reading() and not self.transport.get_write_buffer_size()
+        is_reading = self.transport.is_reading() or (self.bounded is not None and self.bounded.end_turn())
+        return is_reading and not self.transport.get_write_buffer_size()

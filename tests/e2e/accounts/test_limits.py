@@ -219,7 +219,7 @@ def refusal_lines(gateway: Gateway, count: int) -> list[dict[str, object]]:
 
     def found() -> list[dict[str, object]]:
         lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["http_status"] == 429]
+        return [line for line in lines if line.get("http_status") == 429]
 
     until(lambda: len(found()) >= count, 5.0)
     return found()
