@@ -147,6 +147,8 @@ class Process:
         finally:
             self._counts.workers -= 1
         self._lose()
+        if self._child is not None:  # else it stays a zombie until another process is started
+            await asyncio.to_thread(_end, self._child)
 
     def _take(self, message: link.FromWorker) -> None:
         if isinstance(message, link.Loaded):
