@@ -16,6 +16,15 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
+def end_at_once() -> None:
+    """Let SIGTERM end the process until `StopSignals` takes it: the start of a server leaves nothing half done.
+
+    A handler that raises would not do. CPython's compiler drops an exception that a handler raises while it folds
+    constants, so a signal during an import would be lost.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class StopSignals:
     """While the context is, a signal cancels the task of `run`, or calls what the running server has given `use`."""
 

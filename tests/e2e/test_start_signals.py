@@ -82,5 +82,54 @@ def test_sigterm_inside_a_finalizer_of_the_start_ends_the_command() -> None:
         print("serves on")
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 143
+    assert done.returncode in ENDED
     assert "serves on" not in done.stdout
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.2, 0.4, 0.7])
+def test_sigterm_while_modules_are_compiled_ends_the_command(tmp_path: Path, delay: float) -> None:
+    """Without cached bytecode, as in a read-only image: CPython may drop an exception within its compiler."""
+    without_cache = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "none")}
+    env = environment(tmp_path, {"SVC_API_KEYS": KEY, **without_cache})
+    process = subprocess.Popen([SVC, "gateway", "--port", "0"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(delay)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in ENDED
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+def test_start_of_a_server_takes_sigterm_only_when_its_modules_are_imported(tmp_path: Path) -> None:
+    """Until then the system ends the process, which nothing can lose."""
+    gateway = Gateway(tmp_path, env={})
+    gateway.launch()
+    process = Path(f"/proc/{gateway.process.pid}")
+    try:
+        deadline = time.monotonic() + 20
+        while not takes_sigterm(process):
+            assert time.monotonic() < deadline, gateway.log
+        assert "httptools" in (process / "maps").read_text()
+    finally:
+        assert gateway.stop() in ENDED
+
+
+def takes_sigterm(process: Path) -> bool:
+    """Whether the process has a handler for it, as /proc shows it."""
+    line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize("delay", [0.3, 0.5, 0.7])
+def test_sighup_during_the_start_does_not_end_the_gateway(tmp_path: Path, delay: float) -> None:
+    gateway = Gateway(tmp_path, env={})
+    gateway.launch()
+    time.sleep(delay)
+    gateway.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while not gateway.said_address():
+        assert gateway.process.poll() is None, gateway.log
+        assert time.monotonic() < deadline, gateway.log
+        time.sleep(0.02)
+    assert gateway.stop() == 0

@@ -24,6 +24,8 @@ from svc.errors import SvcError, UsageError
 
 INTERRUPTED = 130
 TERMINATED = 143
+RELOADING = ("gateway", "up")
+"""Commands that SIGHUP does not end, from before their modules are loaded."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +37,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
-    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _serves(sys.argv[1:] if argv is None else argv):
+        signal.signal(signal.SIGHUP, _ignore)
     sys.unraisablehook = partial(_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
         warnings.showwarning = partial(_warn, warnings.showwarning)
@@ -69,7 +72,9 @@ def _run(argv: list[str]) -> int:
     verb, module = argv[0], _load(argv[0])
     parser = _parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
-    status: int = module.run(parser.parse_args(argv[1:]))
+    arguments = parser.parse_args(argv[1:])
+    signal.signal(signal.SIGTERM, _terminate)  # not before: while a module is imported, Python may lose an exception
+    status: int = module.run(arguments)
     sys.stdout.flush()
     return status
 
@@ -119,6 +124,15 @@ def _warn(usual: Callable[..., None], message: Warning | str, kind: type[Warning
 def _fail(message: str, status: int) -> int:
     print(f"svc: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+def _serves(argv: Sequence[str]) -> bool:
+    """Whether it is a server that SIGHUP makes reload, once it runs."""
+    return bool(argv) and argv[0] in RELOADING
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """SIGHUP before the configuration is read: there is nothing to reload. Unlike SIG_IGN it tells nothing of nohup."""
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

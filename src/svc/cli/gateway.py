@@ -24,6 +24,7 @@ from svc.gateway.reloading import SUPERVISOR, changed_names, reread, restart_war
 from svc.hangup import HangupSignal
 from svc.listeners import address_of, listen
 from svc.settings import Settings
+from svc.stopping import end_at_once
 from svc.stores.base import Entry, StoreDown
 from svc.stores.opening import open_state
 
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
+    end_at_once()
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
     with HangupSignal() as hangup:
         seat = workers.Seat(args.seat) if args.seat is not None else None

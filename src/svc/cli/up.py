@@ -29,6 +29,7 @@ from svc.gateway.providers import providers_of
 from svc.hangup import HangupSignal
 from svc.listeners import listen
 from svc.settings import Settings
+from svc.stopping import end_at_once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until Ctrl-C or SIGTERM."""
+    end_at_once()
     given = {"gateway": {"host": args.host, "port": args.port}}
     usual = {"local": {"enabled": local.installed()}}
     load = functools.partial(settings.load, os.environ, config=args.config, overrides=given, defaults=usual)

@@ -8,6 +8,7 @@ import os
 from svc import app, settings
 from svc.cli.registry import base
 from svc.listeners import listen
+from svc.stopping import end_at_once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
+    end_at_once()
     found = settings.load(os.environ)
     listener = listen(args.host, args.port)
     accel = args.accel_redirect
