@@ -207,9 +207,17 @@ async def test_gate_budget_reserves_the_dearest_and_keeps_what_was_spent(desk: D
     lease.settle(500, 0.018)
     assert (await desk.used(key)).spent == 30_000_000
     error = await desk.denied(key, head(1), chain)
-    assert "is spent: $0.03" in error.message
+    assert "$0.03, is spent or has too little left" in error.message
     assert (error.type, error.headers["x-should-retry"]) == ("insufficient_quota", "false")
     assert "retry-after" not in error.headers
+
+
+async def test_gate_budget_with_too_little_left_fits_a_smaller_request(desk: Desk) -> None:
+    key, chain = Key("k", "shop", budget_usd=0.03), chain_of(CHEAP)
+    (await desk.lease(key, head(1000), chain)).settle(500, 0.025)
+    error = await desk.denied(key, head(1000), chain)  # 0.0101
+    assert "has too little left for this request (budget). A smaller max_tokens may fit." in error.message
+    await desk.lease(key, head(400), chain)
 
 
 async def test_gate_budget_unknown_price_reserves_nothing(desk: Desk) -> None:

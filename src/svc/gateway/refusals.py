@@ -22,9 +22,10 @@ WORDS: Final = {
     "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
     "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
     "concurrency": "The limit of this API key is reached: {} concurrent requests (concurrency).",
-    "budget": "The budget of this API key is spent: ${:g} (budget).",
+    "budget": "The budget of this API key, ${:g}, is spent or has too little left for this request (budget). "
+    "A smaller max_tokens may fit.",
 }
-RESERVED: Final = "The budget of this API key is reserved by running requests: ${:g} (budget)."
+RESERVED: Final = "Too much of the budget of this API key, ${:g}, is reserved by running requests (budget)."
 
 
 class LimitReached(RateLimited):
