@@ -104,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
     }
     with _desk.opened(args) as desk:
         if wanted := getattr(args, "id", None):
-            args.id = find_id(desk, wanted) or wanted  # what is not known is refused by the action itself
+            prefer = args.action != "revoke"  # what cannot be undone has to name its key exactly
+            args.id = find_id(desk, wanted, prefer_unrevoked=prefer) or wanted  # the action refuses an unknown key
         return actions[args.action](desk, args)
 
 

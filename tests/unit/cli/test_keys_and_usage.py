@@ -80,6 +80,16 @@ def test_a_name_of_several_keys_is_refused_with_their_ids(command: Command, shop
     assert json.loads(command("keys", "show", shop["id"], "--json"))["revoked"] is None
 
 
+def test_name_of_one_key_that_is_not_revoked_means_that_key(command: Command, shop: dict[str, str]) -> None:
+    command("keys", "revoke", shop["id"])
+    twin = json.loads(command("keys", "create", "--name", "web shop", "--json"))
+    for action in (("show",), ("change", "--rpm", "5"), ("rotate",)):
+        assert json.loads(command("keys", action[0], "web shop", *action[1:], "--json"))["id"] == twin["id"], action
+    assert twin["id"] in command("keys", "revoke", "web shop", status=2)
+    command("keys", "revoke", twin["id"])
+    assert twin["id"] in command("keys", "show", "web shop", status=2)
+
+
 def test_an_unknown_key_is_an_error_that_names_the_list(command: Command, shop: dict[str, str]) -> None:
     for wanted in ("nobody", "svc_sk_", "key_", "key_ffff00000000"):
         assert "See: svc keys ls" in command("keys", "show", wanted, status=1)
