@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -45,6 +46,8 @@ PATIENCE = 30
 """Seconds for a final."""
 LOAD_PATIENCE = 120
 """Seconds for a model to load."""
+BEGIN_SECONDS = 2
+"""Every person begins to speak within these seconds, so that a run this long has something to measure."""
 READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
 """Clips of people who read aloud."""
 
@@ -140,7 +143,7 @@ class Person:
                 self._final.set()
 
     async def speak(self, until: float) -> None:
-        await asyncio.sleep(self.random.random() * 2)
+        await asyncio.sleep(self.random.random() * BEGIN_SECONDS)
         turn = self.random.randrange(2)
         while time.monotonic() < until:
             audio, onset = _speech(self.random.choice(self.spoken))
@@ -304,6 +307,28 @@ async def crowd(spoken: dict[str, tuple[str, bytes]], model: str, seconds: float
             print(" ", lag(running))
 
 
+def _people(text: str) -> int:
+    """A number of people, for argparse."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    """The length of a run, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (math.isfinite(number) and number >= BEGIN_SECONDS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {BEGIN_SECONDS} or more")
+    return number
+
+
 def main() -> None:
     """See the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -311,8 +336,8 @@ def main() -> None:
     parser.add_argument("--model", default="moonshine-tiny-en")
     parser.add_argument("--clips", type=Path)
     parser.add_argument("--alone", action="store_true", help="real-time priority, on a machine that has other work")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--people", type=int, nargs="+", default=[4, 8], help="live sessions at the same time")
+    parser.add_argument("--seconds", type=_seconds, default=60, help=f"{BEGIN_SECONDS} or more")
+    parser.add_argument("--people", type=_people, nargs="+", default=[4, 8], help="live sessions at the same time")
     arguments = parser.parse_args()
     if "serve" in arguments.what:
         serve()
