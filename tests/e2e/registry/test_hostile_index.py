@@ -115,10 +115,47 @@ def test_upstream_without_an_index_answers_and_the_client_says_so(machine, body)
     with WebServer(lambda asked: Answer(body=body)) as upstream:
         server = machine().serve("--upstream", upstream.url)
         assert ask(server.port, "/index") == (200, b"{}")
-        assert ask(server.port, "/bundles/m/1/any/m.xyb")[0] == 404
+        status, answer = ask(server.port, "/bundles/m/1/any/m.xyb")
+        error = json.loads(answer)["error"]
+        assert (status, error["code"]) == (502, "registry_error")
+        assert "the index of the upstream registry could not be read" in error["message"]
+        assert upstream.url not in error["message"]
         done = machine("two").run("registry", "pull", "m@1", "--registry", upstream.url, check=1)
         assert done.stderr.startswith("svc: ")
         assert done.stderr.count("\n") == 1
+
+
+def serve_one(data: bytes, **about):
+    """An upstream whose index promises `data` as m@1.0."""
+    entry = {"model_id": "m", "version": "1.0", "target": "any", "size_bytes": len(data), "path": "x"}
+    index = json.dumps({"m/1.0/any": entry | about}).encode()
+    return WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data))
+
+
+@pytest.mark.parametrize(
+    ("data", "about", "what"),
+    [
+        (b"no bundle at all", {}, "is damaged"),
+        (b"PK\x03\x04" + bytes(200), {}, "is damaged"),
+        (b"other bytes", {"sha256": "0" * 64}, "is not what its index says"),
+    ],
+)
+def test_upstream_bundle_damaged_returns_502(machine, data, about, what):
+    with serve_one(data, **about) as upstream:
+        server = machine().serve("--upstream", upstream.url)
+        status, answer = ask(server.port, "/bundles/m/1.0/any/m.xyb")
+        error = json.loads(answer)["error"]
+        assert (status, error["code"], error["type"]) == (502, "registry_error", "api_error")
+        assert "m/1.0/any" in error["message"]
+        assert what in error["message"]
+        assert upstream.url not in error["message"]
+
+
+def test_upstream_index_without_the_bundle_returns_404(machine):
+    with serve_one(b"x") as upstream:
+        server = machine().serve("--upstream", upstream.url)
+        status, answer = ask(server.port, "/bundles/other/1.0/any/other.xyb")
+        assert (status, json.loads(answer)["error"]["code"]) == (404, "bundle_not_found")
 
 
 def test_fault_while_a_bundle_is_opened_is_answered(machine, tmp_path):
