@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +34,17 @@ def child_of(gateway: Gateway) -> int:
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
     (found,) = [pid for pid in children if b"local_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return found
+
+
+def test_upload_with_the_embedded_model_says_where_it_belongs(embedded: Gateway) -> None:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(32000))
+    with pytest.raises(openai.NotFoundError) as refusal:
+        embedded.openai().audio.transcriptions.create(model=MODEL, file=("a.wav", out.getvalue()))
+    assert refusal.value.code == "model_not_found"
+    assert "send it to POST /v1/chat/completions" in refusal.value.message
 
 
 def test_it_is_one_more_model_in_the_list(embedded: Gateway) -> None:

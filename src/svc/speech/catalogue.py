@@ -14,7 +14,7 @@ from svc.bundles.reference import newest
 from svc.distribution import install_command
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings
-from svc.speech.model import DESCRIPTION, Model, recognise
+from svc.speech.model import DESCRIPTION, Model, NoSpeechModel, recognise
 from svc.wire.speech import Config
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -47,7 +47,7 @@ class Catalogue:
         """The model and the language for it.
 
         Raises ModelNotFound, InvalidRequest for a folder that is not allowed or a language that the model lacks, and
-        SpeechFailed when the folder holds no model or cannot be read, or speech is not installed.
+        SpeechFailed when the folder cannot be read or speech is not installed, NoSpeechModel when it holds no model.
         """
         if not installed():
             raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
@@ -126,7 +126,7 @@ class Catalogue:
             return model
         try:
             vad = recognise(self._installed(self._default)).files["vad"]
-        except (ModelNotFound, KeyError):
+        except (ModelNotFound, NoSpeechModel, KeyError):
             raise SpeechFailed(
                 f"The model {model.name!r} has no silero_vad.onnx, and there is no default model that has one: "
                 f"svc models add {self._default}"

@@ -19,6 +19,10 @@ VAD_FILE = "silero_vad.onnx"
 DESCRIPTION = "stt.json"
 
 
+class NoSpeechModel(SpeechFailed):
+    """A folder, or the bundle in it, that is for something else than speech."""
+
+
 class Model(msgspec.Struct, frozen=True):
     """A model on disk. `files` are absolute paths by role; no `languages` means that nothing is said about them."""
 
@@ -41,7 +45,7 @@ class _Description(msgspec.Struct):
 
 
 def recognise(folder: Path) -> Model:
-    """The model in a folder. Raises SpeechFailed that says what is missing."""
+    """The model in a folder. Raises SpeechFailed that says what is missing, NoSpeechModel for one of another kind."""
     if not folder.is_dir():
         raise SpeechFailed(f"There is no model folder {folder.name!r}.")
     found = _described(folder) or _guessed(folder)
@@ -96,7 +100,9 @@ def _guessed(folder: Path) -> _Description:
     model, kind = _first(names, "model", ".onnx"), _family(_name(folder).lower())
     if tokens and model and kind:
         return _Description("sherpa-offline", kind, {"model": model, "tokens": tokens})
-    raise SpeechFailed(f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json.")
+    raise NoSpeechModel(
+        f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json."
+    )
 
 
 def _first(names: list[str], part: str, ending: str) -> str | None:

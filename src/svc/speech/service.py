@@ -13,7 +13,7 @@ from svc.settings import Settings, SpeechSettings
 from svc.speech.audio import LIVE, Format
 from svc.speech.books import UPLOAD_PATH, Counts, Visits
 from svc.speech.catalogue import Catalogue, Shelf
-from svc.speech.model import Model
+from svc.speech.model import Model, NoSpeechModel
 from svc.speech.pool import Pool, Seat
 from svc.speech.process import Listener
 from svc.wire.key import Key
@@ -111,18 +111,24 @@ class Service:
             raise _not_for_this_key(asked)
         try:
             model, language = await self._choose(config)
-        except ModelNotFound:
-            if endpoint := self.elsewhere(asked):
-                text = f"The model {asked[:64]!r} is not for speech: send it to {endpoint}."
-                raise ModelNotFound(text, param="model") from None
-            if key.models is not None:  # which is not to learn of all that are installed
-                raise _not_for_this_key(asked) from None
-            raise
+        except (ModelNotFound, NoSpeechModel) as error:
+            raise self._refusal(key, config, asked, error) from None
         if not key.may_use(model.name):
             raise _not_for_this_key(model.name)
         vad = config.vad is not False
         seat = await self.pool.attach(model, listener, vad=vad, language=language, format_=format_, live=live)
         return seat, model.name, language
+
+    def _refusal(self, key: Key, config: Config, asked: str, error: ModelNotFound | NoSpeechModel) -> SvcError:
+        """What the client gets for a model that is not here, or is not for speech."""
+        if config.model_dir:  # the error says which folder, and what it lacks
+            return error
+        if endpoint := self.elsewhere(asked):
+            return ModelNotFound(f"The model {asked[:64]!r} is not for speech: send it to {endpoint}.", param="model")
+        if isinstance(error, NoSpeechModel):  # without a name, it is the operator's default that is wrong
+            text = f"The model {asked[:64]!r} is installed here, and is not for speech. See: svc models ls"
+            return InvalidRequest(text, param="model") if config.model else error
+        return _not_for_this_key(asked) if key.models is not None else error  # no list of all that are installed
 
     async def _choose(self, config: Config) -> tuple[Model, str | None]:
         """From what is here, after the registry was asked if need be. Raises what the catalogue raises."""
