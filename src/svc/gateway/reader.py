@@ -279,8 +279,9 @@ class Reader(Client):
             request.dialect = self._hot.get(request.path)
             if request.dialect is None and b"%" in request.path:
                 self._decode(request)
-        if request.refusal is not None:
-            raise request.refusal
+        refusal = request.refusal  # by a name of its own: the compiler would take the attribute for None from here on
+        if refusal is not None:
+            raise refusal
         if request.declared > bounds.max_body:
             raise bounds.too_large()
         if request.dialect is not None:
