@@ -151,7 +151,8 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    text = "\n".join([text for part in result.content if (text := _text_of(part)) is not None])
+    texts = [_text_of(part) for part in result.content]
+    text = "\n".join([one for one in texts if one is not None])
     return {"role": "tool", "tool_call_id": result.call_id, "content": text}
 
 
