@@ -94,7 +94,7 @@ async def opened(file: BinaryIO, max_seconds: float) -> AsyncIterator[Sound]:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
-        await child.wait()
+        await child.communicate()  # takes what it has written: a full pipe would keep `wait` waiting (CPython gh-119710)
 
 
 def _check(kind: str | None) -> None:
