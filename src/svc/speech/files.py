@@ -94,7 +94,7 @@ async def opened(file: BinaryIO, max_seconds: float) -> AsyncIterator[Sound]:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
-        await child.communicate()  # takes what it has written: a full pipe would keep `wait` waiting (CPython gh-119710)
+        await child.communicate()  # what it has written is taken: behind a full pipe `wait` would wait for good
 
 
 def _check(kind: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,11 +237,14 @@ def test_resume_after_kills(gateway: FakeProvider) -> None:
     Path("list.txt").write_text("".join(f"{number}\n" for number in range(8)))
     command = [sys.executable, "-m", "svc", "run", "p.yaml", "--input-list", "list.txt", "-o", "out.jsonl", "--resume"]
 
-    def killed_when_there_were(requests: int, *scripts: Script) -> None:
+    def killed_when_there_were(requests: int, *scripts: Script, written: int = 0) -> None:
         gateway.forget()
         gateway.plays(*scripts)
         with subprocess.Popen([*command, "--jobs", "1"], stderr=subprocess.DEVNULL) as process:
             gateway.wait(requests, 20)
+            deadline = time.monotonic() + 10
+            while written and done() < written and time.monotonic() < deadline:
+                time.sleep(0.02)
             process.kill()
 
     def done() -> int:
@@ -248,7 +252,7 @@ def test_resume_after_kills(gateway: FakeProvider) -> None:
 
     bad = answer(400, openai_wire.error("no", "invalid_request_error"))
     good = sse(openai_wire.stream())
-    killed_when_there_were(5, bad, good, good, good, stall())
+    killed_when_there_were(5, bad, good, good, good, stall(), written=3)
     assert done() == 3
     killed_when_there_were(1, stall())
     assert not Path("out.jsonl").exists()
