@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock audit audit-lock
 
 run: setup
 	$(BIN)/svc up
@@ -48,6 +48,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS) --quiet --site-dir .cache/site
+
+# The theme announces its successor at every build; docs/adr/0001-documentation-site.md has the date.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(VENV)/.dev ## the documentation site, in site/
+	$(MKDOCS)
 
 mutation: $(VENV)/.dev ## 500 mutants of the modules without I/O: at least 85 % have to be killed by the tests that cover them
 	$(BIN)/python -m tests.mutation
@@ -72,7 +78,7 @@ audit-lock: ## needs uv; writes hashes and no addresses
 clean:
 	rm -rf $(VENV) $(AUDIT)
 
-bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/performance.md
+bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/explanation/performance.md
 	$(BIN)/python bench/steps.py
 	$(BIN)/python bench/dialects.py
 
@@ -82,7 +88,7 @@ bench-steps: setup ## what each step of the hot path costs
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
 	$(BIN)/python -m tests.unit.client.faces
 
-faults: $(VENV)/.dev ## docs/faults.md, from the catalogue that the tests hold the gateway to
+faults: $(VENV)/.dev ## docs/reference/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page
 
 ratchet: setup ## bench/ratchet.json: calls and instructions for each request and piece, modules, memory; the tests hold the gateway to it
@@ -90,7 +96,7 @@ ratchet: setup ## bench/ratchet.json: calls and instructions for each request an
 
 COMPARE       := .compare
 COMPARE_LOCKS := bench/compare/locks
-compare: setup $(COMPARE)/.ready ## docs/compare.md: nginx, LiteLLM, Portkey and this gateway on the same work, in turns
+compare: setup $(COMPARE)/.ready ## docs/explanation/compare.md: nginx, LiteLLM, Portkey and this gateway on the same work, in turns
 	$(BIN)/python -m bench.compare --write
 
 $(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.json
@@ -108,7 +114,7 @@ compare-lock: ## needs uv and npm
 
 CONFORMANCE := .conformance
 LOCKS       := tests/conformance/locks
-conformance: $(VENV)/.dev $(CONFORMANCE)/.ready ## docs/conformance.md: real clients, each as locked in tests/conformance/locks
+conformance: $(VENV)/.dev $(CONFORMANCE)/.ready ## docs/reference/conformance.md: real clients, each as locked in tests/conformance/locks
 	$(BIN)/python -m tests.conformance
 
 $(CONFORMANCE)/.ready: $(wildcard $(LOCKS)/*.lock) $(LOCKS)/package-lock.json

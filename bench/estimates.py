@@ -73,7 +73,7 @@ def samples() -> dict[str, dict[str, Any]]:
     talk = [{"role": ("user", "assistant")[n % 2], "content": f"Yes, number {n} is fine."} for n in range(20)]
     return {
         "one word": {"messages": user("Hi")},
-        "English": {"messages": user((ROOT / "docs" / "resilience.md").read_text()[:3000])},
+        "English": {"messages": user((ROOT / "docs" / "explanation" / "resilience.md").read_text()[:3000])},
         "Python": {"messages": user(code)},
         "JSON as text": {"messages": user(json.dumps(rows))},
         "20 short turns": {"messages": talk},

@@ -1,4 +1,4 @@
-"""The figures of docs/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
+"""The figures of docs/explanation/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
 
 accuracy: every English clip through the live path, as fast as it goes: word errors, stable text that was taken back.
 live:     4 and 8 people at once in real time through a real gateway, whose one worker is bound to one core.

@@ -13,7 +13,7 @@ TABLES = ("gateway", "routing", "local", "speech", "limits", "ledger")
 
 
 def test_every_setting_is_documented() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     for table in TABLES:
         for field in msgspec.structs.fields(type(getattr(FileSettings(), table))):
             assert f"`{field.encode_name}`" in page, f"[{table}] {field.encode_name}"
@@ -22,7 +22,7 @@ def test_every_setting_is_documented() -> None:
 def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
     from svc import settings
 
-    page = (ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.S)
     path = tmp_path / "svc.toml"
     path.write_text(example)
@@ -30,13 +30,13 @@ def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     for verb in plugins.names("cli"):
         assert f"`svc {verb}" in page, verb
 
 
 def test_every_package_that_is_depended_on_is_explained() -> None:
-    page = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text().lower()
     text = (ROOT / "pyproject.toml").read_text()
     section = text[text.index("dependencies = [") : text.index("[project.scripts]")]
     for name in re.findall(r'"([A-Za-z0-9_.-]+)', section):
@@ -55,5 +55,5 @@ def test_files_have_one_subject() -> None:
 def test_every_metric_is_documented_and_no_other() -> None:
     from svc.gateway.metrics import HELP
 
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert set(re.findall(r"^\| `(svc_\w+)`", page, flags=re.M)) == set(HELP)

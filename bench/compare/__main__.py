@@ -1,4 +1,4 @@
-"""Compares gateways on the same work, in turns, and writes docs/compare.md, its chart and its table: `make compare`.
+"""Compares gateways on the same work, in turns, and writes docs/explanation/compare.md, its chart and its table: `make compare`.
 
     python -m bench.compare --targets nginx,svc --rounds 3          (writes nothing without --write)
 
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write docs/compare.md, docs/compare.svg and the table of docs/performance.md",
+        help="write docs/explanation/compare.md, compare.svg and the table of docs/explanation/performance.md",
     )
     given = parser.parse_args()
     names = given.targets.split(",")
@@ -73,9 +73,9 @@ def main() -> int:
     text, chart = report.made(rows, versions, kernel.machine(), given.rounds, given.seconds)
     print(text)
     if given.write:
-        (ROOT / "docs" / "compare.md").write_text(text, encoding="utf-8")
-        (ROOT / "docs" / "compare.svg").write_text(chart, encoding="utf-8")
-        page = ROOT / "docs" / "performance.md"
+        (ROOT / "docs" / "explanation" / "compare.md").write_text(text, encoding="utf-8")
+        (ROOT / "docs" / "explanation" / "compare.svg").write_text(chart, encoding="utf-8")
+        page = ROOT / "docs" / "explanation" / "performance.md"
         page.write_text(report.inserted(page.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 0
 

@@ -1,6 +1,6 @@
 """Settings: one frozen object, every default embedded. Command line > environment > svc.toml > default.
 
-The keys of the file are those of docs/configuration.md; times in seconds, sizes in MiB.
+The keys of the file are those of docs/reference/configuration.md; times in seconds, sizes in MiB.
 """
 
 from __future__ import annotations

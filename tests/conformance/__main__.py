@@ -1,4 +1,4 @@
-"""Runs real clients against the real gateway and writes docs/conformance.md: `make conformance`.
+"""Runs real clients against the real gateway and writes docs/reference/conformance.md: `make conformance`.
 
 `python -m tests.conformance [CLIENT …]` runs some of them, and writes nothing.
 """

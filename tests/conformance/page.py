@@ -1,4 +1,4 @@
-"""docs/conformance.md: a table of clients and checks, and what fails with its reason."""
+"""docs/reference/conformance.md: a table of clients and checks, and what fails with its reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.conformance.places import AIMOCK, CLIENTS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
 REASONS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8"))
 COLUMNS = (
     *("JSON", "stream", "usage in a stream", "tools", "tools in a stream", "structured output", "errors", "cut stream"),

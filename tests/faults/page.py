@@ -1,4 +1,4 @@
-"""Writes docs/faults.md from the catalogue, which the matrix holds the gateway to: `make faults`."""
+"""Writes docs/reference/faults.md from the catalogue, which the matrix holds the gateway to: `make faults`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.faults.catalogue import FAULTS, WHOLE, Fault
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
 TOP = """# What a client sees when a provider fails
 
 Made by `make faults` from `tests/faults/catalogue.py`; `tests/faults/test_matrix.py` runs every cell against the real

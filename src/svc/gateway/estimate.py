@@ -4,7 +4,7 @@
                   UTF-8, IMAGE_TOKENS for each image; base64 is not counted as text, and long texts are sampled
     completion    of each event that holds text, its ASCII / 4 and at least 1
 
-The error of this is measured by bench/estimates.py; the table is in docs/operations.md.
+The error of this is measured by bench/estimates.py; the table is in docs/explanation/limits.md.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def threads() -> int:
     """All cores but one, which is the gateway's.
 
     On two cores that is one thread: two are twice as fast while nothing else runs, and ten times slower than one as
-    soon as anything does, because each waits for the other at every step (docs/providers.md has the figures).
+    soon as anything does, because each waits for the other at every step (figures: docs/reference/embedded-model.md).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(max(cores - 1, 1), MAX_THREADS)

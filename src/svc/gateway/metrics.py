@@ -1,4 +1,4 @@
-"""What an operator watches: counters and histograms in Prometheus' text form. Names: docs/operations.md.
+"""What an operator watches: counters and histograms in Prometheus' text form. Names: docs/reference/metrics.md.
 
     note ── one look-up and a few additions for an ended answer
     Board ── each worker lays its numbers down once a second; whoever is asked adds them all up

@@ -1,4 +1,4 @@
-"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/registry.md."""
+"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/reference/registry.md."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Counts:
         self._errors[code] = self._errors.get(code, 0) + 1
 
     def values(self) -> dict[str, float]:
-        """As `/metrics` names them (docs/operations.md)."""
+        """As `/metrics` names them (docs/reference/metrics.md)."""
         return {
             "svc_speech_sessions": self.sessions,
             "svc_speech_audio_seconds_total": self.seconds,

@@ -1,4 +1,4 @@
-"""docs/sdk.md: its Python examples run as they stand, one after the other; its pipeline is a valid one."""
+"""The Python examples of reference/sdk.md run in their order; the pipeline of reference/pipelines.md is valid."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from svc.pipeline.definition import parse
 from tests.e2e.pipeline.conftest import Machine
 
-PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
 def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (REFERENCE / "sdk.md").read_text(), flags=re.S)
     assert len(blocks) >= 7
     shutil.copy(clips["en-hello-world"], tmp_path / "talk.wav")
     (tmp_path / "page.py").write_text("\n".join(blocks))
@@ -34,5 +34,5 @@ def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Pa
 
 
 def test_the_pipeline_is_one() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.S)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (REFERENCE / "pipelines.md").read_text(), flags=re.S)
     assert [stage.id for stage in parse(text).stages] == ["hear", "answer", "speak"]

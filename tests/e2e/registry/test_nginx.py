@@ -1,4 +1,4 @@
-"""Behind a real nginx that sends the files itself, set up as docs/registry.md says. Left out where nginx is missing."""
+"""A real nginx sends the files, configured as in docs/how-to/serve-bundles-with-nginx.md. Skipped without nginx."""
 
 import http.client
 import os
@@ -13,7 +13,7 @@ from tests.fakes.ports import closed_port
 
 from .conftest import Machine, make_bundle
 
-DOCS = Path(__file__).parents[3] / "docs/registry.md"
+DOCS = Path(__file__).parents[3] / "docs/how-to/serve-bundles-with-nginx.md"
 FRAME = """
 daemon off; worker_processes 1; pid {run}/pid; error_log {run}/error.log; {user}
 events {{}}
