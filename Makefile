@@ -48,6 +48,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.documentation.prose
 	$(MKDOCS) --quiet --site-dir .cache/site
 
 # The theme announces its successor at every build; docs/adr/0001-documentation-site.md has the date.
