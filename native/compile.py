@@ -31,10 +31,19 @@ OPTIONS = (
 
 
 def sources() -> list[Path]:
-    """The modules listed; not those with structs of msgspec's, which reads annotations that compiling changes."""
-    lines = [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
-    found = {path for line in lines for path in (SOURCE / "svc").glob(line)}
-    return sorted(path for path in found if "(msgspec.Struct" not in path.read_text())
+    """The modules listed. Raises SystemExit for a name that is missing, is listed twice, or cannot be compiled."""
+    names = [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
+    paths = [SOURCE / "svc" / name for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not path.is_file():
+            raise SystemExit(f"{LISTED.name}: {name}: there is no such file below src/svc")
+        if names.count(name) > 1:
+            raise SystemExit(f"{LISTED.name}: {name} is listed twice")
+        if "(msgspec.Struct" in path.read_text():
+            raise SystemExit(
+                f"{LISTED.name}: {name} cannot be compiled: msgspec reads annotations that compiling changes"
+            )
+    return sorted(paths)
 
 
 def known() -> list[Path]:
