@@ -20,7 +20,6 @@ MAX_GLOSSARY_ROWS = 20
 PENDING = frozenset(
     [
         "ARCHITECTURE.md",
-        "README.md",
         "docs/explanation/accounting.md",
         "docs/explanation/compare.md",
         "docs/explanation/durability.md",
