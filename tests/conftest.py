@@ -24,17 +24,18 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def model_home() -> Path:
     """An SVC_HOME that has the model; the real command makes it, once for all runs."""
-    _add(MODEL)
+    add_model(MODEL)
     return CACHE
 
 
 @pytest.fixture(scope="session")
 def speech_model() -> None:
     """What `svc up` needs beside it."""
-    _add("moonshine-tiny-en")
+    add_model("moonshine-tiny-en")
 
 
-def _add(name: str) -> None:
+def add_model(name: str) -> None:
+    """Make a model in the cache, unless it is there."""
     environ = {**os.environ, "SVC_HOME": str(CACHE)}
     subprocess.run([sys.executable, "-m", "svc", "models", "add", name], env=environ, check=True, timeout=600)
 

@@ -1,0 +1,106 @@
+"""What holds for all pages: the site builds, and the commands, targets and figures that pages name exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.pages import ROOT, name_of, pages
+from tests.e2e.harness import SVC
+
+CODE = re.compile(r"`([^`\n]+)`")
+LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>", re.I)
+FIGURE = re.compile(r"\d[\d,.]*\d|\d")
+
+
+def code_spans() -> Iterator[tuple[str, int, str]]:
+    """Page, line and text of every code span outside of fences."""
+    for path in pages():
+        inside = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            if line.lstrip().startswith("```"):
+                inside = not inside
+            elif not inside:
+                for span in CODE.findall(line):
+                    yield name_of(path), number, span
+
+
+@cache
+def help_of(*command: str) -> str | None:
+    """The help text of `svc COMMAND…`, or None when there is no such command."""
+    done = subprocess.run([SVC, *command, "--help"], capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def test_site_builds_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = list((tmp_path / "site").rglob("*.html"))
+    assert len(built) >= len(list((ROOT / "docs").rglob("*.md")))
+    text = {path: path.read_text(encoding="utf-8") for path in built}
+    loaded = [found for page in text.values() for found in LOADED.findall(page) if "canonical" not in found]
+    assert loaded == []
+    assert [path for path, page in text.items() if 'class="mermaid"' in page] == []
+
+
+def test_pattern_finds_what_is_loaded_from_another_host() -> None:
+    assert LOADED.search('<script src="https://unpkg.com/x"></script>')
+    assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
+    assert not LOADED.search('<a href="https://example.com"><img src="x.svg">')
+
+
+def test_commands_in_the_text_exist_with_their_options() -> None:
+    wrong = []
+    for name, line, span in code_spans():
+        command = re.match(r"(?:\S+=\S+ +)*(?:\.venv/bin/)?svc +([a-z]+)\b(?: +([a-z][a-z-]*)\b)?", span)
+        if not command:
+            continue
+        text = help_of(command[1], command[2]) if command[2] and command[1] in GROUPS else help_of(command[1])
+        options = re.findall(r"(?<=\s)--[a-z][a-z-]+", span)
+        if text is None or any(not re.search(rf"{option}\b", text) for option in options):
+            wrong.append(f"{name}:{line}: {span}")
+    assert wrong == []
+
+
+GROUPS = ("registry", "bundle", "models", "keys")
+
+
+def test_targets_and_programs_in_the_text_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    wrong = []
+    for name, line, span in code_spans():
+        if (target := re.match(r"make ([a-z-]+)", span)) and target[1] not in targets:
+            wrong.append(f"{name}:{line}: {span}")
+        if module := re.match(r"(?:\S*/)?python3? -m ((?:tests|bench)[\w.]*)", span):
+            path = ROOT / module[1].replace(".", "/")
+            if not path.with_suffix(".py").exists() and not (path / "__main__.py").exists():
+                wrong.append(f"{name}:{line}: {span}")
+        if (script := re.match(r"(?:\S*/)?python3? (\S+\.py)", span)) and not (ROOT / script[1]).exists():
+            wrong.append(f"{name}:{line}: {span}")
+    assert wrong == []
+
+
+def rows_with_figures() -> list[tuple[str, str, str]]:
+    """Page, figures and command of the rows in the README that say what is different."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| \[[^\]]*\]\((docs/[^)]*)\) \| (.*?) \| `(.*?)` \|$", readme, flags=re.M)
+
+
+def test_readme_has_five_figures() -> None:
+    assert len(rows_with_figures()) == 5
+
+
+@pytest.mark.parametrize(("page", "text", "command"), rows_with_figures())
+def test_figure_of_the_readme_is_on_its_page_with_its_command(page: str, text: str, command: str) -> None:
+    found = (ROOT / page).read_text(encoding="utf-8")
+    assert command in found
+    assert [number for number in FIGURE.findall(text) if number not in found] == []
