@@ -52,6 +52,16 @@ def test_site_builds_and_loads_nothing_from_another_host(tmp_path: Path) -> None
     assert [path for path, page in text.items() if 'class="mermaid"' in page] == []
 
 
+def test_links_of_top_pages_lead_somewhere() -> None:
+    wrong = []
+    for path in pages():
+        if path.parent == ROOT:
+            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
+                if not target.startswith("https://") and not (ROOT / target).exists():
+                    wrong.append(f"{name_of(path)}: {target}")
+    assert wrong == []
+
+
 def test_pattern_finds_what_is_loaded_from_another_host() -> None:
     assert LOADED.search('<script src="https://unpkg.com/x"></script>')
     assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
