@@ -40,7 +40,6 @@ PENDING = frozenset(
         "docs/reference/dependencies.md",
         "docs/reference/embedded-model.md",
         "docs/reference/faults.md",
-        "docs/reference/glossary.md",
         "docs/reference/limits.md",
         "docs/reference/logs.md",
         "docs/reference/metrics.md",
