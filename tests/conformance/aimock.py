@@ -1,7 +1,7 @@
-"""A provider that nobody here wrote, in both dialects, that fails on purpose: `@copilotkit/aimock` behind the gateway.
+"""A provider by another project, in both dialects, that fails on purpose: `@copilotkit/aimock` behind the gateway.
 
-Each case is asked for as JSON and as a stream, at a model of each dialect. Then a storm: faults at random, with the
-gateway's own retries, where every answer has to be whole or an honest error.
+Each case runs as JSON and as a stream, with a model of each dialect. Then the faults are random: the gateway retries, and
+every response has to be complete or an error.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ NAME = AIMOCK.name
 SAID = "Somebody else's words, " * 20
 ARGUMENTS = {"city": "Oslo", "days": 3}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
-STORM = 300
+RANDOM_REQUESTS = 300
 SETTINGS = "[gateway]\nfirst_byte_timeout = 2\nidle_timeout = 2\n[routing]\nretries = {retries}\nbreaker = false\n"
 
 Answer = dict[str, Any]
 FAULTS: dict[str, tuple[Answer, tuple[int, str]]] = {  # case -> what the mock does, and the client's status and code
-    "drops the request (500)": ({"chaos": {"dropRate": 1}}, (502, "provider_error")),
-    "answers what is no JSON": ({"chaos": {"malformedRate": 1}}, (502, "provider_error")),
-    "limits the rate (429)": ({"chaos": {"rateLimitRate": 1}}, (429, "rate_limit_exceeded")),
-    "closes before it answers": ({"chaos": {"disconnectRate": 1}}, (502, "provider_error")),
-    "says 400": ({"status": 400}, (400, "invalid_request")),
-    "says 401": ({"status": 401}, (502, "provider_error")),
-    "says 404": ({"status": 404}, (404, "model_not_found")),
-    "says 503": ({"status": 503}, (502, "provider_error")),
-    "says 529": ({"status": 529}, (502, "provider_error")),
+    "drops the request (status 500)": ({"chaos": {"dropRate": 1}}, (502, "provider_error")),
+    "sends invalid JSON": ({"chaos": {"malformedRate": 1}}, (502, "provider_error")),
+    "limits the rate (status 429)": ({"chaos": {"rateLimitRate": 1}}, (429, "rate_limit_exceeded")),
+    "closes before the response": ({"chaos": {"disconnectRate": 1}}, (502, "provider_error")),
+    "returns status 400": ({"status": 400}, (400, "invalid_request")),
+    "returns status 401": ({"status": 401}, (502, "provider_error")),
+    "returns status 404": ({"status": 404}, (404, "model_not_found")),
+    "returns status 503": ({"status": 503}, (502, "provider_error")),
+    "returns status 529": ({"status": 529}, (502, "provider_error")),
 }
 CUTS: dict[str, Answer] = {
     "cuts the stream after three chunks": {"truncateAfterChunks": 3, "latency": 50},
-    "closes 300 ms into the stream": {"disconnectAfterMs": 300, "latency": 50},
+    "closes the stream after 300 ms": {"disconnectAfterMs": 300, "latency": 50},
 }
 
 
@@ -62,7 +62,7 @@ def fixture(case: str, what: Answer) -> Answer:
 @contextmanager
 def mock(folder: Path) -> Iterator[int]:
     """The mock on a port of its own."""
-    cases = {"speaks": {}, "calls a tool": {}, **{case: what for case, (what, _) in FAULTS.items()}, **CUTS}
+    cases = {"responds": {}, "calls a tool": {}, **{case: what for case, (what, _) in FAULTS.items()}, **CUTS}
     (folder / "fixtures.json").write_text(json.dumps({"fixtures": [fixture(*one) for one in cases.items()]}))
     port = closed_port()
     command = [*AIMOCK.command, "-p", str(port), "-f", str(folder / "fixtures.json")]
@@ -98,7 +98,7 @@ def control(port: int, method: str, rates: Answer | None = None) -> None:
 
 
 def run(folder: Path) -> list[Result]:
-    """Every case, and the storm."""
+    """Every case, then random faults."""
     with mock(folder) as port:
         env = {
             "PROVIDER_A_BASE_URL": f"http://127.0.0.1:{port}/v1",
@@ -106,7 +106,10 @@ def run(folder: Path) -> list[Result]:
             "PROVIDER_B_BASE_URL": f"http://127.0.0.1:{port}",
             "PROVIDER_B_API_KEY": "sk-b",
         }
-        return [*with_gateway(folder / "plain", env, 0, each), *with_gateway(folder / "storm", env, 2, storm(port))]
+        return [
+            *with_gateway(folder / "plain", env, 0, each),
+            *with_gateway(folder / "random", env, 2, random_faults(port)),
+        ]
 
 
 def with_gateway(home: Path, env: dict[str, str], retries: int, run: Callable[[Gateway], list[Result]]) -> list[Result]:
@@ -123,7 +126,7 @@ def each(gateway: Gateway) -> list[Result]:
     for model in (GPT, CLAUDE):
         for stream in (False, True):
             form = "stream" if stream else "JSON"
-            found.append(tried(f"speaks, {form}", model, lambda: is_whole(ask(gateway, model, "speaks", stream))))
+            found.append(tried(f"responds, {form}", model, lambda: is_whole(ask(gateway, model, "responds", stream))))
             found.append(tried(f"calls a tool, {form}", model, lambda: calls(gateway, model, stream)))
             for case, (_, wanted) in FAULTS.items():
                 found.append(tried(f"{case}, {form}", model, lambda: fails(ask(gateway, model, case, stream), wanted)))
@@ -175,11 +178,11 @@ def is_cut(got: Got) -> None:
     assert len(text_of(chunks)) < len(SAID)
 
 
-def storm(port: int) -> Callable[[Gateway], list[Result]]:
-    """Faults at random; the gateway tries again as far as its budget for that goes."""
+def random_faults(port: int) -> Callable[[Gateway], list[Result]]:
+    """Faults at random; the gateway retries within its retry budget."""
 
     def ask_one(gateway: Gateway, number: int) -> str:
-        got = ask(gateway, (GPT, CLAUDE)[number % 2], "speaks", bool(number % 4 // 2))
+        got = ask(gateway, (GPT, CLAUDE)[number % 2], "responds", bool(number % 4 // 2))
         if got.status != 200:
             assert (got.status, got.code) in ((502, "provider_error"), (429, "rate_limit_exceeded")), got.body
             return "error"
@@ -192,11 +195,13 @@ def storm(port: int) -> Callable[[Gateway], list[Result]]:
 
         def all_of_them() -> None:
             with ThreadPoolExecutor(8) as pool:
-                found.extend(pool.map(lambda number: ask_one(gateway, number), range(STORM)))
-            assert found.count("whole") > STORM * 0.75, f"only {found.count('whole')} of {STORM} were whole"
+                found.extend(pool.map(lambda number: ask_one(gateway, number), range(RANDOM_REQUESTS)))
+            assert found.count("whole") > RANDOM_REQUESTS * 0.75, (
+                f"only {found.count('whole')} of {RANDOM_REQUESTS} were whole"
+            )
 
-        result = tried(f"{STORM} requests, a third of the tries fails", "both", all_of_them)
-        print(f"{NAME}: {found.count('whole')} of {STORM} answers whole in the storm, the others honest errors")
+        result = tried(f"{RANDOM_REQUESTS} requests, a third of the attempts fails", "both", all_of_them)
+        print(f"{NAME}: {found.count('whole')} of {RANDOM_REQUESTS} responses complete, the others errors")
         control(port, "DELETE")
         return [result]
 

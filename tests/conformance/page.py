@@ -1,4 +1,4 @@
-"""docs/reference/conformance.md: a table of clients and checks, and what fails with its reason."""
+"""Writes docs/reference/conformance.md: a table of clients and checks, and each check that fails with its reason."""
 
 from __future__ import annotations
 
@@ -14,34 +14,39 @@ COLUMNS = (
     *("JSON", "stream", "usage in a stream", "tools", "tools in a stream", "structured output", "errors", "cut stream"),
     *("cancellation", "embedded model"),
 )
-TOP = """# Clients that were tried
+TOP = """# Tested client libraries
 
-Made by `make conformance`: real clients of other people, each in an environment of its own, against a real `svc gateway`
-with a provider of each dialect behind it (`tests/conformance/upstream.py`) and the embedded model. Every check but the
-last runs once with a model behind OpenAI's dialect and once with one behind Anthropic's.
+`make conformance` generates this page. It runs client libraries of other projects against a real `svc gateway`. Each
+client has an environment of its own. Behind the gateway are a provider of each dialect
+(`tests/conformance/upstream.py`) and the embedded model. Every check except the last runs with a model of an OpenAI
+provider and with a model of an Anthropic provider.
 
-* *errors*: 400, 401, 403, 404, 429 and 502, JSON and stream, each as the client's own exception with its code.
-* *cut stream*: the provider resets the connection, ends without a finish reason, or sends an error in mid-stream: an
-  exception each time, never half an answer that looks whole.
-* *cancellation*: the client stops reading; the provider's connection is closed before the client asks the next thing.
+* *errors*: the statuses 400, 401, 403, 404, 429 and 502, for JSON and for streams. The client raises its own
+  exception class with the error code.
+* *cut stream*: the provider resets the connection, ends without a finish reason, or sends an error in the stream. The
+  client raises an exception each time.
+* *cancellation*: the client stops reading. The gateway closes the provider's connection before the client sends its
+  next request.
 
-✓ holds, ✗ does not (below), – the client has no such thing.
+✓ means that the check passes, ✗ that it fails (see below), and – that the client has no such feature.
 
 """
 
 PROVIDER = """
-## A provider that nobody here wrote
+## A provider by another project
 
-`@copilotkit/aimock` behind the gateway, in both dialects, failing on purpose: the client gets a whole answer, or an
-error with its code; a stream that was cut ends in an error, and never looks complete. In the storm the gateway tries
-again as its budget allows, and every answer is whole or an honest error.
+`@copilotkit/aimock` runs behind the gateway in both dialects and fails on purpose. The client gets a complete
+response or an error with its code. A stream that was cut ends with an error.
+
+In the last check the faults are random. The gateway retries within its retry budget, and every response is complete
+or an error.
 
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check of one client with one model. `fault` is None when it holds; `reason` is why it is known to fail."""
+    """One check of one client with one model. `fault` is None if it passes. `reason` says why a known failure occurs."""
 
     client: str
     check: str
@@ -56,15 +61,15 @@ class Result:
 
 def page(results: dict[str, list[Result]], versions: dict[str, str]) -> str:
     """The whole page."""
-    head = f"| Client | {' | '.join(COLUMNS)} | more |\n|---|{'---|' * len(COLUMNS)}---|\n"
+    head = f"| Client | {' | '.join(COLUMNS)} | other checks |\n|---|{'---|' * len(COLUMNS)}---|\n"
     rows = "".join(_row(client.name, results[client.name]) for client in CLIENTS)
     return TOP + head + rows + _provider(results[AIMOCK.name]) + _faults(results) + _versions(versions)
 
 
 def _provider(results: list[Result]) -> str:
-    """What the mock of other people did, and whether the gateway told its client the truth."""
+    """What the mock did, and whether the gateway reported it correctly to the client."""
     rows = "".join(f"| {one.check} | {one.model} | {'✗' if one.fault else '✓'} |\n" for one in results)
-    return f"{PROVIDER}| The provider | model | |\n|---|---|---|\n{rows}"
+    return f"{PROVIDER}| Behaviour of the provider | Model | |\n|---|---|---|\n{rows}"
 
 
 def _row(name: str, results: list[Result]) -> str:
@@ -81,11 +86,21 @@ def _cell(results: list[Result]) -> str:
 
 
 def _faults(results: dict[str, list[Result]]) -> str:
-    failed = [one for found in results.values() for one in found if one.fault]
-    if not failed:
-        return "\nEverything that was tried holds.\n"
-    rows = "".join(f"* **{one.client}**, {one.check}, {one.model}: {one.reason or one.fault}\n" for one in failed)
-    return f"\n## What does not hold\n\n{rows}"
+    models: dict[tuple[str, str, str], list[str]] = {}
+    for one in (one for found in results.values() for one in found if one.fault):
+        models.setdefault((one.client, one.check, one.reason or one.fault or ""), []).append(one.model)
+    if not models:
+        return "\nAll checks pass.\n"
+    rows = "".join(
+        f"| {client} | {check} | {', '.join(named)} | {_plain(reason)} |\n"
+        for (client, check, reason), named in models.items()
+    )
+    return f"\n## Checks that fail\n\n| Client | Check | Model | Reason |\n|---|---|---|---|\n{rows}"
+
+
+def _plain(text: str) -> str:
+    """The text of a cell."""
+    return text.replace("|", "/").replace("\n", " ")
 
 
 def _versions(versions: dict[str, str]) -> str:
@@ -93,5 +108,5 @@ def _versions(versions: dict[str, str]) -> str:
     rows = "".join(
         f"| {client.name} | {', '.join(named[one] for one in client.packages)} |\n" for client in (*CLIENTS, AIMOCK)
     )
-    where = f"Python {versions['python']}, Node {versions['node']}; the locks are in `tests/conformance/locks/`."
+    where = f"Python {versions['python']} and Node {versions['node']}. The locks are in `tests/conformance/locks/`."
     return f"\n## Versions\n\n| Client | Packages |\n|---|---|\n{rows}\n{where}\n"

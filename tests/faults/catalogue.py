@@ -1,7 +1,7 @@
-"""Every fault of the matrix: what the upstream does, and what a client must see of it. Data only.
+"""Every fault of the matrix: what the upstream does, and what the client has to receive. Data only.
 
-A fault is a model's name at the fake, `<dialect>/<fault>/<alone|chained>/<JSON|stream>`, so that all of them run at
-once against one gateway. Each has a provider of its own: what one does counts against no other.
+The model name at the fake provider is `<dialect>/<fault>/<alone|chained>/<JSON|stream>`, so that all faults run at once
+against one gateway. Each fault has its own provider: the failures of one do not count for another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Letter = Literal["A", "B"]
 DIALECTS: dict[Letter, str] = {"A": "openai", "B": "anthropic"}
 TEXT = "eins zwei drei vier"
 
-WHOLE = "whole answer"
+WHOLE = "complete response"
 FAILED = "502 provider_error"
 CUT = "200, then error provider_error"
 EVENTS = "text/event-stream"
@@ -25,29 +25,29 @@ EVENTS = "text/event-stream"
 
 @dataclass(frozen=True)
 class Fault:
-    """`json` and `stream` are what a client sees without a fallback; `moves_…` whether the fallback answers instead."""
+    """`json`, `stream`: what a client receives without a fallback. `moves_…`: whether the fallback responds instead."""
 
     name: str
     plays: Callable[[Letter, bool], Script] | None
-    """None: it is the address that is at fault (see `address`)."""
+    """None: the fault is that of the address (see `address`)."""
     json: str = FAILED
     stream: str = FAILED
     moves_json: bool = True
     moves_stream: bool = True
     tries: int = 2
-    """At the target, for an answer that failed before its first byte; the retry included."""
+    """Attempts at the backend, retries included, when the response fails before its first byte."""
     seconds: float = 1.0
-    """Within which the client knows, with or without a fallback."""
+    """The longest time until the client has the response or the error, with or without a fallback."""
     address: Literal["fake", "always new", "closed", "silent", "wrong scheme"] = "fake"
-    """At "always new" no connection outlives a request: one that does, and is then closed, is too old, and no fault."""
+    """With "always new" a connection serves one request. Closing a reused idle connection is not a fault."""
 
     def sees(self, stream: bool, chained: bool) -> str:
-        """What the client sees in one cell of the matrix."""
+        """What the client receives in one cell of the matrix."""
         moves = self.moves_stream if stream else self.moves_json
         return WHOLE if chained and moves else (self.stream if stream else self.json)
 
     def attempts(self, stream: bool, chained: bool) -> int:
-        """The number in x-svc-attempts."""
+        """The value of `x-svc-attempts`."""
         alone = self.stream if stream else self.json
         tries = self.tries if alone.startswith(("5", "4")) else 1
         moves = self.moves_stream if stream else self.moves_json
@@ -72,7 +72,7 @@ def refusal(letter: Letter) -> dict[str, Any]:
 
 
 def breaks(after: Script) -> Callable[[Letter, bool], Script]:
-    """In the middle of the answer."""
+    """The start of a response, then `after`."""
 
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
@@ -91,7 +91,7 @@ def status(number: int, **headers: str) -> Callable[[Letter, bool], Script]:
 
 
 def drip(seconds: float) -> Callable[[Letter, bool], Script]:
-    """The whole answer in small pieces, over about so many seconds."""
+    """The complete response in small chunks, over about `seconds`."""
 
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
@@ -106,7 +106,7 @@ def drip(seconds: float) -> Callable[[Letter, bool], Script]:
 
 
 def endless(letter: Letter, stream: bool) -> Script:
-    """Alive, and never done."""
+    """A response that continues and never completes."""
     script = sse(started(letter), end=Script()) if stream else head() + body(b'{"id": "x"')
     for _ in range(40):
         script += body(started(letter)[-1] if stream else b" ") + pause(0.25)
@@ -182,25 +182,25 @@ _LATE: dict[str, Any] = {"tries": 1, "seconds": 3.0}
 _BAD_REQUEST: dict[str, Any] = {"json": "400 invalid_request", "stream": "400 invalid_request", **_FOR_GOOD}
 
 FAULTS = [
-    Fault("connect refused", None, address="closed"),
-    Fault("connect never answered", None, address="silent", **_LATE),
-    Fault("TLS broken", None, address="wrong scheme"),
+    Fault("connection refused", None, address="closed"),
+    Fault("connect timeout", None, address="silent", **_LATE),
+    Fault("TLS handshake fails", None, address="wrong scheme"),
     Fault("reset before the first byte", always(reset()), address="always new"),
     Fault("closed before the first byte", always(fin()), address="always new"),
-    Fault("reset after the head", lambda letter, stream: head(content_type=EVENTS if stream else None) + reset()),
-    Fault("reset in the middle", breaks(pause(0.2) + reset()), **_MOVES_JSON),
-    Fault("closed in the middle", breaks(fin()), **_MOVES_JSON),
+    Fault("reset after the headers", lambda letter, stream: head(content_type=EVENTS if stream else None) + reset()),
+    Fault("reset in the body", breaks(pause(0.2) + reset()), **_MOVES_JSON),
+    Fault("closed in the body", breaks(fin()), **_MOVES_JSON),
     Fault("stall before the first byte", always(stall()), **_LATE),
-    Fault("stall after the head", lambda letter, stream: head(content_type=EVENTS) + stall(), **_LATE),
-    Fault("stall in the middle", breaks(stall()), **_LATE, **_MOVES_JSON),
-    Fault("slow drip", drip(1.5), WHOLE, WHOLE, False, False, seconds=4.0),
-    Fault("endless drip", endless, stream=CUT, **{**_FOR_GOOD, "seconds": 4.0}),
-    Fault("half an event", half, tries=1, **_MOVES_JSON),
-    Fault("garbage instead of HTTP", always(raw(b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03garbage\r\n\r\n") + fin())),
-    Fault("garbage inside", garbage_inside, tries=1, **_MOVES_JSON),
-    Fault("HTML", always(answer(200, b"<html><body>Welcome</body></html>", content_type="text/html")), tries=1),
+    Fault("stall after the headers", lambda letter, stream: head(content_type=EVENTS) + stall(), **_LATE),
+    Fault("stall in the body", breaks(stall()), **_LATE, **_MOVES_JSON),
+    Fault("slow body", drip(1.5), WHOLE, WHOLE, False, False, seconds=4.0),
+    Fault("endless body", endless, stream=CUT, **{**_FOR_GOOD, "seconds": 4.0}),
+    Fault("truncated event", half, tries=1, **_MOVES_JSON),
+    Fault("not HTTP", always(raw(b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03garbage\r\n\r\n") + fin())),
+    Fault("invalid JSON in the body", garbage_inside, tries=1, **_MOVES_JSON),
+    Fault("HTML page", always(answer(200, b"<html><body>Welcome</body></html>", content_type="text/html")), tries=1),
     Fault("wrong content type", wrong_type, json=WHOLE, moves_json=False, tries=1),
-    Fault("empty 200", always(answer(200, b"")), tries=1),
+    Fault("status 200 without a body", always(answer(200, b"")), tries=1),
     Fault("redirect", always(answer(302, b"", headers={"location": "http://127.0.0.1:1/"})), tries=1),
     Fault("status 400", status(400), **_BAD_REQUEST),
     Fault("status 401", status(401), tries=1),
@@ -220,8 +220,8 @@ FAULTS = [
     ),
     *(Fault(f"status {number}", status(number)) for number in (500, 502, 503, 504, 529)),
     Fault("error event first", error_first),
-    Fault("error event in the middle", error_inside, **_MOVES_JSON),
-    Fault("end without a finish", no_finish, tries=1, **_MOVES_JSON),
+    Fault("error event in the stream", error_inside, **_MOVES_JSON),
+    Fault("end without a finish reason", no_finish, tries=1, **_MOVES_JSON),
     Fault("repeated fields", repeated, WHOLE, WHOLE, False, False),
     Fault("line of 10 MB", long_line, **_MOVES_JSON, tries=1, seconds=4.0),
 ]

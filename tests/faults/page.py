@@ -1,4 +1,4 @@
-"""Writes docs/reference/faults.md from the catalogue, which the matrix holds the gateway to: `make faults`."""
+"""Writes docs/reference/faults.md from the catalogue of faults: `make faults`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from pathlib import Path
 from tests.faults.catalogue import FAULTS, WHOLE, Fault
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
-TOP = """# What a client sees when a provider fails
+TOP = """# Faults of providers
 
-Made by `make faults` from `tests/faults/catalogue.py`; `tests/faults/test_matrix.py` runs every cell against the real
-gateway, with an upstream of each dialect (`openai`, `anthropic`), and holds the gateway to this table. Settings there:
-one retry, and time-outs of one second to connect, to the first byte and between two pieces, three in all. The fallback
-is a provider of the other dialect.
+`make faults` generates this page from `tests/faults/catalogue.py`. A test runs each cell against a real gateway, with
+an upstream of each dialect, over HTTP and over TLS.
 
-* *tries* is what `x-svc-attempts` says.
-* *within* is the longest time until the client knows, in seconds, under these settings.
-* The access log has one line for each request: `error` for a status of 400 and more, `cut` for an error in a stream
-  that had begun, `ok` for a whole answer.
-* Nothing is left behind: after the matrix the gateway has as many tasks and sockets as before, and no connection to
-  a provider but those that wait in its pool.
+The test uses these settings: one retry, and timeouts of one second to connect, to the first byte and between two
+chunks. A request may take three seconds in total. The fallback is a provider of the other dialect.
 
-| The upstream | JSON | stream | JSON, with a fallback | stream, with a fallback | within |
+* *complete response* is status 200, and for a stream also a finish reason and its last event.
+* *attempts* is the value of the header `x-svc-attempts`, when it is more than 1.
+* *Seconds* is the longest time until the client has the response or the error.
+* The access log has one line per request, with one of three statuses:
+    * `error` for an HTTP status of 400 or more
+    * `cut` for an error in a stream that had started
+    * `ok` for a complete response
+* After the test, the gateway has as many tasks and sockets as before. Its only connections to providers are idle ones
+  in the pool.
+
+| Fault of the upstream | JSON | Stream | JSON, with a fallback | Stream, with a fallback | Seconds |
 |---|---|---|---|---|---|
 """
 
@@ -37,9 +41,9 @@ def row(fault: Fault) -> str:
 
 
 def cell(fault: Fault, stream: bool, chained: bool) -> str:
-    sees, tries = fault.sees(stream, chained), fault.attempts(stream, chained)
+    sees, attempts = fault.sees(stream, chained), fault.attempts(stream, chained)
     moved = chained and sees == WHOLE and (fault.moves_stream if stream else fault.moves_json)
-    return f"{sees}{' of the fallback' if moved else ''}{f', {tries} tries' if tries > 1 else ''}"
+    return f"{sees}{' of the fallback' if moved else ''}{f', {attempts} attempts' if attempts > 1 else ''}"
 
 
 if __name__ == "__main__":
