@@ -21,10 +21,8 @@ PENDING = frozenset(
     [
         "ARCHITECTURE.md",
         "docs/explanation/accounting.md",
-        "docs/explanation/compare.md",
         "docs/explanation/durability.md",
         "docs/explanation/limits.md",
-        "docs/explanation/performance.md",
         "docs/explanation/registry.md",
         "docs/explanation/resilience.md",
         "docs/explanation/speech.md",

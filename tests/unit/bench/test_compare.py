@@ -23,7 +23,7 @@ def page_and_chart(*rows: dict[str, Any]) -> tuple[str, str]:
 
 def test_medians_with_their_spread() -> None:
     page, chart = page_and_chart(row("nginx", 10), row("nginx", 20), row("svc", 30), row("svc", 50))
-    assert "| CPU for a request, JSON | 15.0 µs (10.0–20.0) | 40.0 µs (30.0–50.0) | – |" in page
+    assert "| CPU per JSON request | 15.0 µs (10.0–20.0) | 40.0 µs (30.0–50.0) | – |" in page
     assert "quiet" in page
     texts = [one.text for one in ET.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
     assert "svc 0.1.0" in texts
@@ -33,25 +33,22 @@ def test_medians_with_their_spread() -> None:
 def test_a_target_that_fails_has_no_figure_but_a_reason() -> None:
     broken = {"answers": 0, "faults": 7, "fault": "status 500 | oops", "others": 0.9}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30), row("litellm", 99, json=broken))
-    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in page
-    assert "* LiteLLM 1.2, json: 7 answers failed; the first: status 500 / oops" in page
+    assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in page
+    assert "* LiteLLM 1.2, json: 7 responses failed, the first: status 500 / oops" in page
     assert "noisy" in page
 
 
 def test_a_target_that_lags_behind_has_no_figure() -> None:
     late = {**row("svc", 5)["stream"], "per_second": 3000}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30, stream=late))
-    assert "| CPU for a piece, 200 streams of 50/s | 10.0 µs | – | – |" in page
-    assert (
-        "* svc 0.1.0 at abc, stream: handed on 3000 of 10000 pieces a second, while others took 2% of its processor"
-        in page
-    )
+    assert "| CPU per chunk, 200 streams of 50 chunks/s | 10.0 µs | – | – |" in page
+    assert "* svc 0.1.0 at abc, stream: of 10,000 chunks/s, it forwarded 3,000" in page
 
 
 def test_times_on_a_clock_that_others_ran_are_left_out() -> None:
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30, json={**row("svc", 30)["json"], "others": 0.8}))
     assert "| Latency at 100 requests/s, median | 0.2 ms | – | – |" in page
-    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in page
+    assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in page
 
 
 def test_a_target_that_is_not_installed_is_named() -> None:
@@ -63,7 +60,7 @@ def test_the_table_of_the_other_page_is_put_in_its_place() -> None:
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30))
     before = f"# Title\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nmore | text\n"
     after = inserted(before, page)
-    assert "| CPU for a request, JSON | 10.0 µs | 30.0 µs | – |" in after
+    assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in after
     assert "old" not in after
     assert after.startswith("# Title\n\n")
     assert after.endswith("more | text\n")
