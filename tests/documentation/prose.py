@@ -20,8 +20,6 @@ MAX_GLOSSARY_ROWS = 20
 PENDING = frozenset(
     [
         "ARCHITECTURE.md",
-        "docs/explanation/accounting.md",
-        "docs/explanation/durability.md",
         "docs/explanation/limits.md",
         "docs/explanation/registry.md",
         "docs/explanation/resilience.md",
