@@ -20,9 +20,7 @@ MAX_GLOSSARY_ROWS = 20
 PENDING = frozenset(
     [
         "ARCHITECTURE.md",
-        "docs/explanation/limits.md",
         "docs/explanation/registry.md",
-        "docs/explanation/resilience.md",
         "docs/explanation/speech.md",
         "docs/how-to/run-behind-nginx.md",
         "docs/how-to/use-postgresql-and-redis.md",
