@@ -20,8 +20,6 @@ MAX_GLOSSARY_ROWS = 20
 PENDING = frozenset(
     [
         "ARCHITECTURE.md",
-        "docs/how-to/run-behind-nginx.md",
-        "docs/how-to/use-postgresql-and-redis.md",
         "docs/reference/admin-api.md",
         "docs/reference/commands.md",
         "docs/reference/configuration.md",
