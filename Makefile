@@ -87,7 +87,7 @@ bench-steps: setup ## what each step of the hot path costs
 	$(BIN)/python bench/steps.py
 
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
-	$(BIN)/python -m tests.unit.client.faces
+	$(BIN)/python -m tests.unit.client.generate_client
 
 faults: $(VENV)/.dev ## docs/reference/faults.md, from the catalogue that the tests hold the gateway to
 	$(BIN)/python -m tests.faults.page

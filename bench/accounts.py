@@ -24,12 +24,12 @@ from typing import Any
 
 import msgspec
 
-from svc.keys.known import IssuedKeys
-from svc.stores import lines
-from svc.stores._sql import Sql
-from svc.stores.base import Entry, StoredKey
-from svc.stores.opening import database_url, open_database
-from svc.wire.key import Key
+from svc.keys.cache import IssuedKeyCache
+from svc.stores.database import journal_lines
+from svc.stores.database.base import LedgerEntry, StoredKey
+from svc.stores.database.factory import database_url, open_database
+from svc.stores.database.sql import SqlDatabase
+from svc.wire.key import ApiKey
 
 SPENDERS = 1000
 """Keys that the entries belong to; the first ones have the most."""
@@ -43,7 +43,7 @@ def digest(number: int) -> str:
     return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}" * 4
 
 
-def make_keys(database: Sql, count: int) -> None:
+def make_keys(database: SqlDatabase, count: int) -> None:
     found = count_of(database, "COUNT(*)", "keys")
     for start in range(found, count, 20_000):
         with database._transaction():
@@ -55,17 +55,17 @@ def make_keys(database: Sql, count: int) -> None:
                     digest=digest(number),
                     created=1.0,
                 )
-                database._put_next(key, database._next_revision())
+                database._put_with_revision(key, database._increment_revision())
 
 
-def entries(first: int, count: int, whole: int, until: float) -> Iterator[Entry]:
+def entries(first: int, count: int, whole: int, until: float) -> Iterator[LedgerEntry]:
     """In the order of time, over DAYS days; a few keys have most of them."""
     chance = random.Random(first)
     for number in range(first, first + count):
         spender = int(SPENDERS ** chance.random()) - 1
         model, provider = MODELS[spender % 3]
         when = datetime.fromtimestamp(until - DAYS * 86400 * (1 - number / whole), UTC)
-        yield Entry(
+        yield LedgerEntry(
             time=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             request_id=f"req_{number:024x}",
             key_id=f"key_{spender:016x}",
@@ -88,16 +88,16 @@ def entries(first: int, count: int, whole: int, until: float) -> Iterator[Entry]
         )
 
 
-def make_entries(database: Sql, count: int) -> None:
+def make_entries(database: SqlDatabase, count: int) -> None:
     found = count_of(database, "COALESCE(SUM(count), 0)", "batches")
-    place = database.taken("bench")
+    place = database.committed_offset("bench")
     until = time.time()
     began, at = time.monotonic(), found
     while at < count:
         data = b"".join(
             msgspec.json.encode(entry) + b"\n" for entry in entries(at, min(STRETCH, count - at), count, until)
         )
-        assert database.take("bench", place, place + len(data), lines.read(data))
+        assert database.ingest("bench", place, place + len(data), journal_lines.parse_segment(data))
         place += len(data)
         at += STRETCH
         if at % 98_000 < STRETCH:
@@ -105,8 +105,8 @@ def make_entries(database: Sql, count: int) -> None:
             print(f"  {at:>10} entries, {rate:.0f} a second", file=sys.stderr, flush=True)
 
 
-def count_of(database: Sql, what: str, table: str) -> int:
-    return int(database._run(f"SELECT {what} FROM {table}").fetchall()[0][0])
+def count_of(database: SqlDatabase, what: str, table: str) -> int:
+    return int(database._run_statement(f"SELECT {what} FROM {table}").fetchall()[0][0])
 
 
 def timed(work: Callable[[], Any], times: int = 5) -> float:
@@ -148,7 +148,7 @@ def start(environ: dict[str, str]) -> tuple[float, float]:
 
 async def look_up(url: str, count: int) -> None:
     """100,000 different keys, one after the other, as the hot path asks for them."""
-    issued = IssuedKeys(open_database(url))
+    issued = IssuedKeyCache(open_database(url))
     await issued.start()
     await asyncio.sleep(2)  # the first keys are read in the background
     wanted = [bytes.fromhex(digest(number)) for number in random.Random(7).sample(range(count), min(count, 100_000))]
@@ -162,7 +162,7 @@ async def look_up(url: str, count: int) -> None:
         for _ in some:
             await waiting.acquire()
     cold = (time.perf_counter() - began) / len(wanted) * 1e6
-    known = next(each for each in reversed(wanted) if isinstance(issued.get(each), Key))
+    known = next(each for each in reversed(wanted) if isinstance(issued.get(each), ApiKey))
     hot = timed(lambda: [issued.get(known) for _ in range(10_000)]) / 10
     print(f"a key's first use, 200 at a time   {cold:8.1f} µs")
     print(f"a key that is in memory            {hot:8.2f} µs")
@@ -183,7 +183,7 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = database_url(environ, args.folder)
     database = open_database(url)
-    assert isinstance(database, Sql)
+    assert isinstance(database, SqlDatabase)
     database.migrate()
     empty = {**environ, "SVC_HOME": str(args.folder / "empty"), "SVC_DATABASE_URL": f"sqlite:///{args.folder}/empty.db"}
     plain = start(empty)
@@ -195,26 +195,28 @@ def main() -> None:
     asyncio.run(look_up(url, args.keys))
     week = time.time() - 7 * 86400
     for name, work in {
-        "sums by key, ever": lambda: database.sums("key"),
-        "sums by key, of 7 days": lambda: database.sums("key", since=week),
-        "sums by model, ever": lambda: database.sums("model"),
-        "sums by tag, ever": lambda: database.sums("tag", tag="team"),
-        "sums by day of one key": lambda: database.sums("day", key_id=f"key_{0:016x}"),
-        "newest 1,000 entries": lambda: database.entries(limit=1000),
-        "newest 1,000 entries of one key": lambda: database.entries(limit=1000, key_id=f"key_{400:016x}"),
-        "a page of 1,000 keys, with what they spent": lambda: database.spent({k.id: 0.0 for k in database.list_keys()}),
+        "sums by key, ever": lambda: database.aggregate_usage("key"),
+        "sums by key, of 7 days": lambda: database.aggregate_usage("key", since=week),
+        "sums by model, ever": lambda: database.aggregate_usage("model"),
+        "sums by tag, ever": lambda: database.aggregate_usage("tag", tag="team"),
+        "sums by day of one key": lambda: database.aggregate_usage("day", key_id=f"key_{0:016x}"),
+        "newest 1,000 entries": lambda: database.list_entries(limit=1000),
+        "newest 1,000 entries of one key": lambda: database.list_entries(limit=1000, key_id=f"key_{400:016x}"),
+        "a page of 1,000 keys, with what they spent": lambda: database.get_spent_usd(
+            {k.id: 0.0 for k in database.list_keys()}
+        ),
     }.items():
         print(f"{name:<42} {timed(work):8.1f} ms")
     command = [sys.executable, "-m", "svc", "usage", "--by", "key", "--json"]
     took = timed(lambda: subprocess.run(command, env=environ, check=True, capture_output=True))
     print(f"`svc usage --by key`, the whole command    {took:8.1f} ms")
     oldest = count_of(database, "MIN(last)", "batches") / 1000
-    took = timed(lambda: database.prune(oldest + 86400, limit=10_000), 3)
+    took = timed(lambda: database.prune_entries(oldest + 86400, limit=10_000), 3)
     print(f"forgetting 10,000 entries                  {took:8.1f} ms")
     print(json.dumps(sizes(database, url)))
 
 
-def sizes(database: Sql, url: str) -> dict[str, Any]:
+def sizes(database: SqlDatabase, url: str) -> dict[str, Any]:
     """Of the tables, in rows, and of all of it in MiB."""
     found: dict[str, Any] = {
         table: count_of(database, "COUNT(*)", table) for table in ("keys", "batches", "hours", "days")
@@ -225,7 +227,9 @@ def sizes(database: Sql, url: str) -> dict[str, Any]:
             sum(path.stat().st_size for path in Path(url.removeprefix("sqlite:///")).parent.glob("svc.db*")) / 2**20
         )
     else:
-        found["MiB"] = round(database._run("SELECT pg_database_size(current_database())").fetchall()[0][0] / 2**20)
+        found["MiB"] = round(
+            database._run_statement("SELECT pg_database_size(current_database())").fetchall()[0][0] / 2**20
+        )
     return found
 
 

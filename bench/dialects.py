@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect, Target
-from svc.dialects.flow import Pipe
-from svc.dialects.pipe import open_pipe
+from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.translation import create_stream_transform
 
 EVENTS = 2000
 READ = 64 * 1024
@@ -60,7 +60,7 @@ def stream(upstream: Dialect, client: Dialect, *, usage: bool) -> tuple[float, f
     reads = [joined[place : place + READ] for place in range(0, len(joined), READ)]
 
     def run(parts: list[bytes]) -> None:
-        pipe: Pipe = open_pipe(upstream, client, include_usage=usage)
+        pipe: StreamTransform = create_stream_transform(upstream, client, include_usage=usage)
         pipe.feed(first)
         for part in parts:
             pipe.feed(part)
@@ -84,10 +84,12 @@ def main() -> None:
                 print(f"{name:<36}{single:>8.2f}{coalesced:>8.2f}")
     print(f"\n{'µs per request':<36}{'1 kB':>8}{'1 MB':>8}")
     acts: dict[str, Callable[[bytes], object]] = {
-        "head": openai.dialect.head,
-        "pass_request": lambda raw: openai.dialect.pass_request(raw, openai.dialect.head(raw), Target("m")),
-        "openai -> anthropic": lambda raw: anthropic.dialect.write_request(
-            openai.dialect.read_request(raw), Target("m")
+        "head": openai.dialect.decode_routing_info,
+        "pass_request": lambda raw: openai.dialect.pass_through_request(
+            raw, openai.dialect.decode_routing_info(raw), ModelProfile("m")
+        ),
+        "openai -> anthropic": lambda raw: anthropic.dialect.encode_request(
+            openai.dialect.decode_request(raw), ModelProfile("m")
         ),
     }
     bodies = [request(size) for size in (1_000, 1_000_000)]

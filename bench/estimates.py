@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from svc.gateway.estimate import prompt_tokens
+from svc.dialects.token_estimate import estimate_prompt_tokens
 
 ROOT = Path(__file__).parent.parent
 PROSE = {
@@ -66,7 +66,7 @@ def tools(count: int) -> list[dict[str, Any]]:
 
 
 def samples() -> dict[str, dict[str, Any]]:
-    code = (ROOT / "src" / "svc" / "gateway" / "router.py").read_text()
+    code = (ROOT / "src" / "svc" / "gateway" / "routing" / "router.py").read_text()
     rows = [
         {"id": n, "name": f"item {n}", "price": n * 1.25, "tags": ["a", "b"], "in_stock": n % 2 == 0} for n in range(40)
     ]
@@ -124,12 +124,14 @@ def main() -> None:
         except urllib.error.HTTPError as error:
             print(f"{name:<16} {len(raw):>6} {error.code}")
             continue
-        guesses = [(guess := prompt_tokens(body), f"{100 * (guess - real) / real:+.0f} %") for body in (raw, escaped)]
+        guesses = [
+            (guess := estimate_prompt_tokens(body), f"{100 * (guess - real) / real:+.0f} %") for body in (raw, escaped)
+        ]
         print(f"{name:<16} {len(raw):>6} {real:>7} " + " ".join(f"{guess:>8} {error:>8}" for guess, error in guesses))
     text = json.dumps({"messages": user("A line of text.\n" * 4000)}).encode()
     began = time.perf_counter()
     for _ in range(100):
-        prompt_tokens(text)
+        estimate_prompt_tokens(text)
     print(f"cost: {(time.perf_counter() - began) / 100 * 1e6:.1f} µs for {len(text) // 1024} KiB")
 
 

@@ -21,17 +21,17 @@ from pathlib import Path
 PULL = """
 import os, resource, sys, time
 from pathlib import Path
-from svc.bundles.remote import Remote
-from svc.bundles.download import HttpSource
-from svc.stores.bundles.fetching import fetch_into
+from svc.bundles.registry_client import RegistryClient
+from svc.bundles.download import HttpBundleSource
+from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
 url, root, unpack = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "unpack"
-remote = Remote(url)
-entry = remote.index("big")[0]
+client = RegistryClient(url)
+entry = client.fetch_index("big")[0]
 with FolderStore(root) as store:
     began, used = time.perf_counter(), time.process_time()
-    fetched = (lambda kept: store.unpack(kept, trusted=True)) if unpack else (lambda kept: None)
-    fetch_into(store, entry, HttpSource(remote), fetched=fetched)
+    on_fetched = (lambda stored: store.unpack(stored, trusted=True)) if unpack else (lambda stored: None)
+    fetch_into(store, entry, HttpBundleSource(client), on_fetched=on_fetched)
     took, used = time.perf_counter() - began, time.process_time() - used
     print(took, used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tests.soak.registry_kill import bundle, fill
 
-from svc.stores.bundles.base import Draft
+from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 
 def records(store: FolderStore, count: int) -> tuple[float, float]:
@@ -26,9 +26,11 @@ def records(store: FolderStore, count: int) -> tuple[float, float]:
     began, used = time.perf_counter(), time.process_time()
     for number in range(count):
         key = f"new{number}"
-        entry = Entry(model_id=key, version="1", target="any", size_bytes=1, path="x", sha256="0" * 64, created="x")
+        entry = BundleEntry(
+            model_id=key, version="1", target="any", size_bytes=1, path="x", sha256="0" * 64, created="x"
+        )
         store.records.insert(entry)
-        store.projection.changed()
+        store.index_file.mark_changed()
     return count / (time.perf_counter() - began), (time.process_time() - used) / count
 
 
@@ -50,9 +52,9 @@ def publishes(store: FolderStore, count: int, threads: int) -> float:
 
     def work(mine: list[tuple[str, bytes]]) -> None:
         for name, data in mine:
-            spool = store.spool(len(data))
+            spool = store.create_upload(len(data))
             spool.write(data)
-            store.publish(spool, Draft(name, "1", "any"))
+            store.publish(spool, BundleDraft(name, "1", "any"))
 
     workers = [threading.Thread(target=work, args=(made[start::threads],)) for start in range(threads)]
     for worker in workers:
@@ -71,7 +73,7 @@ def main() -> None:
     try:
         fill(root, args.entries)
         with FolderStore(root) as store:
-            store.projection.sync()
+            store.index_file.sync()
             ours, used = records(store, args.count)
             print(f"{args.entries} entries: {ours:.0f} records/s (>= 1000), {used * 1e6:.0f} us of CPU each")
             print(f"one row a commit in SQLite alone, on this disk now: {bare(root, args.count // 2):.0f}/s")

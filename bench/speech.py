@@ -29,14 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.speech import material  # noqa: E402
-from tests.speech.gateway import Client, Gateway, check_promises, session  # noqa: E402
+from tests.speech.gateway import Gateway, LiveClient, check_stable_prefixes, session  # noqa: E402
 
-from svc import app, plugins, settings  # noqa: E402
-from svc.listeners import listen  # noqa: E402
-from svc.speech import link  # noqa: E402
-from svc.speech.detector import Detector  # noqa: E402
-from svc.speech.model import recognise  # noqa: E402
-from svc.speech.voice import Voice  # noqa: E402
+from svc import plugins, settings  # noqa: E402
+from svc.app import gateway as app  # noqa: E402
+from svc.app.listeners import listen  # noqa: E402
+from svc.speech import ipc  # noqa: E402
+from svc.speech.model import detect_model  # noqa: E402
+from svc.speech.recognition_stream import RecognitionStream  # noqa: E402
+from svc.speech.vad import VoiceActivityDetector  # noqa: E402
 
 FRAME = 1600
 """Bytes: 50 ms."""
@@ -54,49 +55,49 @@ READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
 
 def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
     """Text and audio of every English clip."""
-    paths, texts = material.clips(), dict(material.TEXTS)
+    paths, texts = material.make_clips(), dict(material.TEXTS)
     if more is not None:
         for entry in json.loads((more / "manifest.json").read_text()):
             if entry["lang"] == "en":
                 paths[entry["id"]], texts[entry["id"]] = more / entry["wav"], entry["text"]
-    return {name: (text, material.pcm(paths[name])) for name, text in sorted(texts.items())}
+    return {name: (text, material.read_pcm(paths[name])) for name, text in sorted(texts.items())}
 
 
 def accuracy(spoken: dict[str, tuple[str, bytes]], name: str) -> None:
     """The voice of a worker, without sockets and clocks."""
-    model = recognise(material.model(name))
+    model = detect_model(material.make_model(name))
     engine = plugins.load("speech.engines", model.engine).load(model)
-    detector = Detector(model.files["vad"])
+    detector = VoiceActivityDetector(model.files["vad"])
     language = "en" if "en" in model.languages else None
     totals = {"read": [0, 0], "all": [0, 0]}
     print(f"{name}\n{'clip':22} {'errors':>6} {'words':>6} {'retracted':>9} {'hypotheses':>10} {'CPU per s':>9}")
     for clip, (text, audio) in spoken.items():
         out: list[Any] = []
         detector.reset()
-        voice = Voice(1, engine, detector, emit=out.append, language=language)
+        voice = RecognitionStream(1, engine, detector, emit=out.append, language=language)
         begun = time.process_time()
         for place in range(0, len(audio), FRAME):
-            voice.put(audio[place : place + FRAME])
+            voice.enqueue(audio[place : place + FRAME])
             _work(voice)
-        voice.put(link.Flush(1))
+        voice.enqueue(ipc.FlushStream(1))
         _work(voice)
         cpu = (time.process_time() - begun) / (len(audio) / 32000)
         done = out[-1]
-        heard = [message for message in out if isinstance(message, link.Heard)]
-        count, errors = len(material.words(text)), material.errors(text, done.text)
+        heard = [message for message in out if isinstance(message, ipc.RecognitionHypothesis)]
+        count, errors = len(material.words(text)), material.count_word_errors(text, done.text)
         for total in ("read", "all") if clip in READ else ("all",):
             totals[total][0] += errors
             totals[total][1] += count
-        taken = _taken_back([(message.text, message.stable) for message in heard] + [(done.text, True)])
-        print(f"{clip:22} {errors:6} {count:6} {taken:9} {done.chunks:10} {cpu:9.2f}")
+        taken = _taken_back([(message.text, message.is_stable) for message in heard] + [(done.text, True)])
+        print(f"{clip:22} {errors:6} {count:6} {taken:9} {done.chunk_count:10} {cpu:9.2f}")
     for total, (errors, count) in totals.items():
         print(f"WER {total}: {100 * errors / count:.1f} %")
 
 
-def _work(voice: Voice) -> None:
-    while voice.advance(1 << 20) or voice.due():
-        if voice.due():
-            voice.work_here()
+def _work(voice: RecognitionStream) -> None:
+    while voice.advance(1 << 20) or voice.pending_work():
+        if voice.pending_work():
+            voice.run_work_inline()
 
 
 def _taken_back(messages: list[tuple[str, bool]]) -> int:
@@ -118,7 +119,7 @@ def _speech(audio: bytes) -> tuple[bytes, float]:
 class Person:
     """Speaks clips in real time, and notes when answers come."""
 
-    def __init__(self, client: Client, spoken: list[bytes], seed: int) -> None:
+    def __init__(self, client: LiveClient, spoken: list[bytes], seed: int) -> None:
         self.client, self.spoken, self.random = client, spoken, random.Random(seed)
         self.first: list[float] = []
         self.final: list[float] = []
@@ -132,7 +133,7 @@ class Person:
     async def listen(self) -> None:
         while True:
             message = json.loads(await self.client.socket.recv())
-            self.client.heard.append(message)
+            self.client.received.append(message)
             now = time.monotonic()
             if message["type"] == "partial":
                 self.partials += not message["is_stable"]
@@ -159,7 +160,7 @@ class Person:
                 await self.client.socket.send(piece)
             self.seconds += len(audio) / 32000 - onset
             asked = time.monotonic()
-            await self.client.say(type="flush")
+            await self.client.send_message(type="flush")
             await asyncio.wait_for(self._final.wait(), PATIENCE)
             (self.final_after_pause if pause else self.final).append(time.monotonic() - asked)
             await asyncio.sleep(0.2)
@@ -171,8 +172,8 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
         crowd = []
         for seed in range(people):
             client = await stack.enter_async_context(session(gateway))
-            await client.say(type="config")
-            await client.get("ready", timeout=LOAD_PATIENCE)
+            await client.send_message(type="config")
+            await client.wait_for("ready", timeout=LOAD_PATIENCE)
             crowd.append(Person(client, spoken, seed))
         (worker,) = gateway.workers()
         _bind(worker, 0)
@@ -188,7 +189,7 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
                 task.cancel()
             await asyncio.gather(*listening, *speaking, return_exceptions=True)
         for person in crowd:
-            check_promises(person.client.heard)
+            check_stable_prefixes(person.client.received)
         rate = sum(person.partials for person in crowd) / sum(person.seconds for person in crowd)
         print(
             f"{people} sessions, {wall:.0f} s: {rate:.2f} partials per second of speech each, load {os.getloadavg()[0]:.1f}"
@@ -290,7 +291,7 @@ def serve() -> None:
 
 
 async def crowd(spoken: dict[str, tuple[str, bytes]], model: str, seconds: float, sizes: list[int]) -> None:
-    material.model(model)  # the gateway does not make it
+    material.make_model(model)  # the gateway does not make it
     places = max(PLACES, *sizes)
     with gateway(f'[speech]\ndefault_model = "{model}"\nmax_sessions = {places}\n') as running:
         _bind(os.getpid(), 1)

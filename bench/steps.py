@@ -20,23 +20,23 @@ import msgspec
 
 from svc import settings, telemetry
 from svc.dialects import anthropic, openai
-from svc.dialects.pipe import open_pipe
-from svc.gateway import reply
-from svc.gateway.door import FrontDoor
-from svc.gateway.ledger import Ledger
-from svc.gateway.limits import Gate
-from svc.gateway.offers import offers_of
-from svc.gateway.plane import Plane
-from svc.gateway.price import Price
-from svc.gateway.providers import providers_of
-from svc.gateway.router import Router
-from svc.gateway.upstream import Upstream
+from svc.dialects.translation import create_stream_transform
+from svc.gateway.accounting.ledger import Ledger
+from svc.gateway.accounting.price import Price
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.providers import build_providers
+from svc.gateway.routing.router import Router
+from svc.gateway.server import response
+from svc.gateway.server.connection import ClientConnection
+from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
-from svc.stores.aside import Aside
-from svc.stores.counting import Limits
-from svc.stores.opening import open_database
-from svc.stores.shared import SharedCounters
-from svc.wire.key import Key
+from svc.stores.counters.base import KeyLimits
+from svc.stores.counters.shared_memory import SharedCounters
+from svc.stores.database.factory import open_database
+from svc.stores.database.thread import DatabaseThread
+from svc.wire.key import ApiKey
 
 ROUNDS = 20_000
 CHUNK = (
@@ -111,19 +111,19 @@ async def main() -> None:
     found = settings.load(
         {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": "http://127.0.0.1:9/v1", "SVC_API_KEYS": "key"}
     )
-    offers = [offer for provider in providers_of(found) for offer in offers_of(provider)]
-    upstream = Upstream(connect_timeout=5)
+    offers = [offer for provider in build_providers(found) for offer in build_backends(provider)]
+    upstream = UpstreamPool(connect_timeout=5)
     home = Path(tempfile.mkdtemp(prefix="svc-bench-"))
     ledger = Ledger(home, found.ledger, open_database(f"sqlite:///{home / 'svc.db'}"), offers)
-    ledger.journal.open()  # the intake is left out: it is a thread of its own
-    ledger.prices.learn({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
-    books = Aside(open_database(f"sqlite:///{home / 'svc.db'}"))
+    ledger.journal.start_new_file()  # the intake is left out: it is a thread of its own
+    ledger.prices.add_fetched_prices({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
+    books = DatabaseThread(open_database(f"sqlite:///{home / 'svc.db'}"))
     counters = SharedCounters(home / "counters", workers=4)
-    gate = Gate(found.limits, counters, ledger.prices, books)
+    gate = RateLimiter(found.limits, counters, ledger.prices, books)
     lines = telemetry.LineWriter(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
-    plane = Plane(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, lines)
+    plane = GatewayContext(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, lines)
     upstream_wire = Wire()
-    client = FrontDoor(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
+    client = ClientConnection(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
     client.connection_made(Wire())
     connect(upstream, offers[0].origin, upstream_wire)
     steps(found, plane)
@@ -133,59 +133,61 @@ async def main() -> None:
     show("a request: read, routed, sent, answered, recorded", whole)
     show("  of which is recorded: entry, price, journal, metrics, log", books)
     show("  under limits of requests, tokens, concurrency, money", under)
-    show("  so key, books and limits add", cost(lambda: plane.keyring.find("key")) + books + under - whole)
+    show("  so key, books and limits add", cost(lambda: plane.keyring.require_cached("key")) + books + under - whole)
     stream(upstream, client)
     await plane.close()
     lines.close()
     shutil.rmtree(home)
 
 
-def connect(upstream: Upstream, origin: Any, wire: Wire) -> None:
+def connect(upstream: UpstreamPool, origin: Any, wire: Wire) -> None:
     """Puts an idle connection into the pool, as if it had been made."""
-    from svc.gateway.connection import Connection
+    from svc.gateway.upstream.connection import UpstreamConnection
 
-    connection = Connection(upstream, origin)
+    connection = UpstreamConnection(upstream, origin)
     connection.connection_made(wire)
-    upstream.park(connection)
+    upstream.release(connection)
 
 
-def steps(found: settings.Settings, plane: Plane) -> None:
+def steps(found: settings.Settings, plane: GatewayContext) -> None:
     """Single steps."""
     raw = BODY % b""
     show("msgspec: decode the whole body", cost(lambda: msgspec.json.decode(raw)))
-    show("head of a request", cost(lambda: openai.dialect.head(raw)))
-    head, target = openai.dialect.head(raw), plane.router.route("gpt-4o-mini")[0].target
-    show("pass_request", cost(lambda: openai.dialect.pass_request(raw, head, target)))
-    show("pass_answer", cost(lambda: openai.dialect.pass_answer(ANSWER)))
-    show("key look-up", cost(lambda: plane.keyring.find("key")))
-    pipe = open_pipe(openai.dialect, openai.dialect, include_usage=False)
+    show("head of a request", cost(lambda: openai.dialect.decode_routing_info(raw)))
+    head, target = openai.dialect.decode_routing_info(raw), plane.router.route("gpt-4o-mini")[0].profile
+    show("pass_request", cost(lambda: openai.dialect.pass_through_request(raw, head, target)))
+    show("pass_answer", cost(lambda: openai.dialect.pass_through_response(ANSWER)))
+    show("key look-up", cost(lambda: plane.keyring.require_cached("key")))
+    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
     pipe.feed(FIRST)
     pipe.feed(CHUNK)
     show("pipe: one chunk, same dialect", cost(lambda: pipe.feed(CHUNK)))
     delta = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" word"}}\n\n'
-    other = open_pipe(anthropic.dialect, openai.dialect, include_usage=False)
+    other = create_stream_transform(anthropic.dialect, openai.dialect, include_usage=False)
     other.feed(
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
         b'"model":"c","content":[],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}}\n\n'
         b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
     )
     show("pipe: one chunk, Anthropic to OpenAI", cost(lambda: other.feed(delta)))
-    show("reply.chunk", cost(lambda: reply.chunk(b"", CHUNK, False)))
+    show("reply.chunk", cost(lambda: response.encode_http_chunk(b"", CHUNK, False)))
 
 
-def halves(upstream: Upstream, client: FrontDoor, stream: bool) -> tuple[Callable[[], None], Callable[[], None]]:
+def halves(
+    upstream: UpstreamPool, client: ClientConnection, stream: bool
+) -> tuple[Callable[[], None], Callable[[], None]]:
     """A request, and the head of its answer or all of it."""
     body = BODY % (b',"stream":true' if stream else b"")
     asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
     asked += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     if stream:
         answered = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        answered += reply.chunk(b"", FIRST, False) + reply.chunk(b"", CHUNK, False)
+        answered += response.encode_http_chunk(b"", FIRST, False) + response.encode_http_chunk(b"", CHUNK, False)
     else:
         answered = (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
         )
-    (connection,) = upstream._open
+    (connection,) = upstream._connections
 
     def ask() -> None:
         client.data_received(asked)
@@ -196,7 +198,7 @@ def halves(upstream: Upstream, client: FrontDoor, stream: bool) -> tuple[Callabl
     return ask, answer
 
 
-def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[], None]:
+def exchange(upstream: UpstreamPool, client: ClientConnection, stream: bool) -> Callable[[], None]:
     ask, answer = halves(upstream, client, stream)
 
     def run() -> None:
@@ -206,35 +208,35 @@ def exchange(upstream: Upstream, client: FrontDoor, stream: bool) -> Callable[[]
     return run
 
 
-def recorded(plane: Plane, upstream: Upstream, client: FrontDoor) -> float:
+def recorded(plane: GatewayContext, upstream: UpstreamPool, client: ClientConnection) -> float:
     """What the books take of it: the entry is made, priced, appended to the journal, counted for `/metrics`, logged."""
     ask, answer = halves(upstream, client, False)
     ask()
     (running,) = plane.exchanges
-    usage = openai.dialect.pass_answer(ANSWER).usage
-    books = cost(lambda: running._record("ok", 200, usage), 5000)
+    usage = openai.dialect.pass_through_response(ANSWER).usage
+    books = cost(lambda: running._record_outcome("ok", 200, usage), 5000)
     answer()
     return books
 
 
-def limited(plane: Plane, counters: SharedCounters, upstream: Upstream, client: FrontDoor) -> float:
+def limited(plane: GatewayContext, counters: SharedCounters, upstream: UpstreamPool, client: ClientConnection) -> float:
     """The same for a key under every limit there is."""
     keys = plane.keyring._keys
     ((digest, key),) = keys.items()
-    keys[digest] = Key(
+    keys[digest] = ApiKey(
         key.id, key.name, key.scopes, models=key.models, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6
     )
-    counters.begin(Limits(key_id=key.id, budget=1), 0)
+    counters.set_spent(KeyLimits(key_id=key.id, budget_nano_usd=1), 0)
     under = cost(exchange(upstream, client, False), 5000)
     keys[digest] = key
     return under
 
 
-def stream(upstream: Upstream, client: FrontDoor) -> None:
+def stream(upstream: UpstreamPool, client: ClientConnection) -> None:
     """A chunk, all the way from one socket to the other."""
     exchange(upstream, client, True)()
-    (connection,) = upstream._open
-    chunk = reply.chunk(b"", CHUNK, False)
+    (connection,) = upstream._connections
+    chunk = response.encode_http_chunk(b"", CHUNK, False)
     show("a chunk: parsed, looked at, framed, handed on", cost(lambda: connection.data_received(chunk)))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from svc.recipes import make
-from svc.recipes.recipe import load
+from svc.recipes.recipe import load_recipe
 
 CACHE = Path(__file__).parents[1] / ".cache" / "svc"
 MODEL = "smollm2-135m"
@@ -43,5 +43,5 @@ def add_model(name: str) -> None:
 @pytest.fixture(scope="session")
 def model_path(model_home: Path) -> Path:
     """The model's weights."""
-    recipe = load(MODEL, model_home / "recipes")
-    return make.content(recipe, model_home / "registry") / recipe.metadata.execution_template["model_file"]
+    recipe = load_recipe(MODEL, model_home / "recipes")
+    return make.content_folder(recipe, model_home / "registry") / recipe.metadata.execution_template["model_file"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.distribution import DISTRIBUTION, install_command
+from svc.distribution import DISTRIBUTION_NAME, install_command
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -23,7 +23,7 @@ def _texts(*folders: str) -> list[Path]:
 
 
 def test_distribution_has_the_name_of_the_constant_and_the_command_stays_svc() -> None:
-    assert PROJECT["name"] == DISTRIBUTION == "svc-gateway"
+    assert PROJECT["name"] == DISTRIBUTION_NAME == "svc-gateway"
     assert PROJECT["scripts"] == {"svc": "svc.cli:main"}
 
 
@@ -36,7 +36,7 @@ def test_install_hints_in_source_and_documents_name_no_other_distribution() -> N
         f"{path.relative_to(ROOT)}: {name}"
         for path in _texts("src", "docs", "examples")
         for name in INSTALL.findall(path.read_text())
-        if name != DISTRIBUTION
+        if name != DISTRIBUTION_NAME
     ]
     assert not wrong
     assert not [
@@ -56,7 +56,7 @@ def test_install_hints_name_extras_that_exist() -> None:
         for call in re.findall(r"install_command\(([^)]*)\)", path.read_text()):
             named |= set(re.findall(r"['\"]([a-z0-9]+)['\"]", call))
     for path in _texts("src", "docs", "examples"):
-        for listed in re.findall(rf"{DISTRIBUTION}\[([a-z0-9,]+)\]", path.read_text()):
+        for listed in re.findall(rf"{DISTRIBUTION_NAME}\[([a-z0-9,]+)\]", path.read_text()):
             named |= set(listed.split(","))
     assert named
     assert named <= extras

@@ -78,7 +78,7 @@ class SvcError(Exception):
         """Response headers that belong to this error."""
         return {}
 
-    def bare(self) -> Self:
+    def strip_traceback(self) -> Self:
         """Without the frames that it came through: they hold all that they worked on, even whoever keeps the error."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
@@ -190,9 +190,9 @@ class ProviderFailed(SvcError):
     code = "provider_error"
     status = 502
 
-    def __init__(self, message: str, *, told: bool = False, reason: str = "") -> None:
+    def __init__(self, message: str, *, is_reported_by_provider: bool = False, reason: str = "") -> None:
         super().__init__(message)
-        self.told = told
+        self.is_reported_by_provider = is_reported_by_provider
         """The provider said so itself, where an answer should have been."""
         self.reason = reason
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from svc.errors import UsageError
 
-_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
 def load(kind: str, name: str) -> Any:
@@ -26,9 +26,9 @@ def load(kind: str, name: str) -> Any:
 
     An ImportError from inside the plug-in is left as it is: it says what that plug-in lacks.
     """
-    if _is_module(kind, name):
-        return importlib.import_module(_module(kind, name))
-    for entry in _installed(kind):
+    if _has_module(kind, name):
+        return importlib.import_module(_module_name(kind, name))
+    for entry in _entry_points(kind):
         if entry.name == name:
             return entry.load()
     raise UsageError(f"{name[:64]!r} is not known here; known: {', '.join(names(kind)) or 'none'}.")
@@ -38,33 +38,33 @@ def names(kind: str) -> list[str]:
     """The name of every plug-in of a kind, sorted, without importing any."""
     package: ModuleType = importlib.import_module(f"svc.{kind}")
     modules = {
-        module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__) if _public(module.name)
+        module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__) if _is_public(module.name)
     }
-    return sorted(modules | {entry.name for entry in _installed(kind)})
+    return sorted(modules | {entry.name for entry in _entry_points(kind)})
 
 
 def summary(kind: str, name: str) -> str:
     """The first line of a plug-in's docstring, read and not run, so that listing is quick; may be empty."""
-    if not _is_module(kind, name):
+    if not _has_module(kind, name):
         return (getattr(load(kind, name), "__doc__", None) or "").strip().partition("\n")[0]
-    spec = find_spec(_module(kind, name))
+    spec = find_spec(_module_name(kind, name))
     source = spec.loader.get_source(spec.name) if spec and hasattr(spec.loader, "get_source") else None  # type: ignore[union-attr]
     ast = importlib.import_module("ast")
     return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]
 
 
-def _installed(kind: str) -> Any:
+def _entry_points(kind: str) -> Any:
     """Entry points. They are looked at seldom, and the look costs a tenth of a start: so it is imported only then."""
     return importlib.import_module("importlib.metadata").entry_points(group=f"svc.{kind}")
 
 
-def _is_module(kind: str, name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and _public(name) and find_spec(_module(kind, name)) is not None
+def _has_module(kind: str, name: str) -> bool:
+    return bool(_PLUGIN_NAME.fullmatch(name)) and _is_public(name) and find_spec(_module_name(kind, name)) is not None
 
 
-def _module(kind: str, name: str) -> str:
+def _module_name(kind: str, name: str) -> str:
     return f"svc.{kind}.{name.replace('-', '_')}"
 
 
-def _public(name: str) -> bool:
+def _is_public(name: str) -> bool:
     return name != "base" and not name.startswith("_")

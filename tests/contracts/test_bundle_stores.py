@@ -10,7 +10,7 @@ import pytest
 from obstore.store import S3Store
 
 from svc.errors import AlreadyExists, BundleNotFound, InvalidBundle, InvalidRequest, RegistryFailed, UsageError
-from svc.stores.bundles.base import Draft
+from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.s3 import BucketStore, check_bucket
 from svc.wire.bundle import Signature
@@ -52,14 +52,14 @@ def store(openings):
         yield store
 
 
-DRAFT = Draft("m", "1", "any")
+DRAFT = BundleDraft("m", "1", "any")
 
 
 def put(store, data, draft=DRAFT):
-    spool = store.spool(len(data))
+    upload = store.create_upload(len(data))
     for start in range(0, len(data), 1000):
-        spool.write(data[start : start + 1000])
-    return store.publish(spool, draft)
+        upload.write(data[start : start + 1000])
+    return store.publish(upload, draft)
 
 
 def test_published_bytes_come_back_and_never_change(store):
@@ -71,8 +71,8 @@ def test_published_bytes_come_back_and_never_change(store):
     assert put(store, data) == (entry, False)
     with pytest.raises(AlreadyExists):
         put(store, bundle(data=b"other"))
-    assert b"".join(store.read(entry, 0, len(data))) == data
-    assert b"".join(store.read(entry, 7, 200_000)) == data[7:200_000]
+    assert b"".join(store.read_range(entry, 0, len(data))) == data
+    assert b"".join(store.read_range(entry, 7, 200_000)) == data[7:200_000]
     assert [each.key for each in store.entries()] == ["m/1/any"]
     assert list(store.entries("other")) == []
     assert store.find("m/2/any") is None
@@ -81,12 +81,12 @@ def test_published_bytes_come_back_and_never_change(store):
 @pytest.mark.parametrize(
     ("data", "draft", "error"),
     [
-        (b"PK\x03\x04", Draft("m", "1", "any"), InvalidBundle),
-        (bundle()[:-30], Draft("m", "1", "any"), InvalidBundle),
-        (bundle(version="2"), Draft("m", "1", "any"), InvalidBundle),
-        (bundle("n"), Draft("m", "1", "any"), InvalidBundle),
-        (bundle(), Draft("../m", "1", "any"), InvalidRequest),
-        (bundle(), Draft("m", "1", ".hidden"), InvalidRequest),
+        (b"PK\x03\x04", BundleDraft("m", "1", "any"), InvalidBundle),
+        (bundle()[:-30], BundleDraft("m", "1", "any"), InvalidBundle),
+        (bundle(version="2"), BundleDraft("m", "1", "any"), InvalidBundle),
+        (bundle("n"), BundleDraft("m", "1", "any"), InvalidBundle),
+        (bundle(), BundleDraft("../m", "1", "any"), InvalidRequest),
+        (bundle(), BundleDraft("m", "1", ".hidden"), InvalidRequest),
     ],
 )
 def test_what_is_no_bundle_of_that_name_is_refused(store, data, draft, error):
@@ -96,11 +96,11 @@ def test_what_is_no_bundle_of_that_name_is_refused(store, data, draft, error):
 
 
 def test_what_cannot_become_a_bundle_is_refused_at_once(store):
-    spool = store.spool()
+    upload = store.create_upload()
     with pytest.raises(InvalidBundle):
-        spool.write(b"hello")
-    spool.close()
-    assert not spool.path.exists()
+        upload.write(b"hello")
+    upload.close()
+    assert not upload.path.exists()
 
 
 def test_yanks(openings, store):
@@ -117,7 +117,7 @@ def test_yanks(openings, store):
 
 
 def test_signatures_are_kept(openings, store):
-    put(store, bundle(), Draft("m", "1", "any", (Signature("k", "v"),)))
+    put(store, bundle(), BundleDraft("m", "1", "any", (Signature("k", "v"),)))
     with openings() as other:
         assert other.entries()[0].signatures == (Signature("k", "v"),)
 

@@ -16,8 +16,14 @@ import msgspec
 import psycopg
 import pytest
 
-from svc.stores.base import Database, Entry, StoredKey, StoreDown, midnight
-from svc.stores.opening import open_database
+from svc.stores.database.base import (
+    Database,
+    LedgerEntry,
+    StoredKey,
+    StoreUnavailable,
+    budget_period_start,
+)
+from svc.stores.database.factory import open_database
 
 Opener = Callable[[], Database]
 
@@ -30,7 +36,7 @@ def test_ping_changes_nothing_and_answers(database: Database) -> None:
 def test_postgres_failure_names_place_and_reason_and_no_password(postgres: Callable[[], str]) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(postgres())
     url = f"postgresql://{parts['user']}:hunter2@/no_such_database?host={quote(str(parts['host']), safe='')}"
-    with pytest.raises(StoreDown) as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         open_database(url).ping()
     assert str(parts["host"]) in caught.value.message
     assert "'no_such_database'" in caught.value.message
@@ -44,7 +50,7 @@ def a_key(id: str, **fields: object) -> StoredKey:
     return msgspec.convert(made, StoredKey)
 
 
-def an_entry(id: str, **fields: object) -> Entry:
+def an_entry(id: str, **fields: object) -> LedgerEntry:
     made = {
         "time": "2026-03-04T10:20:30.456Z",
         "request_id": id,
@@ -61,7 +67,7 @@ def an_entry(id: str, **fields: object) -> Entry:
         "cost_usd": 0.25,
         "latency_ms": 1.5,
     } | fields
-    return msgspec.convert(made, Entry)
+    return msgspec.convert(made, LedgerEntry)
 
 
 def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
@@ -91,56 +97,56 @@ def test_a_key_comes_back_as_it_was_put(database: Database) -> None:
     key = a_key("k1", models=["a"], rpm=5, budget_usd=1.5, budget_period="day", tags={"team": "ä"}, expires=99.5)
     put = database.put_key(key)
     assert put.revision == 1
-    assert database.key("k1") == put
+    assert database.get_key("k1") == put
     assert database.list_keys() == [put]
-    assert database.keys_of(["d-k1", "nothing"]) == [put]
-    assert database.key("k2") is None
+    assert database.find_keys_by_digest(["d-k1", "nothing"]) == [put]
+    assert database.get_key("k2") is None
 
 
 def test_a_rotated_key_is_found_by_both_secrets(database: Database) -> None:
     database.put_key(a_key("k1", digest="new", old_digest="old", old_until=5.0))
-    assert [key.id for key in database.keys_of(["old"])] == ["k1"]
-    assert [key.id for key in database.keys_of(["new"])] == ["k1"]
+    assert [key.id for key in database.find_keys_by_digest(["old"])] == ["k1"]
+    assert [key.id for key in database.find_keys_by_digest(["new"])] == ["k1"]
 
 
 def test_changes_are_seen_in_order(database: Database) -> None:
     for id in ("b", "a", "c"):
         database.put_key(a_key(id))
-    seen = database.revision()
-    assert [key.id for key in database.keys_since(0)] == ["b", "a", "c"]
-    assert database.keys_since(seen) == []
+    seen = database.latest_key_revision()
+    assert [key.id for key in database.list_changed_keys(0)] == ["b", "a", "c"]
+    assert database.list_changed_keys(seen) == []
     database.put_key(a_key("b", revoked=7.0))
-    assert [(key.id, key.revoked) for key in database.keys_since(seen)] == [("b", 7.0)]
+    assert [(key.id, key.revoked) for key in database.list_changed_keys(seen)] == [("b", 7.0)]
     assert [key.id for key in database.list_keys()] == ["a", "b", "c"]
     assert [key.id for key in database.list_keys(after="a", limit=1)] == ["b"]
 
 
 def test_entries_are_taken_once(database: Database) -> None:
     first, second = an_entry("r1", tags={"team": "x"}), an_entry("r2", cost_usd=None, prompt_tokens=None)
-    assert database.append([first, second, first]) == 2
-    assert database.append([second, an_entry("r3")]) == 1
-    assert database.append([]) == 0
-    found = database.entries()
+    assert database.insert_entries([first, second, first]) == 2
+    assert database.insert_entries([second, an_entry("r3")]) == 1
+    assert database.insert_entries([]) == 0
+    found = database.list_entries()
     assert [entry.request_id for entry in found] == ["r3", "r2", "r1"]
     assert found[2] == first
     assert found[1] == second
-    (total,) = database.sums("key")
+    (total,) = database.aggregate_usage("key")
     assert (total.value, total.name, total.requests) == ("k1", "one", 3)
     assert (total.prompt_tokens, total.completion_tokens, total.cost_usd) == (20, 15, 0.5)
 
 
 def test_an_unknown_price_is_not_zero(database: Database) -> None:
-    database.append([an_entry("r1", cost_usd=None), an_entry("r2", model="free", cost_usd=0.0)])
-    found = {each.value: each.cost_usd for each in database.sums("model")}
+    database.insert_entries([an_entry("r1", cost_usd=None), an_entry("r2", model="free", cost_usd=0.0)])
+    found = {each.value: each.cost_usd for each in database.aggregate_usage("model")}
     assert found == {"m": None, "free": 0.0}
 
 
 def test_pages_of_entries(database: Database) -> None:
-    database.append([an_entry(f"r{number}", time=f"2026-03-04T10:20:{number:02d}Z") for number in range(10)])
-    page = database.entries(limit=4)
+    database.insert_entries([an_entry(f"r{number}", time=f"2026-03-04T10:20:{number:02d}Z") for number in range(10)])
+    page = database.list_entries(limit=4)
     assert [entry.request_id for entry in page] == ["r9", "r8", "r7", "r6"]
-    assert [entry.request_id for entry in database.entries(before="r6", limit=2)] == ["r5", "r4"]
-    assert database.entries(key_id="other") == []
+    assert [entry.request_id for entry in database.list_entries(before="r6", limit=2)] == ["r5", "r4"]
+    assert database.list_entries(key_id="other") == []
 
 
 @pytest.mark.parametrize(
@@ -157,40 +163,46 @@ def test_pages_of_entries(database: Database) -> None:
 )
 def test_sums_since_any_moment(database: Database, since: str, expected: int) -> None:
     times = ("03T23:59:59.999", "04T00:00:00", "04T10:00:00", "04T10:45:00", "04T23:59:59", "05T00:00:00")
-    database.append([an_entry(f"r{number}", time=f"2026-03-{when}Z") for number, when in enumerate(times)])
+    database.insert_entries([an_entry(f"r{number}", time=f"2026-03-{when}Z") for number, when in enumerate(times)])
     moment = _stamp(since)
     for by in ("key", "provider", "day", "tag"):
-        assert sum(each.requests for each in database.sums(by, since=moment)) == expected
-    assert len(database.entries(since=moment)) == expected
+        assert sum(each.requests for each in database.aggregate_usage(by, since=moment)) == expected
+    assert len(database.list_entries(since=moment)) == expected
 
 
 def test_sums_by_everything(database: Database) -> None:
-    database.append(
+    database.insert_entries(
         [
             an_entry("r1", tags={"team": "x", "app": "1"}),
             an_entry("r2", tags={"team": "x"}, model="n", time="2026-03-05T00:00:00Z"),
             an_entry("r3", key_id="k2", key_name="two", provider="q", model=None),
         ]
     )
-    assert {each.value: each.requests for each in database.sums("tag", tag="team")} == {"x": 2, "": 1}
-    assert {each.value: each.requests for each in database.sums("model")} == {"m": 1, "n": 1, "": 1}
-    assert {each.value: each.requests for each in database.sums("provider")} == {"p": 2, "q": 1}
-    assert [each.value for each in database.sums("day")] == ["2026-03-05", "2026-03-04"]
-    assert [each.value for each in database.sums("model", key_id="k2")] == [""]
+    assert {each.value: each.requests for each in database.aggregate_usage("tag", tag="team")} == {"x": 2, "": 1}
+    assert {each.value: each.requests for each in database.aggregate_usage("model")} == {"m": 1, "n": 1, "": 1}
+    assert {each.value: each.requests for each in database.aggregate_usage("provider")} == {"p": 2, "q": 1}
+    assert [each.value for each in database.aggregate_usage("day")] == ["2026-03-05", "2026-03-04"]
+    assert [each.value for each in database.aggregate_usage("model", key_id="k2")] == [""]
 
 
 def test_spent_since_midnight(database: Database) -> None:
-    database.append([an_entry("r1"), an_entry("r2", time="2026-03-05T00:00:00Z"), an_entry("r3", key_id="k2")])
-    wanted = {"k1": midnight("day", _stamp("2026-03-05T12:00:00Z")), "k2": 0.0, "k3": 0.0}
-    assert database.spent(wanted) == {"k1": 0.25, "k2": 0.25, "k3": 0.0}
+    database.insert_entries([an_entry("r1"), an_entry("r2", time="2026-03-05T00:00:00Z"), an_entry("r3", key_id="k2")])
+    wanted = {"k1": budget_period_start("day", _stamp("2026-03-05T12:00:00Z")), "k2": 0.0, "k3": 0.0}
+    assert database.get_spent_usd(wanted) == {"k1": 0.25, "k2": 0.25, "k3": 0.0}
 
 
 def test_what_is_pruned_stays_in_the_sums(database: Database) -> None:
-    database.append([an_entry(f"r{number}") for number in range(5)] + [an_entry("new", time="2026-05-01T00:00:00Z")])
+    database.insert_entries(
+        [an_entry(f"r{number}") for number in range(5)] + [an_entry("new", time="2026-05-01T00:00:00Z")]
+    )
     before = _stamp("2026-04-01T00:00:00Z")
-    assert [database.prune(before, limit=3), database.prune(before), database.prune(before)] == [3, 2, 0]
-    assert [entry.request_id for entry in database.entries()] == ["new"]
-    assert sum(each.requests for each in database.sums("key")) == 6
+    assert [
+        database.prune_entries(before, limit=3),
+        database.prune_entries(before),
+        database.prune_entries(before),
+    ] == [3, 2, 0]
+    assert [entry.request_id for entry in database.list_entries()] == ["new"]
+    assert sum(each.requests for each in database.aggregate_usage("key")) == 6
 
 
 def test_two_writers_lose_nothing(opener: Opener, database: Database) -> None:
@@ -200,7 +212,7 @@ def test_two_writers_lose_nothing(opener: Opener, database: Database) -> None:
         mine = opener()
         try:
             for batch in range(10):
-                mine.append([an_entry(f"r{batch}-{number}") for number in range(20)])
+                mine.insert_entries([an_entry(f"r{batch}-{number}") for number in range(20)])
                 mine.put_key(a_key(f"k{writer}-{batch}"))
         except Exception as error:
             faults.append(error)
@@ -213,17 +225,17 @@ def test_two_writers_lose_nothing(opener: Opener, database: Database) -> None:
     for thread in threads:
         thread.join(30)
     assert not faults
-    assert sum(each.requests for each in database.sums("key")) == 200
-    revisions = [key.revision for key in database.keys_since(0)]
+    assert sum(each.requests for each in database.aggregate_usage("key")) == 200
+    revisions = [key.revision for key in database.list_changed_keys(0)]
     assert revisions == list(range(1, 21))
 
 
 def test_midnight() -> None:
     now = _stamp("2026-03-04T10:20:30Z")
-    assert midnight("day", now) == _stamp("2026-03-04T00:00:00Z")
-    assert midnight("month", now) == _stamp("2026-03-01T00:00:00Z")
-    assert midnight("total", now) == midnight(None, now) == 0.0
-    assert midnight("day") <= time.time()
+    assert budget_period_start("day", now) == _stamp("2026-03-04T00:00:00Z")
+    assert budget_period_start("month", now) == _stamp("2026-03-01T00:00:00Z")
+    assert budget_period_start("total", now) == budget_period_start(None, now) == 0.0
+    assert budget_period_start("day") <= time.time()
 
 
 def _stamp(text: str) -> float:
@@ -240,7 +252,7 @@ def test_a_change_rests_on_the_newest(opener: Opener, database: Database) -> Non
         other = opener()
         try:
             for number in range(20):
-                other.change_key(f"k{number}", lambda key: msgspec.structs.replace(key, **fields))
+                other.update_key(f"k{number}", lambda key: msgspec.structs.replace(key, **fields))
         except Exception as error:
             faults.append(error)
         finally:
@@ -262,9 +274,9 @@ def test_a_change_that_is_refused_changes_nothing(database: Database) -> None:
         raise ValueError(key.id)
 
     with pytest.raises(ValueError, match="k"):
-        database.change_key("k", refuse)
-    assert database.change_key("nobody", refuse) is None
-    assert database.key("k") == a_key("k", revision=1)
+        database.update_key("k", refuse)
+    assert database.update_key("nobody", refuse) is None
+    assert database.get_key("k") == a_key("k", revision=1)
     assert database.put_key(a_key("l")).revision > 1
 
 
@@ -272,30 +284,30 @@ def test_sums_of_any_span_are_those_of_its_entries(database: Database) -> None:
     start = _stamp("2026-03-04T00:00:00Z")
     offsets = [-1, 0, 1, 1799, 3599, 3600, 3601, 9000, 43200, 86399, 86400, 90000, 172799, 172800, 180001]
     stamps = [datetime.fromtimestamp(start + at, UTC).isoformat(timespec="milliseconds") for at in offsets]
-    database.append([an_entry(f"r{number:02}", time=stamp) for number, stamp in enumerate(stamps)])
+    database.insert_entries([an_entry(f"r{number:02}", time=stamp) for number, stamp in enumerate(stamps)])
     edges = [0.0, start - 1, start, start + 1800, start + 3600, start + 9000, start + 86400, start + 172800.5, math.inf]
     for since in edges[:-1]:
         for until in edges:
-            single = len(database.entries(since=since, until=until))
+            single = len(database.list_entries(since=since, until=until))
             for by in ("key", "day", "tag"):
-                assert sum(each.requests for each in database.sums(by, since=since, until=until)) == single
+                assert sum(each.requests for each in database.aggregate_usage(by, since=since, until=until)) == single
 
 
 def test_last_use_is_that_of_the_newest_entry_and_of_its_hour_once_that_is_pruned(database: Database) -> None:
     for id in ("k1", "k2"):
         database.put_key(a_key(id))
     times = ("2026-03-04T10:20:30.456Z", "2026-03-04T09:00:00.000Z")
-    database.append(an_entry(f"r{number}", time=time) for number, time in enumerate(times))
-    assert database.last_used(["k1", "k2", "nobody"]) == {"k1": _stamp(times[0])}
-    assert database.last_used([]) == {}
-    database.prune(_stamp("2026-03-05T00:00:00.000Z"))
-    assert database.last_used(["k1"]) == {"k1": _stamp("2026-03-04T10:00:00.000Z")}
+    database.insert_entries(an_entry(f"r{number}", time=time) for number, time in enumerate(times))
+    assert database.get_last_used_times(["k1", "k2", "nobody"]) == {"k1": _stamp(times[0])}
+    assert database.get_last_used_times([]) == {}
+    database.prune_entries(_stamp("2026-03-05T00:00:00.000Z"))
+    assert database.get_last_used_times(["k1"]) == {"k1": _stamp("2026-03-04T10:00:00.000Z")}
 
 
 def test_what_many_keys_have_spent(database: Database) -> None:
-    database.append([an_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
+    database.insert_entries([an_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
     wanted = {f"k{number}": 0.0 if number % 2 else _stamp("2030-01-01T00:00:00Z") for number in range(1200)}
-    spent = database.spent(wanted)
+    spent = database.get_spent_usd(wanted)
     assert set(spent) == set(wanted)
     assert sum(spent.values()) == pytest.approx(300 * 0.25)
 
@@ -311,7 +323,7 @@ def test_postgres_silent_server_is_given_up_after_the_time_for_an_answer(postgre
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
-            with pytest.raises(StoreDown, match="does not answer as it should"):
+            with pytest.raises(StoreUnavailable, match="does not answer as it should"):
                 database.ping()
             assert 0.4 < time.monotonic() - began < 20
         finally:

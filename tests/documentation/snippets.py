@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from svc import settings
-from svc.pipeline.definition import parse
+from svc.pipeline.definition import parse_pipeline
 from tests.documentation.pages import Block, blocks
 
 EXCERPT = re.compile(r"<!-- excerpt: .*\S.* -->\s*$")
@@ -72,7 +72,7 @@ def check_toml(text: str, folder: Path) -> None:
 
 def check_yaml(text: str, folder: Path) -> None:
     """The text is a valid pipeline."""
-    parse(text)
+    parse_pipeline(text)
 
 
 def check_json(text: str, folder: Path) -> None:

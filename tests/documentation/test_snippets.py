@@ -52,7 +52,7 @@ def new_machine(
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """What the commands of a page find in their folder."""
-    clips = material.clips()
+    clips = material.make_clips()
     clip = clips["en-hello-world"]
     folder = tmp_path_factory.mktemp("files")
     model = folder / "my-model"

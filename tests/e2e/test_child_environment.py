@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from svc.bundles.metadata import Metadata
+from svc.bundles.metadata import BundleMetadata
 from svc.client.bundles import Bundle
-from svc.pipeline.definition import parse
+from svc.pipeline.definition import parse_pipeline
 from svc.pipeline.stages import generation
-from svc.speech.files import opened
+from svc.speech.audio_files import open_audio
 from tests.e2e.harness import KEY, Gateway
 from tests.processes import SECRETS, child, environment_of
 
@@ -33,7 +33,7 @@ def test_speech_worker_and_local_model_have_no_secrets(model_home: Path, tmp_pat
     environ = {**SECRETS, "SVC_REGISTRY_ROOT": str(model_home / "registry")}
     gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
     try:
-        for module in ("svc.gateway.local_server", "svc.speech.worker"):
+        for module in ("svc.gateway.local_model.process", "svc.speech.worker"):
             check(child(gateway.process.pid, module))
     finally:
         assert gateway.stop() == 0, gateway.log
@@ -47,7 +47,7 @@ async def test_decoder_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monkey
     soundfile.write(sound, noise, 16000, format="FLAC")
     (tmp_path / "sound.flac").write_bytes(sound.getvalue())
     with (tmp_path / "sound.flac").open("rb") as file:
-        async with opened(file, 60):  # its output is not read, so it waits
+        async with open_audio(file, 60):  # its output is not read, so it waits
             check(child(os.getpid(), "svc.speech.decoder"))
 
 
@@ -55,12 +55,14 @@ def test_text_generation_of_a_pipeline_has_no_secrets(model_path: Path, monkeypa
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     template = {"type": "Gguf", "model_file": model_path.name, "context_length": 512}
-    about = msgspec.convert({"model_id": "m", "version": "1", "execution_template": template, "files": []}, Metadata)
+    about = msgspec.convert(
+        {"model_id": "m", "version": "1", "execution_template": template, "files": []}, BundleMetadata
+    )
     bundle = Bundle("m@1", model_path.parent, about)
-    (stage,) = parse("name: p\nstages: [{id: say, target: device, model: m@1}]\n", "p.yaml").stages
+    (stage,) = parse_pipeline("name: p\nstages: [{id: say, target: device, model: m@1}]\n", "p.yaml").stages
     runner = generation.make(stage, bundle)
     try:
-        runner._start()
-        check(child(os.getpid(), "svc.gateway.local_server"))
+        runner._start_process()
+        check(child(os.getpid(), "svc.gateway.local_model.process"))
     finally:
         runner.close()

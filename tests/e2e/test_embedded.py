@@ -32,7 +32,7 @@ def embedded(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def child_of(gateway: Gateway) -> int:
     tasks = Path(f"/proc/{gateway.process.pid}/task").glob("*/children")
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
-    (found,) = [pid for pid in children if b"local_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (found,) = [pid for pid in children if b"local_model.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return found
 
 

@@ -46,7 +46,7 @@ def test_killed_model_ends_chats_with_errors_and_is_back_soon(model_home: Path, 
             refused.append(error)
 
     try:
-        pid = child(gateway.process.pid, "svc.gateway.local_server")
+        pid = child(gateway.process.pid, "svc.gateway.local_model.process")
         stream = gateway.openai(timeout=60).chat.completions.create(**LONG, stream=True)
         next(stream)
         waiting = threading.Thread(target=whole)
@@ -73,7 +73,7 @@ def test_killed_model_ends_chats_with_errors_and_is_back_soon(model_home: Path, 
             assert time.monotonic() < deadline
             tries += 1
             time.sleep(0.2)
-        assert child(gateway.process.pid, "svc.gateway.local_server") != pid
+        assert child(gateway.process.pid, "svc.gateway.local_model.process") != pid
 
         found = entries(tmp_path, environ, tries + 3)
         assert len(found) == tries + 3  # one for each request

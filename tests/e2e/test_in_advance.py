@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
-from svc.gateway.request import MAX_AT_ONCE
+from svc.gateway.server.request import MAX_PIPELINED_REQUESTS_PER_READ
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, KEY, Gateway
 from tests.e2e.test_memory import resident
@@ -51,6 +51,8 @@ def test_what_comes_at_once_has_a_limit(start_gateway: StartGateway, provider_a:
         gate.opened.set()
         for raw in clients:
             assert raw.read().json["choices"][0]["message"]["content"] == "one"
-            assert [raw.read().status for _ in range(MAX_AT_ONCE)] == [401] * MAX_AT_ONCE
+            assert [raw.read().status for _ in range(MAX_PIPELINED_REQUESTS_PER_READ)] == [
+                401
+            ] * MAX_PIPELINED_REQUESTS_PER_READ
             assert (last := raw.read()).status == 400
             assert "in advance" in last.json["error"]["message"]

@@ -1,4 +1,4 @@
-"""svc.gateway.local: a real child process with a real model, which lives, dies and comes back."""
+"""svc.gateway.local_model.supervisor: a real child process with a real model, which lives, dies and comes back."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from svc.errors import CommandFailed
-from svc.gateway.local import LocalModel, threads
+from svc.gateway.local_model.supervisor import LocalModelSupervisor, inference_thread_count
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @asynccontextmanager
-async def running(path: Path, moved: Callable[[str], None] = lambda _: None) -> AsyncIterator[LocalModel]:
-    model = LocalModel("smollm2-135m", path, context=8192, moved=moved)
+async def running(path: Path, moved: Callable[[str], None] = lambda _: None) -> AsyncIterator[LocalModelSupervisor]:
+    model = LocalModelSupervisor("smollm2-135m", path, context=8192, on_address=moved)
     await model.start()
     try:
         yield model
@@ -32,7 +32,7 @@ async def running(path: Path, moved: Callable[[str], None] = lambda _: None) -> 
         await model.stop()
 
 
-def call(model: LocalModel, path: str, body: dict[str, Any], **headers: str) -> bytes:
+def call(model: LocalModelSupervisor, path: str, body: dict[str, Any], **headers: str) -> bytes:
     data = json.dumps({"model": "smollm2-135m", "max_tokens": 12, "temperature": 0, **body}).encode()
     request = urllib.request.Request(f"{model.base_url}{path}", data, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -68,7 +68,7 @@ def cpu_of(pid: int) -> Iterator[Callable[[], float]]:
 
 async def test_it_speaks_both_dialects(model_path: Path) -> None:
     async with running(model_path) as model:
-        bearer, header = {"authorization": f"Bearer {model.key}"}, {"x-api-key": model.key}
+        bearer, header = {"authorization": f"Bearer {model.api_key}"}, {"x-api-key": model.api_key}
         answer = json.loads(await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK}, **bearer))
         assert answer["choices"][0]["message"]["content"]
         answer = json.loads(await asyncio.to_thread(call, model, "/messages", {"messages": ASK}, **header))
@@ -87,8 +87,8 @@ async def test_without_its_key_it_refuses(model_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK})
         command = Path(f"/proc/{model.pid}/cmdline").read_bytes()
-        assert b"svc.gateway.local_server" in command
-        assert model.key.encode() not in command
+        assert b"svc.gateway.local_model.process" in command
+        assert model.api_key.encode() not in command
 
 
 async def test_a_killed_child_comes_back(model_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_killed_child_comes_back(model_path: Path) -> None:
         assert model.pid not in (None, first)
         assert model.base_url == seen[1]
         await asyncio.to_thread(
-            call, model, "/chat/completions", {"messages": ASK}, authorization=f"Bearer {model.key}"
+            call, model, "/chat/completions", {"messages": ASK}, authorization=f"Bearer {model.api_key}"
         )
         last = model.pid
     assert last is not None
@@ -113,10 +113,10 @@ async def test_a_killed_child_comes_back(model_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from svc.gateway.local import LocalModel
+from svc.gateway.local_model.supervisor import LocalModelSupervisor
 
 async def main():
-    model = LocalModel("m", Path(sys.argv[1]), context=8192)
+    model = LocalModelSupervisor("m", Path(sys.argv[1]), context=8192)
     await model.start()
     print(model.pid, flush=True)
     await asyncio.sleep(60)
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_costs_nothing_more(model_path: Path, body: d
         assert model.base_url is not None
         port = int(model.base_url.split(":")[2].split("/")[0])
         data = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {model.key}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {model.api_key}\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         with cpu_of(model.pid) as used:
@@ -166,7 +166,7 @@ async def test_a_client_that_leaves_costs_nothing_more(model_path: Path, body: d
 
 async def test_weights_that_are_none_are_an_error_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(1000))
-    model = LocalModel("broken", tmp_path / "broken.gguf", context=8192)
+    model = LocalModelSupervisor("broken", tmp_path / "broken.gguf", context=8192)
     began = time.monotonic()
     with pytest.raises(CommandFailed, match=r"did not start: .+"):
         await model.start()
@@ -176,9 +176,9 @@ async def test_weights_that_are_none_are_an_error_with_a_reason(tmp_path: Path) 
 
 async def test_weights_that_are_not_there_say_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="svc models add gone"):
-        await LocalModel("gone", tmp_path / "gone.gguf", context=8192).start()
+        await LocalModelSupervisor("gone", tmp_path / "gone.gguf", context=8192).start()
 
 
 def test_the_gateway_keeps_a_core_where_there_are_several() -> None:
     cores = os.cpu_count() or 1
-    assert 1 <= threads() <= max(1, cores - 1)
+    assert 1 <= inference_thread_count() <= max(1, cores - 1)

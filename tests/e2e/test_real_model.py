@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.gateway.local import LocalModel
+from svc.gateway.local_model.supervisor import LocalModelSupervisor
 from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
 from tests.e2e.reading import text_of, whole_chunks
 
@@ -38,11 +38,11 @@ def server(model_path: Path) -> Iterator[Server]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="model")
     thread.start()
-    model = LocalModel("smollm2-135m", model_path, context=8192)
+    model = LocalModelSupervisor("smollm2-135m", model_path, context=8192)
     try:
         asyncio.run_coroutine_threadsafe(model.start(), loop).result(60)
         assert model.base_url is not None
-        yield Server(model.base_url.removesuffix("/v1"), model.key)
+        yield Server(model.base_url.removesuffix("/v1"), model.api_key)
     finally:
         asyncio.run_coroutine_threadsafe(model.stop(), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from svc.gateway.relay import LINES
+from svc.gateway.proxy.splice import FRAMED_CHUNK_SIZE_LINES
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.harness import CLAUDE, GPT, Gateway
 from tests.e2e.reading import broken_stream, finish_of, text_of, whole_chunks
@@ -41,10 +41,10 @@ def heard(gateway: Gateway) -> tuple[str, str | None]:
 def test_the_size_lines_are_those_of_chunks() -> None:
     for size in range(1, 2000):
         whole = chunked(b"x" * size)
-        if len(whole) < len(LINES):
-            assert whole.startswith(LINES[len(whole)] + b"x")
-    assert LINES[:6] == (b"", b"", b"", b"", b"", b"")
-    assert LINES[21] == b""  # 15 bytes take 20 with their framing, 16 take 22
+        if len(whole) < len(FRAMED_CHUNK_SIZE_LINES):
+            assert whole.startswith(FRAMED_CHUNK_SIZE_LINES[len(whole)] + b"x")
+    assert FRAMED_CHUNK_SIZE_LINES[:6] == (b"", b"", b"", b"", b"", b"")
+    assert FRAMED_CHUNK_SIZE_LINES[21] == b""  # 15 bytes take 20 with their framing, 16 take 22
 
 
 @pytest.mark.parametrize("form", ["%x", "%X", "%08x", "%x;name=value"])

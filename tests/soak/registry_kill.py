@@ -23,10 +23,10 @@ import time
 import zipfile
 from pathlib import Path
 
-from svc.bundles.digest import sha256_of
-from svc.stores.bundles.base import Draft
+from svc.bundles.digest import sha256_file
+from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 READY = b"ready"
 
@@ -53,8 +53,8 @@ def publish_forever(root: Path, pipe: int, prefix: str) -> None:
     number = 0
     while True:
         number += 1
-        draft = Draft(prefix, str(number), "any")
-        spool = store.spool()
+        draft = BundleDraft(prefix, str(number), "any")
+        spool = store.create_upload()
         spool.write(bundle(prefix, str(number)))
         entry, _ = store.publish(spool, draft)
         os.write(pipe, f"{entry.key} {entry.sha256}\n".encode())
@@ -115,7 +115,7 @@ def check(root: Path, prefix: str, acknowledged: dict[str, str]) -> None:
             assert entries[key].sha256 == sha256, f"{key} is lost"
         fresh = [entry for entry in entries.values() if entry.model_id.startswith(prefix)]
         for entry in fresh:
-            assert sha256_of(store.path(entry)) == entry.sha256, f"{entry.key} is torn"
+            assert sha256_file(store.bundle_path(entry)) == entry.sha256, f"{entry.key} is torn"
         assert len(list(root.glob(f"{prefix}*/*/*/*.xyb"))) == len(fresh), "a file has no record"
         for name in ("uploads", "unpacking", "aside"):
             assert not list((root / ".registry" / name).iterdir()), f"litter in {name}"
@@ -125,7 +125,7 @@ def fill(root: Path, count: int) -> None:
     """Records of bundles whose files do not matter here."""
     with FolderStore(root) as store:
         store.records.insert_all(
-            Entry(
+            BundleEntry(
                 model_id=f"model{number % 2000}",
                 version=f"1.0.{number // 2000}",
                 target="any",

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.stores.opening import open_database
+from svc.stores.database.factory import open_database
 from tests.e2e.harness import Gateway
 from tests.fakes.provider import FakeProvider
 from tests.faults.catalogue import CUT, DIALECTS, FAULTS, WHOLE, Letter
@@ -153,7 +153,7 @@ class Soak:
         found: dict[str, str] = {}
         before = None
         with contextlib.closing(database):
-            while page := database.entries(before=before, limit=10_000):
+            while page := database.list_entries(before=before, limit=10_000):
                 found.update((entry.request_id, entry.status) for entry in page)
                 before = page[-1].request_id
         return found

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.stores.base import Entry
-from svc.stores.opening import open_database
+from svc.stores.database.base import LedgerEntry
+from svc.stores.database.factory import open_database
 from tests.e2e.harness import KEY, Gateway, run
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
@@ -153,10 +153,10 @@ def _compare(home: Path, complete: set[str], report: Report) -> None:
     report.doubled = len(noted) - len(set(noted))
 
 
-def _entries(home: Path) -> list[Entry]:
-    found: list[Entry] = []
+def _entries(home: Path) -> list[LedgerEntry]:
+    found: list[LedgerEntry] = []
     with contextlib.closing(open_database(f"sqlite:///{home / 'svc' / 'svc.db'}")) as database:
-        while page := database.entries(before=found[-1].request_id if found else None):
+        while page := database.list_entries(before=found[-1].request_id if found else None):
             found += page
     return found
 

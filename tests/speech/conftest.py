@@ -7,19 +7,19 @@ import pytest
 
 from tests.speech import material
 from tests.speech.gateway import Gateway
-from tests.speech.gateway import gateway as run
+from tests.speech.gateway import run_gateway as run
 
 collect_ignore = [] if (material.SHARED / "audio").is_dir() else ["test_shared.py"]
 
 
 @pytest.fixture(scope="session")
 def clips() -> dict[str, Path]:
-    return material.clips()
+    return material.make_clips()
 
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    return material.model()
+    return material.make_model()
 
 
 @pytest.fixture(scope="session")

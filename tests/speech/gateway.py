@@ -40,7 +40,7 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gateway]:
+def run_gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gateway]:
     """`svc gateway` with the default model and this configuration."""
     (folder / "svc.toml").write_text(config)
     own = {"SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
@@ -63,46 +63,46 @@ def gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gateway
             process.wait()
 
 
-class Client:
+class LiveClient:
     """One session; it remembers all that it was told."""
 
     def __init__(self, socket: Any) -> None:
         self.socket = socket
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
 
-    async def say(self, **message: Any) -> None:
+    async def send_message(self, **message: Any) -> None:
         await self.socket.send(json.dumps(message))
 
-    async def audio(self, data: bytes, frame: int = 3200) -> None:
+    async def send_audio(self, data: bytes, frame: int = 3200) -> None:
         for place in range(0, len(data), frame):
             await self.socket.send(data[place : place + frame])
 
-    async def get(self, kind: str, timeout: float = 30) -> dict[str, Any]:
+    async def wait_for(self, kind: str, timeout: float = 30) -> dict[str, Any]:
         """The next message of a kind; those before it are remembered."""
-        return await self.get_any(kind, timeout=timeout)
+        return await self.wait_for_any(kind, timeout=timeout)
 
-    async def get_any(self, *kinds: str, timeout: float = 30) -> dict[str, Any]:
+    async def wait_for_any(self, *kinds: str, timeout: float = 30) -> dict[str, Any]:
         """The next message of one of these kinds; those before it are remembered."""
         async with asyncio.timeout(timeout):
             while True:
                 message = json.loads(await self.socket.recv())
-                self.heard.append(message)
+                self.received.append(message)
                 if message["type"] in kinds:
                     return message
 
     def partials(self) -> list[dict[str, Any]]:
-        return [message for message in self.heard if message["type"] == "partial"]
+        return [message for message in self.received if message["type"] == "partial"]
 
 
 @contextlib.asynccontextmanager
-async def session(gateway: Gateway, **options: Any) -> AsyncIterator[Client]:
+async def session(gateway: Gateway, **options: Any) -> AsyncIterator[LiveClient]:
     """An open socket with a valid key."""
     headers = options.pop("headers", {"Authorization": f"Bearer {KEY}"})
     async with websockets.connect(gateway.url, additional_headers=headers, max_size=None, **options) as socket:
-        yield Client(socket)
+        yield LiveClient(socket)
 
 
-def check_promises(messages: list[dict[str, Any]]) -> None:
+def check_stable_prefixes(messages: list[dict[str, Any]]) -> None:
     """What was called stable is a prefix of all that follows; chunks count from 0 in each utterance."""
     stable, index = "", 0
     for message in messages:

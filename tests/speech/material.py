@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from svc.recipes import make
-from svc.recipes.recipe import load, parse
-from svc.speech.audio import read_wav
-from svc.speech.resample import Resampler, mono
+from svc.recipes.recipe import load_recipe, parse_recipe
+from svc.speech.audio import parse_wav
+from svc.speech.resample import Resampler, to_mono_floats
 
 HOME = Path(os.environ.get("SVC_TEST_SPEECH") or Path(sys.prefix) / "test-speech")
 SHARED = Path(os.environ.get("SVC_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -31,29 +31,29 @@ TEXTS = {
 """What is said in each English clip."""
 
 
-def nothing(label: str, done: int, total: int) -> None:
+def ignore_progress(label: str, done: int, total: int) -> None:
     """No progress bar in tests."""
 
 
-def model(name: str = "moonshine-tiny-en") -> Path:
+def make_model(name: str = "moonshine-tiny-en") -> Path:
     """The model's folder, made if need be."""
-    recipe = load(name, Path("/nonexistent"))
-    make.make(recipe, HOME / "registry", nothing)
-    return make.content(recipe, HOME / "registry")
+    recipe = load_recipe(name, Path("/nonexistent"))
+    make.make_model(recipe, HOME / "registry", ignore_progress)
+    return make.content_folder(recipe, HOME / "registry")
 
 
-def clips() -> dict[str, Path]:
+def make_clips() -> dict[str, Path]:
     """Every clip by name."""
-    recipe = parse((Path(__file__).parent / "clips.toml").read_bytes(), "test-clips")
-    make.make(recipe, HOME / "clips", nothing)
-    return {path.stem: path for path in sorted(make.content(recipe, HOME / "clips").glob("*.wav"))}
+    recipe = parse_recipe((Path(__file__).parent / "clips.toml").read_bytes(), "test-clips")
+    make.make_model(recipe, HOME / "clips", ignore_progress)
+    return {path.stem: path for path in sorted(make.content_folder(recipe, HOME / "clips").glob("*.wav"))}
 
 
-def pcm(path: Path) -> bytes:
+def read_pcm(path: Path) -> bytes:
     """A WAV file as the socket takes it."""
-    wav = read_wav(path.read_bytes())
+    wav = parse_wav(path.read_bytes())
     resampler = Resampler(wav.format.rate)
-    floats = np.concatenate((resampler.push(mono(wav.samples, wav.format)), resampler.finish()))
+    floats = np.concatenate((resampler.push(to_mono_floats(wav.samples, wav.format)), resampler.finish()))
     return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()
 
 
@@ -64,12 +64,12 @@ def words(text: str) -> list[str]:
     return [spoken.get(word, word) for word in plain.split()]
 
 
-def errors(said: str, heard: str) -> int:
+def count_word_errors(expected: str, actual: str) -> int:
     """Words to change, add or take away."""
-    want, have = words(said), words(heard)
-    row = list(range(len(have) + 1))
-    for count, word in enumerate(want, 1):
+    expected_words, actual_words = words(expected), words(actual)
+    row = list(range(len(actual_words) + 1))
+    for count, word in enumerate(expected_words, 1):
         previous, row = row, [count]
-        for place, other in enumerate(have, 1):
+        for place, other in enumerate(actual_words, 1):
             row.append(min(previous[place] + 1, row[-1] + 1, previous[place - 1] + (word != other)))
     return row[-1]

@@ -15,12 +15,12 @@ import openai
 import pytest
 from openai.types.audio import TranscriptionStreamEvent, TranscriptionVerbose
 
-from svc.speech import transcripts
-from svc.speech.link import Done, Segment
+from svc.speech import transcript_formats
+from svc.speech.ipc import FinalTranscript, TranscriptSegment
 from tests.speech import material
-from tests.speech.accounts import entries, issued
+from tests.speech.accounts import create_key, wait_for_entries
 from tests.speech.gateway import KEY, Gateway
-from tests.speech.gateway import gateway as run
+from tests.speech.gateway import run_gateway as run
 
 MODEL = "moonshine-tiny-en"
 
@@ -36,7 +36,7 @@ def long_wav(clips: dict[str, Path], times: int) -> bytes:
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
-        file.writeframes(material.pcm(clips["two-cities"]) * times)
+        file.writeframes(material.read_pcm(clips["two-cities"]) * times)
     return out.getvalue()
 
 
@@ -126,14 +126,14 @@ def test_stream_that_fails_before_its_first_event_has_a_status(client: openai.Op
 
 
 def test_language_that_nobody_knows_is_und():
-    done = Done(1, "la", 1, (Segment(0, 1000, "la"),))
-    body = transcripts.answer("verbose_json", done, 1.0, None).body
+    done = FinalTranscript(1, "la", 1, (TranscriptSegment(0, 1000, "la"),))
+    body = transcript_formats.build_response("verbose_json", done, 1.0, None).body
     assert TranscriptionVerbose.model_validate_json(bytes(body), strict=True).language == "und"
 
 
 async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path) as own:
-        key = issued(tmp_path, "cut")["Authorization"].removeprefix("Bearer ")
+        key = create_key(tmp_path, "cut")["Authorization"].removeprefix("Bearer ")
         async with openai.AsyncOpenAI(base_url=own.address + "/v1", api_key=key, max_retries=0) as client:
             stream = await client.audio.transcriptions.create(model=MODEL, file=long_wav(clips, 5), stream=True)
             first = await anext(aiter(stream))
@@ -146,14 +146,14 @@ async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, mo
             assert "transcript.text.done" not in seen
             again = await client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], stream=True)
             assert [event.type async for event in again][-1] == "transcript.text.done"
-        cut, ok = await entries(tmp_path, "cut", 2)
+        cut, ok = await wait_for_entries(tmp_path, "cut", 2)
         assert (cut["status"], cut["http_status"], cut["code"]) == ("cut", 200, "asr_error")
         assert (ok["status"], ok["http_status"], ok["code"]) == ("ok", 200, None)
 
 
 async def test_stream_whose_client_leaves_gives_its_place_back(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path, "[speech]\nmax_sessions = 1\n") as own:
-        header = issued(tmp_path, "left")
+        header = create_key(tmp_path, "left")
         async with httpx2.AsyncClient(headers=header, timeout=60) as client:
             form = {"data": {"stream": "true"}, "files": {"file": ("long.wav", long_wav(clips, 5))}}
             async with client.stream("POST", own.address + "/v1/audio/transcriptions", **form) as answer:
@@ -169,6 +169,6 @@ async def test_stream_whose_client_leaves_gives_its_place_back(tmp_path: Path, m
                 assert again.status_code == 429
                 await asyncio.sleep(0.25)
         assert again.status_code == 200
-        assert "client_closed" in [entry["status"] for entry in await entries(tmp_path, "left", 2)]
+        assert "client_closed" in [entry["status"] for entry in await wait_for_entries(tmp_path, "left", 2)]
     assert own.log is not None
     assert "Traceback" not in own.log.read_text()

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.speech.gateway import KEY, Gateway, session
-from tests.speech.gateway import gateway as run
+from tests.speech.gateway import run_gateway as run
 
 CONFIG = """
 [[providers]]
@@ -65,7 +65,7 @@ async def test_session_model_of_another_kind_is_refused(
     gateway: Gateway, model: str, status: int, code: str, said: str
 ) -> None:
     async with session(gateway) as client:
-        await client.say(type="config", model=model)
-        error = await client.get("error")
+        await client.send_message(type="config", model=model)
+        error = await client.wait_for("error")
     assert error["code"] == code
     assert said in error["message"]

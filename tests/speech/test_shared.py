@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.speech import material
-from tests.speech.gateway import Gateway, check_promises, session
+from tests.speech.gateway import Gateway, check_stable_prefixes, session
 
 
 @pytest.mark.shared
@@ -16,15 +16,15 @@ async def test_the_clips_beside_the_repository(gateway: Gateway):
     for entry in json.loads((folder / "manifest.json").read_text()):
         if entry["lang"] != "en":
             continue
-        audio = material.pcm(folder / entry["wav"])
+        audio = material.read_pcm(folder / entry["wav"])
         async with session(gateway) as client:
-            await client.say(type="config")
+            await client.send_message(type="config")
             for place in range(0, len(audio), 16000):
                 await client.socket.send(audio[place : place + 16000])
                 await asyncio.sleep(0.06)
-            await client.say(type="flush")
-            final = await client.get("final")
-        check_promises(client.heard)
-        wrong += material.errors(entry["text"], final["text"])
+            await client.send_message(type="flush")
+            final = await client.wait_for("final")
+        check_stable_prefixes(client.received)
+        wrong += material.count_word_errors(entry["text"], final["text"])
         count += len(material.words(entry["text"]))
     assert wrong <= 0.1 * count

@@ -15,7 +15,7 @@ import soundfile
 
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
-from tests.speech.gateway import gateway as run
+from tests.speech.gateway import run_gateway as run
 
 PATH = "/v1/audio/transcriptions"
 KINDS = ["wav", "flac", "mp3", "ogg-vorbis", "ogg-opus", "m4a", "webm"]
@@ -48,13 +48,13 @@ def encoded(pcm: bytes, kind: str) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file(gateway: Gateway, clips: dict[str, Path], kind: str):
-    file = encoded(material.pcm(clips["en-counting"]), kind)
+    file = encoded(material.read_pcm(clips["en-counting"]), kind)
     with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
         heard = client.audio.transcriptions.create(
             model="moonshine-tiny-en", file=file, response_format="verbose_json", language="en"
         )
-    assert material.errors(material.TEXTS["en-counting"], heard.text) <= 1
-    assert abs(float(heard.duration) - len(material.pcm(clips["en-counting"])) / 32000) < 0.2
+    assert material.count_word_errors(material.TEXTS["en-counting"], heard.text) <= 1
+    assert abs(float(heard.duration) - len(material.read_pcm(clips["en-counting"])) / 32000) < 0.2
     assert heard.segments
 
 
@@ -65,7 +65,7 @@ async def post(gateway: Gateway, data: bytes, name: str = "a.bin", **form: str) 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3", "ogg-opus", "m4a", "webm"])
 async def test_damaged_files(gateway: Gateway, clips: dict[str, Path], kind: str):
-    _, whole = encoded(material.pcm(clips["en-counting"]), kind)
+    _, whole = encoded(material.read_pcm(clips["en-counting"]), kind)
     answers = [await post(gateway, data) for data in (whole[: len(whole) // 2], whole[:40], whole[:64] + bytes(5000))]
     for answer in answers:  # what can be heard is heard, else the fault is the client's
         assert answer.status_code in (200, 400), answer.text
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_gives_its_place_back(gateway: Gateway, clips
     long = io.BytesIO()
     with wave.open(long, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
-        file.writeframes(material.pcm(clips["two-cities"]) * 6)
+        file.writeframes(material.read_pcm(clips["two-cities"]) * 6)
     for _ in range(10):  # more than there are places
         with pytest.raises(httpx2.ReadTimeout):
             async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=0.15) as client:
@@ -143,7 +143,7 @@ async def test_upload_two_hours_in_a_small_file_is_refused_at_once(gateway: Gate
 
 
 async def test_upload_longer_than_the_setting_is_refused(tmp_path: Path, model: Path, clips: dict[str, Path]):
-    long = material.pcm(clips["two-cities"])
+    long = material.read_pcm(clips["two-cities"])
     silent = bytearray(encoded(long, "flac")[1])
     silent[18:26] = (int.from_bytes(silent[18:26], "big") >> 36 << 36).to_bytes(8, "big")  # the length is unknown
     with run(tmp_path, "[speech]\nmax_upload_seconds = 4\n") as small:

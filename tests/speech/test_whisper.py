@@ -6,12 +6,12 @@ import openai
 import pytest
 
 from tests.speech import material
-from tests.speech.gateway import KEY, Gateway, check_promises, session
+from tests.speech.gateway import KEY, Gateway, check_stable_prefixes, session
 
 
 @pytest.fixture(scope="module")
 def whisper() -> Path:
-    return material.model("whisper-base")
+    return material.make_model("whisper-base")
 
 
 def test_segments_have_the_probabilities_of_the_model(gateway: Gateway, clips: dict[str, Path], whisper: Path):
@@ -29,14 +29,14 @@ def test_segments_have_the_probabilities_of_the_model(gateway: Gateway, clips: d
 
 async def test_spanish(gateway: Gateway, clips: dict[str, Path], whisper: Path):
     async with session(gateway) as client:
-        await client.say(type="config", model="whisper-base", language="es-MX")
-        assert (await client.get("ready", timeout=60))["model"] == "whisper-base"
-        await client.audio(material.pcm(clips["es-pangrama"]))
-        await client.say(type="flush")
-        final = await client.get("final", timeout=60)
+        await client.send_message(type="config", model="whisper-base", language="es-MX")
+        assert (await client.wait_for("ready", timeout=60))["model"] == "whisper-base"
+        await client.send_audio(material.read_pcm(clips["es-pangrama"]))
+        await client.send_message(type="flush")
+        final = await client.wait_for("final", timeout=60)
         assert "feliz cardillo y kiwi" in final["text"].lower()
-        check_promises(client.heard)
-        await client.say(type="config", model="whisper-base", language="tlh")
-        error = await client.get("error")
+        check_stable_prefixes(client.received)
+        await client.send_message(type="config", model="whisper-base", language="tlh")
+        error = await client.wait_for("error")
         assert error["code"] == "invalid_request"
         assert "es" in error["message"]

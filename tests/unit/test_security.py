@@ -1,13 +1,13 @@
 import pytest
 
 from svc.errors import AuthenticationFailed
-from svc.security import Keyring, bearer, new_secret
-from svc.wire.key import Key
+from svc.security import Keyring, generate_secret, secret_from_headers
+from svc.wire.key import ApiKey
 
 
 def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:
-    secret = new_secret()
-    key = Keyring([secret]).find(secret)
+    secret = generate_secret()
+    key = Keyring([secret]).require_cached(secret)
     assert secret not in repr(key)
     assert secret.startswith("svc_sk_")
 
@@ -15,7 +15,7 @@ def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:
 @pytest.mark.parametrize("guess", [None, "", "x", "svc_sk_", "k" * 100_000, "\udcff\x00"])
 def test_what_is_not_known_is_refused(guess: str | None) -> None:
     with pytest.raises(AuthenticationFailed):
-        Keyring([new_secret()]).find(guess)
+        Keyring([generate_secret()]).require_cached(guess)
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,16 @@ def test_what_is_not_known_is_refused(guess: str | None) -> None:
     ],
 )
 def test_where_a_secret_is_looked_for(authorization: str | None, api_key: str | None, expected: str | None) -> None:
-    assert bearer(authorization, api_key) == expected
+    assert secret_from_headers(authorization, api_key) == expected
 
 
 def test_an_allow_list() -> None:
-    assert Key(id="1", name="n").may_use("any")
-    assert not Key(id="1", name="n", models=frozenset({"a"})).may_use("b")
+    assert ApiKey(id="1", name="n").may_use("any")
+    assert not ApiKey(id="1", name="n", models=frozenset({"a"})).may_use("b")
 
 
 def test_configured_keys_have_the_scopes_of_their_lists() -> None:
     keyring = Keyring(["reader", "both"], publishers=["writer", "both"])
-    assert "registry:write" not in keyring.find("reader").scopes
-    assert keyring.find("writer").scopes == {"registry:read", "registry:write"}
-    assert keyring.find("both").scopes > {"registry:write", "chat"}
+    assert "registry:write" not in keyring.require_cached("reader").scopes
+    assert keyring.require_cached("writer").scopes == {"registry:read", "registry:write"}
+    assert keyring.require_cached("both").scopes > {"registry:write", "chat"}

@@ -13,7 +13,7 @@ import pytest
 SCRIPT = """
 import logging, warnings
 from svc import telemetry
-telemetry.note("before the log: \\u202e\\u2028 \\x1b[2J é \\ud800")
+telemetry.log_early("before the log: \\u202e\\u2028 \\x1b[2J é \\ud800")
 %s
 log = logging.getLogger("svc.some")
 log.info("not shown")

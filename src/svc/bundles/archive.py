@@ -15,29 +15,31 @@ import msgspec
 from svc.bundles import metadata
 from svc.errors import InvalidBundle, UsageError
 
-BLOCK = 1 << 20
+ARCHIVE_READ_BYTES = 1 << 20
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ArchiveLimits(msgspec.Struct, frozen=True):
     """What an archive may unpack to: bytes in all, times its own size (beyond `free` bytes), and how many members."""
 
-    total: int = 256 << 30
-    ratio: float = 100.0
-    free: int = 16 << 20
-    members: int = 100_000
+    max_total_bytes: int = 256 << 30
+    max_ratio: float = 100.0
+    ratio_exempt_bytes: int = 16 << 20
+    max_members: int = 100_000
 
 
-def limits_of(environ: Mapping[str, str]) -> Limits:
+def limits_from_environ(environ: Mapping[str, str]) -> ArchiveLimits:
     """The limits, with what `SVC_BUNDLE_MAX_BYTES` and `SVC_BUNDLE_MAX_RATIO` say instead. Raises UsageError."""
     total, ratio = environ.get("SVC_BUNDLE_MAX_BYTES"), environ.get("SVC_BUNDLE_MAX_RATIO")
-    usual = Limits()
+    defaults = ArchiveLimits()
     try:
-        found = Limits(int(total) if total else usual.total, float(ratio) if ratio else usual.ratio)
+        limits = ArchiveLimits(
+            int(total) if total else defaults.max_total_bytes, float(ratio) if ratio else defaults.max_ratio
+        )
     except ValueError:
-        found = Limits(0)
-    if not (found.total > 0 and found.ratio >= 1):  # which no NaN is
+        limits = ArchiveLimits(0)
+    if not (limits.max_total_bytes > 0 and limits.max_ratio >= 1):  # which no NaN is
         raise UsageError("SVC_BUNDLE_MAX_BYTES is a number of bytes, SVC_BUNDLE_MAX_RATIO a number from 1.")
-    return found
+    return limits
 
 
 class Archive(Protocol):
@@ -46,7 +48,7 @@ class Archive(Protocol):
     kind: str
 
     @property
-    def files(self) -> Mapping[str, int]:
+    def file_sizes(self) -> Mapping[str, int]:
         """The size of every file, by its path."""
         ...
 
@@ -69,23 +71,25 @@ class Archive(Protocol):
     ) -> None: ...
 
 
-def check_totals(sizes: Mapping[str, int], archive_size: int, limits: Limits) -> None:
+def check_limits(sizes: Mapping[str, int], archive_size: int, limits: ArchiveLimits) -> None:
     """Raises InvalidBundle when there is too much of it."""
     total = sum(sizes.values())
-    if len(sizes) > limits.members:
-        raise InvalidBundle(f"The bundle is refused: it has more than {limits.members} members.")
-    if total > limits.total:
-        raise InvalidBundle(f"The bundle is refused: it unpacks to {total} bytes, and {limits.total} are allowed.")
-    if total > limits.free and total > limits.ratio * archive_size:
+    if len(sizes) > limits.max_members:
+        raise InvalidBundle(f"The bundle is refused: it has more than {limits.max_members} members.")
+    if total > limits.max_total_bytes:
         raise InvalidBundle(
-            f"The bundle is refused: it unpacks to more than {limits.ratio:g} times its size, as no model does."
+            f"The bundle is refused: it unpacks to {total} bytes, and {limits.max_total_bytes} are allowed."
+        )
+    if total > limits.ratio_exempt_bytes and total > limits.max_ratio * archive_size:
+        raise InvalidBundle(
+            f"The bundle is refused: it unpacks to more than {limits.max_ratio:g} times its size, as no model does."
         )
 
 
-def metadata_of(archive: Archive) -> metadata.Metadata:
+def read_metadata(archive: Archive) -> metadata.BundleMetadata:
     """The bundle's metadata, with its files present. Raises InvalidBundle."""
-    if metadata.FILE not in archive.files:
-        raise InvalidBundle(f"The bundle has no {metadata.FILE} at its top.")
-    about = metadata.parse(archive.read(metadata.FILE, metadata.MAX_BYTES))
-    metadata.check_files(about, archive.files.keys())
+    if metadata.METADATA_FILE not in archive.file_sizes:
+        raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its top.")
+    about = metadata.parse_metadata(archive.read(metadata.METADATA_FILE, metadata.MAX_METADATA_BYTES))
+    metadata.check_files(about, archive.file_sizes.keys())
     return about

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 
-def sha256_of(path: Path) -> str:
+def sha256_file(path: Path) -> str:
     """The hash in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

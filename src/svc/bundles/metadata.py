@@ -10,11 +10,11 @@ import msgspec
 from svc.bundles.reference import check_name
 from svc.errors import InvalidBundle, InvalidRequest
 
-FILE = "model_metadata.json"
-MAX_BYTES = 4 << 20
+METADATA_FILE = "model_metadata.json"
+MAX_METADATA_BYTES = 4 << 20
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+class BundleMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Unknown types of `execution_template` are kept as they are; so are fields that we do not know, in the file."""
 
     model_id: str
@@ -33,33 +33,33 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.execution_template["type"])
 
 
-def parse(data: bytes) -> Metadata:
+def parse_metadata(data: bytes) -> BundleMetadata:
     """Reads the file. Raises InvalidBundle that names the field at fault."""
-    if len(data) > MAX_BYTES:
-        raise InvalidBundle(f"{FILE} is larger than {MAX_BYTES >> 20} MiB.")
+    if len(data) > MAX_METADATA_BYTES:
+        raise InvalidBundle(f"{METADATA_FILE} is larger than {MAX_METADATA_BYTES >> 20} MiB.")
     try:
-        metadata = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=Metadata)
+        metadata = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=BundleMetadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBundle(f"{FILE} is not valid: {error}.") from error
-    _check(metadata)
+        raise InvalidBundle(f"{METADATA_FILE} is not valid: {error}.") from error
+    _validate(metadata)
     return metadata
 
 
-def _check(metadata: Metadata) -> None:
+def _validate(metadata: BundleMetadata) -> None:
     try:
         check_name("model_id", metadata.model_id)
         check_name("version", metadata.version)
         if metadata.platform is not None:
             check_name("platform", metadata.platform)
     except InvalidRequest as error:
-        raise InvalidBundle(f"{FILE}: {error.message}") from error
+        raise InvalidBundle(f"{METADATA_FILE}: {error.message}") from error
     if not isinstance(metadata.execution_template.get("type"), str) or not metadata.type:
-        raise InvalidBundle(f"{FILE}: `execution_template` needs a `type`, which is a string.")
+        raise InvalidBundle(f"{METADATA_FILE}: `execution_template` needs a `type`, which is a string.")
 
 
-def check_files(metadata: Metadata, present: Collection[str]) -> None:
+def check_files(metadata: BundleMetadata, file_names: Collection[str]) -> None:
     """Every name in `files` must be there. Raises InvalidBundle that names the missing ones."""
-    missing = [name for name in metadata.files if name not in present]
+    missing = [name for name in metadata.files if name not in file_names]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise InvalidBundle(f"{FILE} names files that are missing: {', '.join(missing[:3])}{more}.")
+        raise InvalidBundle(f"{METADATA_FILE} names files that are missing: {', '.join(missing[:3])}{more}.")

@@ -14,35 +14,35 @@ from collections.abc import Callable
 from pathlib import Path
 
 from svc.bundles import metadata
-from svc.bundles.archive import BLOCK, metadata_of
-from svc.bundles.names import Names, clean
-from svc.bundles.opening import open_archive
+from svc.bundles.archive import ARCHIVE_READ_BYTES, read_metadata
+from svc.bundles.member_names import MemberNames, normalize_member_name
+from svc.bundles.open_archive import open_archive
 from svc.errors import InvalidBundle
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
-Report = Callable[[int, int], None]
+PackProgress = Callable[[int, int], None]
 """Bytes done, of how many."""
 
 
-def pack(folder: Path, output: Path, report: Report | None = None) -> metadata.Metadata:
+def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
     """Writes `output`, whole or not at all, and gives its metadata. Raises InvalidBundle."""
-    about = about_of(folder)
-    files = _collect(folder, output)
+    about = read_folder_metadata(folder)
+    files = _collect_files(folder, output)
     metadata.check_files(about, files.keys())
-    total, done = sum(path.stat().st_size for path in files.values()), 0
+    total_bytes, bytes_done = sum(path.stat().st_size for path in files.values()), 0
     fd, temporary = tempfile.mkstemp(prefix=".packing-", suffix=".xyb", dir=output.parent)
     try:
         with os.fdopen(fd, "wb") as file:
             with zipfile.ZipFile(file, "w") as archive:
                 for name, path in files.items():
-                    done += _add(archive, name, path)
-                    if report is not None:
-                        report(done, total)
+                    bytes_done += _add_member(archive, name, path)
+                    if on_progress is not None:
+                        on_progress(bytes_done, total_bytes)
             file.flush()
             os.fsync(file.fileno())
-        with open_archive(Path(temporary)) as made:
-            metadata_of(made)
+        with open_archive(Path(temporary)) as packed:
+            read_metadata(packed)
         os.chmod(temporary, 0o644)
         os.replace(temporary, output)
     except BaseException:
@@ -51,44 +51,45 @@ def pack(folder: Path, output: Path, report: Report | None = None) -> metadata.M
     return about
 
 
-def about_of(folder: Path) -> metadata.Metadata:
+def read_folder_metadata(folder: Path) -> metadata.BundleMetadata:
     """The metadata of a folder that is to be packed. Raises InvalidBundle."""
-    file = folder / metadata.FILE
+    file = folder / metadata.METADATA_FILE
     if not folder.is_dir():
         raise InvalidBundle(f"{folder} is not a folder.")
     if not file.is_file():
         raise InvalidBundle(
-            f"{folder} has no {metadata.FILE}: it needs model_id, version, execution_template (with a type) and files."
+            f"{folder} has no {metadata.METADATA_FILE}: it needs model_id, version, "
+            "execution_template (with a type) and files."
         )
-    return metadata.parse(file.read_bytes())
+    return metadata.parse_metadata(file.read_bytes())
 
 
-def _collect(folder: Path, output: Path) -> dict[str, Path]:
+def _collect_files(folder: Path, output: Path) -> dict[str, Path]:
     """Every file by its name in the bundle, metadata first, then by name. Hidden files stay out."""
-    names, found, inside = Names(), {}, folder.resolve()
+    names, files, root = MemberNames(), {}, folder.resolve()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or path.is_dir() or path.resolve() == output.resolve():
             continue
-        if not path.resolve().is_relative_to(inside):
+        if not path.resolve().is_relative_to(root):
             raise InvalidBundle(f"{path} is a link that leads out of {folder}; put the file itself there.")
         if not path.exists() or not stat.S_ISREG(path.stat().st_mode):
             raise InvalidBundle(f"{path} is not a file.")
-        names.add(clean(name.as_posix()), folder=False)
-        found[name.as_posix()] = path
-    return {metadata.FILE: found.pop(metadata.FILE), **found}
+        names.add(normalize_member_name(name.as_posix()), is_folder=False)
+        files[name.as_posix()] = path
+    return {metadata.METADATA_FILE: files.pop(metadata.METADATA_FILE), **files}
 
 
-def _add(archive: zipfile.ZipFile, name: str, path: Path) -> int:
-    info = zipfile.ZipInfo(name, _EPOCH)
+def _add_member(archive: zipfile.ZipFile, name: str, path: Path) -> int:
+    info = zipfile.ZipInfo(name, _ZIP_EPOCH)
     info.create_system = 3
     info.external_attr = (stat.S_IFREG | 0o644) << 16
     info.file_size = size = path.stat().st_size
-    done = 0
-    with path.open("rb") as source, archive.open(info, "w") as target:
-        while block := source.read(BLOCK):
-            done += len(block)
-            target.write(block)
-    if done != size:
+    bytes_read = 0
+    with path.open("rb") as source, archive.open(info, "w") as member:
+        while block := source.read(ARCHIVE_READ_BYTES):
+            bytes_read += len(block)
+            member.write(block)
+    if bytes_read != size:
         raise InvalidBundle(f"{path} changed while it was read.")
     return size

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import sys
 
-ANY = "any"
-PLATFORMS = (
+ANY_PLATFORM = "any"
+BUNDLE_PLATFORMS = (
     "macos-arm64",
     "macos-x86_64",
     "ios-arm64",
@@ -14,22 +14,22 @@ PLATFORMS = (
     "linux-x86_64",
     "linux-arm64",
     "windows-x86_64",
-    ANY,
+    ANY_PLATFORM,
 )
-_SYSTEMS = {"darwin": "macos", "linux": "linux", "win32": "windows", "ios": "ios", "android": "android"}
-_MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "aarch64": "arm64", "arm64e": "arm64"}
+_SYSTEM_NAMES = {"darwin": "macos", "linux": "linux", "win32": "windows", "ios": "ios", "android": "android"}
+_MACHINE_NAMES = {"amd64": "x86_64", "x86-64": "x86_64", "aarch64": "arm64", "arm64e": "arm64"}
 
 
-def detect(system: str | None = None, machine: str | None = None) -> str:
+def detect_platform(system: str | None = None, machine: str | None = None) -> str:
     """`<system>-<machine>` of this machine, whether or not bundles are made for it."""
     system = sys.platform if system is None else system
     machine = (platform.machine() if machine is None else machine).lower()
     if system == "linux" and hasattr(sys, "getandroidapilevel"):
         system = "android"
-    return f"{_SYSTEMS.get(system, system)}-{_MACHINES.get(machine, machine)}"
+    return f"{_SYSTEM_NAMES.get(system, system)}-{_MACHINE_NAMES.get(machine, machine)}"
 
 
-def fallbacks(own: str | None = None) -> tuple[str, ...]:
+def compatible_platforms(current: str | None = None) -> tuple[str, ...]:
     """Which platforms' bundles run on `own` (default: this machine), best first."""
-    own = own or detect()
-    return (own,) if own == ANY else (own, ANY)
+    current = current or detect_platform()
+    return (current,) if current == ANY_PLATFORM else (current, ANY_PLATFORM)

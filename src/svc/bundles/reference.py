@@ -14,17 +14,17 @@ from collections.abc import Iterable
 import msgspec
 
 from svc.errors import InvalidRequest
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
-MAX_NAME = 128
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+MAX_BUNDLE_NAME_LENGTH = 128
+_BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _NUMERIC = r"(?:0|[1-9]\d*)"
 _SEMVER = re.compile(rf"({_NUMERIC})\.({_NUMERIC})\.({_NUMERIC})(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?", re.ASCII)
-_RUNS = re.compile(r"\d+|[A-Za-z]+", re.ASCII)
-_PREFIX = re.compile(r"[vV]?\d+(\.\d+)*", re.ASCII)
+_ALPHANUMERIC_RUN = re.compile(r"\d+|[A-Za-z]+", re.ASCII)
+_VERSION_PREFIX = re.compile(r"[vV]?\d+(\.\d+)*", re.ASCII)
 
 
-class Reference(msgspec.Struct, frozen=True):
+class BundleReference(msgspec.Struct, frozen=True):
     """`version` is None for the newest."""
 
     model_id: str
@@ -34,44 +34,44 @@ class Reference(msgspec.Struct, frozen=True):
         return self.model_id if self.version is None else f"{self.model_id}@{self.version}"
 
 
-def check_name(what: str, name: str) -> str:
+def check_name(field: str, name: str) -> str:
     """The name, if it can be a model id, a version or a platform. Raises InvalidRequest."""
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_BUNDLE_NAME_LENGTH or not _BUNDLE_NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{what} {name[:64]!r} is not valid: letters, digits, '.', '_' and '-' are, from a letter or digit on, "
-            f"{MAX_NAME} at most.",
-            param=what,
+            f"{field} {name[:64]!r} is not valid: letters, digits, '.', '_' and '-' are, from a letter or digit on, "
+            f"{MAX_BUNDLE_NAME_LENGTH} at most.",
+            param=field,
         )
     return name
 
 
-def parse(text: str) -> Reference:
+def parse_reference(text: str) -> BundleReference:
     """Reads a reference. Raises InvalidRequest."""
-    model_id, at, version = text.strip().partition("@")
+    model_id, separator, version = text.strip().partition("@")
     check_name("model_id", model_id)
-    if not at or version == "latest":
-        return Reference(model_id)
-    return Reference(model_id, check_name("version", version))
+    if not separator or version == "latest":
+        return BundleReference(model_id)
+    return BundleReference(model_id, check_name("version", version))
 
 
 def is_prerelease(version: str) -> bool:
     """By SemVer where it parses, else: letters after digits (`1.0-rc1`, but not `v1.0`)."""
     if match := _SEMVER.fullmatch(version):
         return match[4] is not None
-    runs = _RUNS.findall(version)
+    runs = _ALPHANUMERIC_RUN.findall(version)
     digits = next((place for place, run in enumerate(runs) if run.isdigit()), len(runs))
     return any(run.isalpha() for run in runs[digits:])
 
 
-def compare(left: str, right: str) -> int:
+def compare_versions(left: str, right: str) -> int:
     """Below, at or above 0, as `left` comes before, with or after `right`."""
-    one, other = _SEMVER.fullmatch(left), _SEMVER.fullmatch(right)
-    first = _semver(one) if one and other else _natural(left)
-    second = _semver(other) if one and other else _natural(right)
-    return (first > second) - (first < second)
+    left_semver, right_semver = _SEMVER.fullmatch(left), _SEMVER.fullmatch(right)
+    left_key = _semver_key(left_semver) if left_semver and right_semver else _natural_key(left)
+    right_key = _semver_key(right_semver) if left_semver and right_semver else _natural_key(right)
+    return (left_key > right_key) - (left_key < right_key)
 
 
-def _semver(match: re.Match[str]) -> tuple[object, ...]:
+def _semver_key(match: re.Match[str]) -> tuple[object, ...]:
     core = tuple(int(match[place]) for place in (1, 2, 3))
     if match[4] is None:
         return (core, 1, ())
@@ -79,42 +79,44 @@ def _semver(match: re.Match[str]) -> tuple[object, ...]:
     return (core, 0, parts)
 
 
-def _natural(version: str) -> tuple[tuple[int, int, str], ...]:
+def _natural_key(version: str) -> tuple[tuple[int, int, str], ...]:
     """Runs of digits come after the end, and the end after runs of letters."""
-    runs = ((2, int(run), "") if run.isdigit() else (0, 0, run.lower()) for run in _RUNS.findall(version))
+    runs = ((2, int(run), "") if run.isdigit() else (0, 0, run.lower()) for run in _ALPHANUMERIC_RUN.findall(version))
     return (*runs, (1, 0, ""))
 
 
-def newest(versions: Iterable[str]) -> str | None:
+def newest_version(versions: Iterable[str]) -> str | None:
     """The last in order; pre-releases only when there is nothing else."""
-    known = sorted(set(versions))
-    finals = [version for version in known if not is_prerelease(version)]
-    return max(finals or known, key=functools.cmp_to_key(compare), default=None)
+    ordered = sorted(set(versions))
+    releases = [version for version in ordered if not is_prerelease(version)]
+    return max(releases or ordered, key=functools.cmp_to_key(compare_versions), default=None)
 
 
-def sort(versions: Iterable[str]) -> list[str]:
+def sort_versions(versions: Iterable[str]) -> list[str]:
     """Oldest first."""
-    return sorted(sorted(set(versions)), key=functools.cmp_to_key(compare))
+    return sorted(sorted(set(versions)), key=functools.cmp_to_key(compare_versions))
 
 
-def choose(reference: Reference, entries: Iterable[Entry], platforms: tuple[str, ...]) -> Entry | None:
+def select_entry(
+    reference: BundleReference, entries: Iterable[BundleEntry], platforms: tuple[str, ...]
+) -> BundleEntry | None:
     """The entry that a reference means, for the first of `platforms` that has it. None when there is none."""
     rank = {platform: place for place, platform in enumerate(platforms)}
-    fitting = [entry for entry in entries if entry.model_id == reference.model_id and entry.target in rank]
-    version = _version(reference, fitting)
-    named = [entry for entry in fitting if entry.version == version]
+    candidates = [entry for entry in entries if entry.model_id == reference.model_id and entry.target in rank]
+    version = _resolve_version(reference, candidates)
+    matches = [entry for entry in candidates if entry.version == version]
     if reference.version != version:
-        named = [entry for entry in named if not entry.yanked]
-    return min(named, key=lambda entry: rank[entry.target], default=None)
+        matches = [entry for entry in matches if not entry.yanked]
+    return min(matches, key=lambda entry: rank[entry.target], default=None)
 
 
-def _version(reference: Reference, entries: list[Entry]) -> str | None:
-    wanted = reference.version
-    if wanted is not None and any(entry.version == wanted for entry in entries):
-        return wanted
-    if wanted is not None and not _PREFIX.fullmatch(wanted):
+def _resolve_version(reference: BundleReference, entries: list[BundleEntry]) -> str | None:
+    requested = reference.version
+    if requested is not None and any(entry.version == requested for entry in entries):
+        return requested
+    if requested is not None and not _VERSION_PREFIX.fullmatch(requested):
         return None
     versions = [entry.version for entry in entries if not entry.yanked]
-    if wanted is not None:
-        versions = [version for version in versions if version.startswith((f"{wanted}.", f"{wanted}-"))]
-    return newest(versions)
+    if requested is not None:
+        versions = [version for version in versions if version.startswith((f"{requested}.", f"{requested}-"))]
+    return newest_version(versions)

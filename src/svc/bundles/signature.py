@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from svc.errors import InvalidBundle, UsageError
-from svc.wire.bundle import Entry, Signature, statement
+from svc.wire.bundle import BundleEntry, Signature, signed_statement
 
 
 def make_key(path: Path) -> str:
@@ -25,36 +25,36 @@ def make_key(path: Path) -> str:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
-    return _public(_private(path))
+    return _encode_public_key(_load_private_key(path))
 
 
-def sign(entry: Entry, path: Path) -> Signature:
+def sign(entry: BundleEntry, path: Path) -> Signature:
     """Signs with the key in that file. Raises UsageError when there is none."""
-    key = _private(path)
-    return Signature(_public(key), base64.b64encode(key.sign(statement(entry))).decode())
+    key = _load_private_key(path)
+    return Signature(_encode_public_key(key), base64.b64encode(key.sign(signed_statement(entry))).decode())
 
 
-def check(entry: Entry, trusted: Iterable[str]) -> None:
+def check(entry: BundleEntry, trusted: Iterable[str]) -> None:
     """Raises InvalidBundle unless one of the trusted keys has signed it."""
-    known = {_normal(key): key for key in trusted}
+    trusted_keys = {_normalize_public_key(key): key for key in trusted}
     for signature in entry.signatures:
-        if entry.sha256 is not None and signature.key in known and is_valid(entry, signature):
+        if entry.sha256 is not None and signature.key in trusted_keys and is_valid(entry, signature):
             return
-    said = "is not signed" if not entry.signatures else "is signed by no key that is trusted, or wrongly"
-    raise InvalidBundle(f"{entry.key} is refused: it {said}.")
+    problem = "is not signed" if not entry.signatures else "is signed by no key that is trusted, or wrongly"
+    raise InvalidBundle(f"{entry.key} is refused: it {problem}.")
 
 
-def is_valid(entry: Entry, signature: Signature) -> bool:
+def is_valid(entry: BundleEntry, signature: Signature) -> bool:
     """Whether the signature fits the entry."""
     try:
         key = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature.key, validate=True))
-        key.verify(base64.b64decode(signature.value, validate=True), statement(entry))
+        key.verify(base64.b64decode(signature.value, validate=True), signed_statement(entry))
     except (InvalidSignature, ValueError, binascii.Error):
         return False
     return True
 
 
-def _normal(key: str) -> str:
+def _normalize_public_key(key: str) -> str:
     try:
         raw = base64.b64decode(key.strip(), validate=True)
     except (ValueError, binascii.Error):
@@ -64,7 +64,7 @@ def _normal(key: str) -> str:
     return base64.b64encode(raw).decode()
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def _load_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes().strip(), validate=True))
     except FileNotFoundError:
@@ -73,5 +73,5 @@ def _private(path: Path) -> Ed25519PrivateKey:
         raise UsageError(f"{path} holds no signing key.") from None
 
 
-def _public(key: Ed25519PrivateKey) -> str:
+def _encode_public_key(key: Ed25519PrivateKey) -> str:
     return base64.b64encode(key.public_key().public_bytes_raw()).decode()

@@ -22,13 +22,13 @@ import svc
 from svc import plugins
 from svc.errors import SvcError, UsageError
 
-INTERRUPTED = 130
-TERMINATED = 143
-RELOADING = ("gateway", "up")
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+RELOADABLE_COMMANDS = ("gateway", "up")
 """Commands that SIGHUP does not end, from before their modules are loaded."""
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are UsageErrors: one line, and where to read more."""
 
     def error(self, message: str) -> NoReturn:
@@ -37,49 +37,49 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _serves(sys.argv[1:] if argv is None else argv):
-        signal.signal(signal.SIGHUP, _ignore)
-    sys.unraisablehook = partial(_unraisable, sys.unraisablehook)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _is_reloadable(sys.argv[1:] if argv is None else argv):
+        signal.signal(signal.SIGHUP, _ignore_hangup)
+    sys.unraisablehook = partial(_handle_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
-        warnings.showwarning = partial(_warn, warnings.showwarning)
-        return _guarded(argv)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        return _run_reporting_errors(argv)
 
 
-def _guarded(argv: Sequence[str] | None) -> int:
+def _run_reporting_errors(argv: Sequence[str] | None) -> int:
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run_command(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
-        return _fail(error.message, 2)
+        return _print_error(error.message, 2)
     except SvcError as error:
-        return _fail(f"{error.message} ({error.reason})" if error.reason else error.message, 1)
+        return _print_error(f"{error.message} ({error.reason})" if error.reason else error.message, 1)
     except BrokenPipeError:
         # The reader left (`svc models ls | head`). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+        return _print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
-def _run(argv: list[str]) -> int:
+def _run_command(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_overview())
+        print(_format_overview())
         return 0 if argv else 2
     if argv[0] in ("-V", "--version"):
         print(f"svc {svc.__version__}")
         return 0
-    verb, module = argv[0], _load(argv[0])
-    parser = _parser(f"svc {verb}", module.__doc__ or "")
+    verb, module = argv[0], _load_command(argv[0])
+    parser = _create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
     arguments = parser.parse_args(argv[1:])
-    signal.signal(signal.SIGTERM, _terminate)  # not before: while a module is imported, Python may lose an exception
+    signal.signal(signal.SIGTERM, _on_sigterm)  # not before: while a module is imported, Python may lose an exception
     status: int = module.run(arguments)
     sys.stdout.flush()
     return status
 
 
-def _load(verb: str) -> ModuleType:
+def _load_command(verb: str) -> ModuleType:
     try:
         module: ModuleType = plugins.load("cli", verb)
     except UsageError as error:
@@ -87,22 +87,24 @@ def _load(verb: str) -> ModuleType:
     return module
 
 
-def _parser(prog: str, doc: str) -> Parser:
+def _create_parser(prog: str, doc: str) -> CommandParser:
     """The part of the docstring from `Examples` on is shown as it stands, after the arguments."""
     text, _, examples = doc.partition("\nExamples")
     epilog = f"Examples{examples}" if examples else None
     formatter = argparse.RawDescriptionHelpFormatter
-    return Parser(prog=prog, description=text.strip(), epilog=epilog, formatter_class=formatter, allow_abbrev=False)
+    return CommandParser(
+        prog=prog, description=text.strip(), epilog=epilog, formatter_class=formatter, allow_abbrev=False
+    )
 
 
-def _overview() -> str:
+def _format_overview() -> str:
     verbs = plugins.names("cli")
     width = max(map(len, verbs), default=0)
     lines = [f"  {verb:<{width}}  {plugins.summary('cli', verb)}" for verb in verbs]
-    head = (svc.__doc__ or "").strip().partition("\n")[0]
+    summary = (svc.__doc__ or "").strip().partition("\n")[0]
     return "\n".join(
         [
-            head,
+            summary,
             "",
             "usage: svc COMMAND [OPTION…]",
             "",
@@ -113,37 +115,37 @@ def _overview() -> str:
     )
 
 
-def _warn(usual: Callable[..., None], message: Warning | str, kind: type[Warning], *where: Any) -> None:
+def _show_warning(default_hook: Callable[..., None], message: Warning | str, kind: type[Warning], *where: Any) -> None:
     """Ours are for the person at the terminal, so without the place in the source; other packages' are as they were."""
     if kind is UserWarning:
         print(f"svc: {' '.join(str(message).split())}", file=sys.stderr)
     else:
-        usual(message, kind, *where)
+        default_hook(message, kind, *where)
 
 
-def _fail(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     print(f"svc: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 
-def _serves(argv: Sequence[str]) -> bool:
+def _is_reloadable(argv: Sequence[str]) -> bool:
     """Whether it is a server that SIGHUP makes reload, once it runs."""
-    return bool(argv) and argv[0] in RELOADING
+    return bool(argv) and argv[0] in RELOADABLE_COMMANDS
 
 
-def _ignore(_signal: int, _frame: FrameType | None) -> None:
+def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
     """SIGHUP before the configuration is read: there is nothing to reload. Unlike SIG_IGN it tells nothing of nohup."""
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(TERMINATED)  # so that what is half done is cleaned up on the way out
+def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_TERMINATED)  # so that what is half done is cleaned up on the way out
 
 
-def _unraisable(usual: Callable[..., None], error: sys.UnraisableHookArgs) -> None:
+def _handle_unraisable(default_hook: Callable[..., None], error: sys.UnraisableHookArgs) -> None:
     """SIGTERM came inside a finalizer or a weak reference's callback, where Python drops the exception.
 
     Imports run such callbacks, so this happens while a command starts. It has to end all the same.
     """
-    if isinstance(error.exc_value, SystemExit) and error.exc_value.code == TERMINATED:
-        os._exit(TERMINATED)
-    usual(error)
+    if isinstance(error.exc_value, SystemExit) and error.exc_value.code == EXIT_TERMINATED:
+        os._exit(EXIT_TERMINATED)
+    default_hook(error)

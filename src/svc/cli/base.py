@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-WIDTH = 24
+PROGRESS_BAR_WIDTH = 24
 
 
 def home() -> Path:
@@ -24,14 +24,14 @@ def registry_root() -> Path:
     return Path(os.environ.get("SVC_REGISTRY_ROOT") or home() / "registry").expanduser()
 
 
-class Progress:
+class ProgressBar:
     """A bar on standard error while it is a terminal, and nothing otherwise. Use it as a context."""
 
     def __init__(self) -> None:
         self._shown = ""
-        self._terminal = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(
@@ -43,10 +43,14 @@ class Progress:
 
     def __call__(self, label: str, done: int, total: int) -> None:
         """`done` of `total` bytes of what the label says; a total of 0 is work without a measure."""
-        if not self._terminal:
+        if not self._is_terminal:
             return
-        full = WIDTH * done // total if total else 0
-        bar = f" [{'█' * full}{' ' * (WIDTH - full)}] {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else " …"
+        filled = PROGRESS_BAR_WIDTH * done // total if total else 0
+        bar = (
+            f" [{'█' * filled}{' ' * (PROGRESS_BAR_WIDTH - filled)}] {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+            if total
+            else " …"
+        )
         if f"{label}{bar}" != self._shown:
             self._shown = f"{label}{bar}"
             sys.stderr.write(f"\r\x1b[K{self._shown}")
@@ -58,20 +62,20 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> None:
+def print_table(rows: Sequence[Sequence[str]], *, right_aligned: Collection[int] = ()) -> None:
     """Columns as wide as their widest cell; the first row is the head. `right` are columns of numbers."""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_display_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [_padded(cell, widths[at], right=at in right) for at, cell in enumerate(row)]
+        cells = [_pad(cell, widths[at], right_aligned=at in right_aligned) for at, cell in enumerate(row)]
         print("  ".join(cells).rstrip())
 
 
-def _padded(cell: str, width: int, *, right: bool) -> str:
-    space = " " * (width - _width(cell))
-    return f"{space}{cell}" if right else f"{cell}{space}"
+def _pad(cell: str, width: int, *, right_aligned: bool) -> str:
+    space = " " * (width - _display_width(cell))
+    return f"{space}{cell}" if right_aligned else f"{cell}{space}"
 
 
-def _width(cell: str) -> int:
+def _display_width(cell: str) -> int:
     """Columns of a terminal that a text takes: ideographs take two, and marks that combine with a letter none."""
     if cell.isascii():
         return len(cell)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from svc.bundles.archive import metadata_of
-from svc.bundles.digest import sha256_of
-from svc.bundles.opening import open_archive
-from svc.bundles.pack import about_of, pack
+from svc.bundles.archive import read_metadata
+from svc.bundles.digest import sha256_file
+from svc.bundles.open_archive import open_archive
+from svc.bundles.pack import pack, read_folder_metadata
 from svc.cli import base
 from svc.errors import UsageError
 
@@ -24,65 +24,65 @@ from svc.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """pack, inspect."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    packing = verbs.add_parser("pack", help="make a bundle of a folder", allow_abbrev=False)
-    packing.add_argument("folder", metavar="DIR", type=Path)
-    packing.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: <model_id>.xyb in this folder")
-    packing.add_argument("--json", action="store_true", help="for programs")
-    inspecting = verbs.add_parser("inspect", help="what is in a bundle", allow_abbrev=False)
-    inspecting.add_argument("file", metavar="FILE", type=Path)
-    inspecting.add_argument("--json", action="store_true", help="for programs")
+    pack_parser = verbs.add_parser("pack", help="make a bundle of a folder", allow_abbrev=False)
+    pack_parser.add_argument("folder", metavar="DIR", type=Path)
+    pack_parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: <model_id>.xyb in this folder")
+    pack_parser.add_argument("--json", action="store_true", help="for programs")
+    inspect_parser = verbs.add_parser("inspect", help="what is in a bundle", allow_abbrev=False)
+    inspect_parser.add_argument("file", metavar="FILE", type=Path)
+    inspect_parser.add_argument("--json", action="store_true", help="for programs")
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the action."""
-    return _pack(args) if args.action == "pack" else _inspect(args)
+    return _run_pack(args) if args.action == "pack" else _run_inspect(args)
 
 
-def _pack(args: argparse.Namespace) -> int:
+def _run_pack(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.")
-    output: Path = args.output or Path.cwd() / f"{about_of(folder).model_id}.xyb"
+    output: Path = args.output or Path.cwd() / f"{read_folder_metadata(folder).model_id}.xyb"
     if output.is_dir() or not output.parent.is_dir():
         raise UsageError(f"{output} is a folder." if output.is_dir() else f"There is no folder {output.parent}.")
-    with base.Progress() as progress:
-        about = pack(folder, output, lambda done, total: progress(f"packing {folder.name}", done, total))
-    digest, size = sha256_of(output), output.stat().st_size
+    with base.ProgressBar() as progress:
+        metadata = pack(folder, output, lambda done, total: progress(f"packing {folder.name}", done, total))
+    digest, size = sha256_file(output), output.stat().st_size
     if args.json:
         base.print_json(
             {
                 "path": str(output),
-                "model_id": about.model_id,
-                "version": about.version,
+                "model_id": metadata.model_id,
+                "version": metadata.version,
                 "size_bytes": size,
                 "sha256": digest,
             }
         )
     else:
-        print(f"{output}  {about.model_id}@{about.version}  {size} bytes  sha256:{digest}")
+        print(f"{output}  {metadata.model_id}@{metadata.version}  {size} bytes  sha256:{digest}")
     return 0
 
 
-def _inspect(args: argparse.Namespace) -> int:
+def _run_inspect(args: argparse.Namespace) -> int:
     path: Path = args.file
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
     with open_archive(path) as archive:
-        about, files, kind = metadata_of(archive), dict(archive.files), archive.kind
-    size, digest = path.stat().st_size, sha256_of(path)
+        metadata, files, kind = read_metadata(archive), dict(archive.file_sizes), archive.kind
+    size, digest = path.stat().st_size, sha256_file(path)
     if args.json:
         base.print_json(
             {
                 "format": kind,
                 "size_bytes": size,
                 "sha256": digest,
-                "metadata": msgspec.to_builtins(about),
+                "metadata": msgspec.to_builtins(metadata),
                 "files": [{"path": name, "size_bytes": length} for name, length in sorted(files.items())],
             }
         )
         return 0
-    print(f"{about.model_id}@{about.version}  {about.type}  {kind}  {size} bytes  sha256:{digest}")
-    if about.description:
-        print(about.description)
+    print(f"{metadata.model_id}@{metadata.version}  {metadata.type}  {kind}  {size} bytes  sha256:{digest}")
+    if metadata.description:
+        print(metadata.description)
     base.print_table([("SIZE", "FILE"), *((str(length), name) for name, length in sorted(files.items()))])
     return 0

@@ -14,22 +14,30 @@ import functools
 import os
 import socket
 
-from svc import app, settings, telemetry, workers
-from svc.cli import _running
-from svc.gateway import recent
-from svc.gateway.intake import take_left_behind, wait_for_orphans
-from svc.gateway.missing_providers import missing_providers
-from svc.gateway.providers import providers_of
-from svc.gateway.reloading import SUPERVISOR, changed_names, reread, restart_warning
-from svc.hangup import HangupSignal
-from svc.listeners import address_of, listen
+from svc import settings, telemetry
+from svc.app import gateway, supervisor
+from svc.app.config_reload import (
+    SUPERVISOR_RESTART_SETTINGS,
+    changed_settings,
+    reload_settings,
+    restart_required_warning,
+)
+from svc.app.listeners import listen, listener_url
+from svc.app.reload_signal import ReloadSignal
+from svc.app.stop_signals import restore_default_sigterm
+from svc.cli import _local_gateway
+from svc.gateway.accounting.ingest import ingest_orphans, wait_for_journal_writers
+from svc.gateway.limits import warm_start
+from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.providers import build_providers
 from svc.settings import Settings
-from svc.stopping import end_at_once
-from svc.stores.base import Entry, StoreDown
-from svc.stores.opening import open_state
+from svc.stores.database.base import LedgerEntry, StoreUnavailable
+from svc.stores.database.factory import open_state_database
 
-_APART = "Each lets a key use all of its limits; with SVC_REDIS_URL they share them, and --workers needs no second one."
-_ORPHANS = 2.0
+_SEPARATE_LIMITS_NOTE = (
+    "Each lets a key use all of its limits; with SVC_REDIS_URL they share them, and --workers needs no second one."
+)
+_ORPHAN_WAIT_SECONDS = 2.0
 """Seconds: what they let through counts in the limits of the minute."""
 
 
@@ -44,91 +52,103 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
-    end_at_once()
+    restore_default_sigterm()
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
-    with HangupSignal() as hangup:
-        seat = workers.Seat(args.seat) if args.seat is not None else None
-        if seat is not None:  # the supervisor has chosen, maybe by an option, and `Host` is checked by it
-            overrides["gateway"]["host"] = seat.listener.getsockname()[0]
+    with ReloadSignal() as hangup:
+        worker_slot = supervisor.WorkerAssignment(args.seat) if args.seat is not None else None
+        if worker_slot is not None:  # the supervisor has chosen, maybe by an option, and `Host` is checked by it
+            overrides["gateway"]["host"] = worker_slot.listener.getsockname()[0]
         load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides)
-        if seat is None:
-            return _run(args, app.Reload(hangup, load))
-        found = load()
-        seat.watch()  # before it serves: a worker without a supervisor ends
-        shared = app.Shared(seat.counters, seat.column, seat.columns)
-        app.serve_gateway(found, seat.listener, lambda _: seat.ready(), shared, reload=app.Reload(hangup, load))
+        if worker_slot is None:
+            return _run(args, gateway.ConfigReload(hangup, load))
+        config = load()
+        worker_slot.watch_supervisor()  # before it serves: a worker without a supervisor ends
+        shared = gateway.SharedCountersSlot(worker_slot.counters_path, worker_slot.slot_index, worker_slot.slot_count)
+        gateway.serve_gateway(
+            config,
+            worker_slot.listener,
+            lambda _: worker_slot.notify_ready(),
+            shared,
+            reload=gateway.ConfigReload(hangup, load),
+        )
         return 0
 
 
-def _run(args: argparse.Namespace, reload: app.Reload) -> int:
-    found = reload.load()
-    if not found.api_keys:
-        telemetry.note("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
-    missing = missing_providers(found, providers_of(found))  # what is wrong with the file is said before anything else
-    with _running.gateway(found.home) as only:
-        if not only and not found.environ.get("SVC_REDIS_URL"):
-            telemetry.note(f"Another gateway runs with {found.home}. {_APART}")
-        if only:
-            wait_for_orphans(found.home / "journal", _ORPHANS)
-        before = _take_left_behind(found)
-        if found.gateway.workers > 1:
-            return _supervise(found, args, before, reload, missing)
-        listener = listen(found.gateway.host, found.gateway.port)
-        _warn(missing)
-        said = functools.partial(_say, listener)
-        app.serve_gateway(found, listener, lambda _: said(), reload=reload)
+def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
+    config = reload.load_settings()
+    if not config.api_keys:
+        telemetry.log_early("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
+    missing = describe_missing_providers(
+        config, build_providers(config)
+    )  # what is wrong with the file is said before anything else
+    with _local_gateway.hold_gateway_lock(config.home) as is_only_gateway:
+        if not is_only_gateway and not config.environ.get("SVC_REDIS_URL"):
+            telemetry.log_early(f"Another gateway runs with {config.home}. {_SEPARATE_LIMITS_NOTE}")
+        if is_only_gateway:
+            wait_for_journal_writers(config.home / "journal", _ORPHAN_WAIT_SECONDS)
+        recent_entries = _ingest_leftover_journals(config)
+        if config.gateway.workers > 1:
+            return _supervise(config, args, recent_entries, reload, missing)
+        listener = listen(config.gateway.host, config.gateway.port)
+        _print_warning(missing)
+        on_ready = functools.partial(_print_address, listener)
+        gateway.serve_gateway(config, listener, lambda _: on_ready(), reload=reload)
     return 0
 
 
-def _take_left_behind(found: Settings) -> list[Entry]:
+def _ingest_leftover_journals(config: Settings) -> list[LedgerEntry]:
     """What a gateway that was killed had noted: budgets are counted from it. Returns the last minute's entries."""
-    database = open_state(found.environ, found.home)
+    database = open_state_database(config.environ, config.home)
     try:
         database.migrate()
-        take_left_behind(found.home / "journal", database)
-        return recent.entries(database)
-    except StoreDown as error:
-        telemetry.note(f"{error.message} The ledger goes on in its journal.")
+        ingest_orphans(config.home / "journal", database)
+        return warm_start.load_recent_entries(database)
+    except StoreUnavailable as error:
+        telemetry.log_early(f"{error.message} The ledger goes on in its journal.")
         return []
     finally:
         database.close()
 
 
-def _warn(message: str | None) -> None:
+def _print_warning(message: str | None) -> None:
     if message:
-        telemetry.note(message)
+        telemetry.log_early(message)
 
 
-def _say(listener: socket.socket) -> None:
-    print(f"gateway  {address_of(listener)}/v1", flush=True)
+def _print_address(listener: socket.socket) -> None:
+    print(f"gateway  {listener_url(listener)}/v1", flush=True)
 
 
 def _supervise(
-    found: Settings, args: argparse.Namespace, before: list[Entry], reload: app.Reload, missing: str | None
+    config: Settings,
+    args: argparse.Namespace,
+    recent_entries: list[LedgerEntry],
+    reload: gateway.ConfigReload,
+    missing: str | None,
 ) -> int:
-    listeners = workers.listen_together(found.gateway.host, found.gateway.port, found.gateway.workers)
-    _warn(missing)
+    listeners = supervisor.listen_reuseport(config.gateway.host, config.gateway.port, config.gateway.workers)
+    _print_warning(missing)
     options = [f"--config={args.config}"] if args.config is not None else []
-    workers.sweep(found.home / "run")
-    counters = found.home / "run" / f"{workers.COUNTERS}{os.getpid()}"
-    writer = telemetry.configure()
+    supervisor.remove_stale_counters(config.home / "run")
+    counters = config.home / "run" / f"{supervisor.COUNTERS_FILE_PREFIX}{os.getpid()}"
+    log_writer = telemetry.configure()
     try:
-        supervisor = workers.Supervisor(
-            workers.command_of(options),
+        running = supervisor.Supervisor(
+            supervisor.worker_command(options),
             listeners,
             counters,
-            found.gateway.drain_timeout,
-            lambda shared: recent.count(shared, before),
-            functools.partial(_check_reload, reload, found),
+            config.gateway.drain_timeout,
+            lambda shared: warm_start.count_recent_entries(shared, recent_entries),
+            functools.partial(_check_new_config, reload, config),
         )
-        return supervisor.run(functools.partial(_say, listeners[0]))
+        return running.run(functools.partial(_print_address, listeners[0]))
     finally:
-        writer.close()
+        log_writer.close()
 
 
-def _check_reload(reload: app.Reload, running: Settings) -> list[str]:
+def _check_new_config(reload: gateway.ConfigReload, running: Settings) -> list[str]:
     """Return the warnings about the configuration that new workers would read. Raises UsageError."""
-    changed = reread(reload.load, running)
-    missing = missing_providers(changed, providers_of(changed))
-    fixed = changed_names(running, changed, SUPERVISOR)
-    return ([restart_warning(fixed)] if fixed else []) + ([missing] if missing else [])
+    changed = reload_settings(reload.load_settings, running)
+    missing = describe_missing_providers(changed, build_providers(changed))
+    fixed_names = changed_settings(running, changed, SUPERVISOR_RESTART_SETTINGS)
+    return ([restart_required_warning(fixed_names)] if fixed_names else []) + ([missing] if missing else [])

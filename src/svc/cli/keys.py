@@ -25,17 +25,17 @@ from typing import Any
 
 import msgspec
 
-from svc.cli import _desk, base
-from svc.cli._desk import Desk
-from svc.cli._named import find_id, plain
+from svc.cli import _admin_client, base
+from svc.cli._admin_client import AdminClient
+from svc.cli._key_lookup import find_key_id, printable_label
 from svc.errors import UsageError
-from svc.keys import issuing
-from svc.keys.issuing import Change, MadeKey, NewKey, Rotation, ShownKey
+from svc.keys import lifecycle
+from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.wire.key import SCOPES
 
-CELL = 60
+MAX_CELL_CHARACTERS = 60
 """Characters of a list in a table."""
-SHOWN = 100
+DEFAULT_KEY_ROWS = 100
 """Keys in a table, unless more are asked for."""
 
 
@@ -46,45 +46,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--name", required=True, help="whose key it is")
     _add_fields(create, lambda kind: kind, "")
     listing = verbs.add_parser("ls", help="the newest keys, revoked ones too", allow_abbrev=False)
-    most = listing.add_mutually_exclusive_group()
-    most.add_argument("--limit", type=_count, metavar="N", help=f"so many at most (default: {SHOWN}, with --json all)")
-    most.add_argument("--all", action="store_true", help="every key")
+    limit_group = listing.add_mutually_exclusive_group()
+    limit_group.add_argument(
+        "--limit",
+        type=_parse_count,
+        metavar="N",
+        help=f"so many at most (default: {DEFAULT_KEY_ROWS}, with --json all)",
+    )
+    limit_group.add_argument("--all", action="store_true", help="every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
     limits = verbs.add_parser("limits", help="what keys use of their limits now", allow_abbrev=False)
     limits.add_argument("id", metavar="KEY", nargs="?", help="of this key alone, by id, name or prefix")
     change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
     change.add_argument("--name", help="whose key it is")
-    _add_fields(change, _or_none, "; the word none takes it away")
+    _add_fields(change, _accept_none, "; the word none takes it away")
     rotate = verbs.add_parser("rotate", help="give a key a new secret and print it, once", allow_abbrev=False)
-    grace = "so long the old secret stays valid (a day)"
-    rotate.add_argument("--grace", type=float, metavar="SECONDS", default=issuing.GRACE_SECONDS, help=grace)
+    grace_help = "so long the old secret stays valid (a day)"
+    rotate.add_argument(
+        "--grace", type=float, metavar="SECONDS", default=lifecycle.DEFAULT_ROTATION_GRACE_SECONDS, help=grace_help
+    )
     revoke = verbs.add_parser("revoke", help="end a key for good", allow_abbrev=False)
     for verb in (show, change, rotate, revoke):
         verb.add_argument("id", metavar="KEY", help="its id, its name, or how its id or secret begins")
     for verb in (create, listing, show, limits, change, rotate, revoke):
         verb.add_argument("--json", action="store_true", help="for programs")
-        _desk.add_gateway(verb)
+        _admin_client.add_gateway_option(verb)
 
 
 def _add_fields(
-    parser: argparse.ArgumentParser, kind: Callable[[Callable[[str], Any]], Callable[[str], Any]], more: str
+    parser: argparse.ArgumentParser, wrap_type: Callable[[Callable[[str], Any]], Callable[[str], Any]], help_suffix: str
 ) -> None:
     """Options that are not given are left out of the namespace."""
     add = parser.add_argument
-    given = argparse.SUPPRESS
-    add("--models", metavar="A,B", default=given, type=kind(_names), help=f"models it may use (default: all){more}")
-    add("--rpm", default=given, type=kind(int), metavar="N", help=f"requests in any 60 seconds{more}")
-    add("--tpm", default=given, type=kind(int), metavar="N", help=f"tokens in any 60 seconds{more}")
-    add("--concurrency", default=given, type=kind(int), metavar="N", help=f"requests at the same time{more}")
-    add("--budget-usd", default=given, type=kind(float), metavar="X", help=f"what it may spend{more}")
-    add("--budget-period", default=given, choices=("day", "month", "total"), help="UTC days or months, or for good")
-    add("--expires", default=given, type=kind(str), metavar="ISO8601", help=f"for example 2027-01-31T00:00:00Z{more}")
-    add("--scope", default=given, type=_names, dest="scopes", metavar="A,B", help=f"of {', '.join(SCOPES)}")
+    not_given = argparse.SUPPRESS
+    add(
+        "--models",
+        metavar="A,B",
+        default=not_given,
+        type=wrap_type(_parse_names),
+        help=f"models it may use (default: all){help_suffix}",
+    )
+    add("--rpm", default=not_given, type=wrap_type(int), metavar="N", help=f"requests in any 60 seconds{help_suffix}")
+    add("--tpm", default=not_given, type=wrap_type(int), metavar="N", help=f"tokens in any 60 seconds{help_suffix}")
+    add(
+        "--concurrency",
+        default=not_given,
+        type=wrap_type(int),
+        metavar="N",
+        help=f"requests at the same time{help_suffix}",
+    )
+    add("--budget-usd", default=not_given, type=wrap_type(float), metavar="X", help=f"what it may spend{help_suffix}")
+    add("--budget-period", default=not_given, choices=("day", "month", "total"), help="UTC days or months, or for good")
+    add(
+        "--expires",
+        default=not_given,
+        type=wrap_type(str),
+        metavar="ISO8601",
+        help=f"for example 2027-01-31T00:00:00Z{help_suffix}",
+    )
+    add("--scope", default=not_given, type=_parse_names, dest="scopes", metavar="A,B", help=f"of {', '.join(SCOPES)}")
     add(
         "--tag",
-        default=given,
+        default=not_given,
         action="append",
-        type=_tag,
+        type=_parse_tag,
         dest="tags",
         metavar="K=V",
         help="for `svc usage --by tag:K`; all of them at once",
@@ -95,89 +120,93 @@ def run(args: argparse.Namespace) -> int:
     """Runs the action."""
     actions = {
         "create": _create,
-        "ls": _ls,
+        "ls": _list,
         "show": _show,
-        "limits": _uses,
+        "limits": _show_limit_usage,
         "change": _change,
         "rotate": _rotate,
         "revoke": _revoke,
     }
-    with _desk.opened(args) as desk:
-        if wanted := getattr(args, "id", None):
+    with _admin_client.open_admin_client(args) as admin:
+        if key_selector := getattr(args, "id", None):
             prefer = args.action != "revoke"  # what cannot be undone has to name its key exactly
-            args.id = find_id(desk, wanted, prefer_unrevoked=prefer) or wanted  # the action refuses an unknown key
-        return actions[args.action](desk, args)
+            args.id = (
+                find_key_id(admin, key_selector, prefer_unrevoked=prefer) or key_selector
+            )  # the action refuses an unknown key
+        return actions[args.action](admin, args)
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
+def _fields_from_args(args: argparse.Namespace) -> dict[str, Any]:
     names = {field.name for field in msgspec.structs.fields(NewKey)}
     fields = {
         name: value for name, value in vars(args).items() if name in names and (name != "name" or value is not None)
     }
-    return fields | ({"tags": _tags(fields["tags"])} if "tags" in fields else {})
+    return fields | ({"tags": _merge_tags(fields["tags"])} if "tags" in fields else {})
 
 
-def _tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
+def _merge_tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
     """Raises UsageError for a tag with two values: one of them would be lost."""
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for name, value in pairs:
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"--tag gives {name!r} two values, {found[name]!r} and {value!r}: a tag has one.")
-    return found
+        if tags.setdefault(name, value) != value:
+            raise UsageError(f"--tag gives {name!r} two values, {tags[name]!r} and {value!r}: a tag has one.")
+    return tags
 
 
-def _create(desk: Desk, args: argparse.Namespace) -> int:
-    return _show_once(desk.create(issuing.asked(NewKey, _given(args))), args.json)
+def _create(admin: AdminClient, args: argparse.Namespace) -> int:
+    return _show_once(admin.create_key(lifecycle.parse_key_request(NewKey, _fields_from_args(args))), args.json)
 
 
-def _change(desk: Desk, args: argparse.Namespace) -> int:
-    fields = _given(args)
+def _change(admin: AdminClient, args: argparse.Namespace) -> int:
+    fields = _fields_from_args(args)
     if not fields:
         raise UsageError("There is nothing to change. See: svc keys change --help")
-    return _print(desk.change(args.id, issuing.asked(Change, fields)), args.json)
+    return _print_key(admin.change_key(args.id, lifecycle.parse_key_request(Change, fields)), args.json)
 
 
-def _rotate(desk: Desk, args: argparse.Namespace) -> int:
-    return _show_once(desk.rotate(args.id, issuing.asked(Rotation, {"grace": args.grace})), args.json)
+def _rotate(admin: AdminClient, args: argparse.Namespace) -> int:
+    return _show_once(
+        admin.rotate_key(args.id, lifecycle.parse_key_request(Rotation, {"grace": args.grace})), args.json
+    )
 
 
-def _show(desk: Desk, args: argparse.Namespace) -> int:
-    return _print(desk.one(args.id), args.json)
+def _show(admin: AdminClient, args: argparse.Namespace) -> int:
+    return _print_key(admin.get_key(args.id), args.json)
 
 
-def _revoke(desk: Desk, args: argparse.Namespace) -> int:
-    key = desk.revoke(args.id)
+def _revoke(admin: AdminClient, args: argparse.Namespace) -> int:
+    key = admin.revoke_key(args.id)
     if args.json:
-        return _print(key, True)
+        return _print_key(key, True)
     print(f"{key.id} ({key.name}) is revoked")
     return 0
 
 
 def _show_once(key: MadeKey, as_json: bool) -> int:
     if as_json:
-        return _print(key, True)
+        return _print_key(key, True)
     print(f"{key.id}  {key.name}\n{key.key}\nKeep it: it is not shown again.")
     return 0
 
 
-def _print(key: ShownKey, as_json: bool) -> int:
+def _print_key(key: ShownKey, as_json: bool) -> int:
     fields = msgspec.to_builtins(key)
     if as_json:
         base.print_json(fields)
         return 0
-    rows = [(name, _words(value)) for name, value in fields.items() if value not in (None, {})]
-    base.print_table([*rows, ("state", _state(key))])
+    rows = [(name, _format_value(value)) for name, value in fields.items() if value not in (None, {})]
+    base.print_table([*rows, ("state", _format_state(key))])
     return 0
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={one}" for name, one in value.items())
     return ", ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
-def _ls(desk: Desk, args: argparse.Namespace) -> int:
-    keys, count = _newest(desk, None if args.all else args.limit or (None if args.json else SHOWN))
+def _list(admin: AdminClient, args: argparse.Namespace) -> int:
+    keys, count = _newest_keys(admin, None if args.all else args.limit or (None if args.json else DEFAULT_KEY_ROWS))
     if args.json:
         base.print_json(msgspec.to_builtins(keys))
     else:
@@ -187,13 +216,13 @@ def _ls(desk: Desk, args: argparse.Namespace) -> int:
     return 0
 
 
-def _newest(desk: Desk, limit: int | None) -> tuple[list[ShownKey], int]:
+def _newest_keys(admin: AdminClient, limit: int | None) -> tuple[list[ShownKey], int]:
     """So many keys, the newest first, and how many there are; no more are held in memory."""
     count = 0
 
     def counted() -> Iterator[ShownKey]:
         nonlocal count
-        for key in desk.every():
+        for key in admin.list_keys():
             count += 1
             yield key
 
@@ -207,40 +236,53 @@ def _newest(desk: Desk, limit: int | None) -> tuple[list[ShownKey], int]:
 def _print_keys(keys: list[ShownKey]) -> None:
     table = [("ID", "NAME", "KEY", "SCOPES", "MODELS", "TAGS", "LAST USED", "SPENT USD", "LIMITS", "STATE")]
     for key in keys:
-        may = (_short(_words(key.scopes)), _short("all" if key.models is None else _words(key.models)))
-        used = (_short(_words(key.tags)) or "-", key.last_used or "never", f"{key.spent_usd:.4f}")
-        table.append((key.id, plain(key.name), f"{key.prefix}…", *may, *used, _limits(key), _state(key)))
-    base.print_table(table, right=(7,))
+        access = (
+            _shorten(_format_value(key.scopes)),
+            _shorten("all" if key.models is None else _format_value(key.models)),
+        )
+        activity = (_shorten(_format_value(key.tags)) or "-", key.last_used or "never", f"{key.spent_usd:.4f}")
+        table.append(
+            (
+                key.id,
+                printable_label(key.name),
+                f"{key.prefix}…",
+                *access,
+                *activity,
+                _format_limits(key),
+                _format_state(key),
+            )
+        )
+    base.print_table(table, right_aligned=(7,))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     """One cell of a table; `svc keys show` has the whole."""
-    return text if len(text) <= CELL else f"{text[: CELL - 1]}…"
+    return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[: MAX_CELL_CHARACTERS - 1]}…"
 
 
-def _limits(key: ShownKey) -> str:
-    found = [f"{name} {value}" for name in ("rpm", "tpm", "concurrency") if (value := getattr(key, name))]
+def _format_limits(key: ShownKey) -> str:
+    limits = [f"{name} {value}" for name in ("rpm", "tpm", "concurrency") if (value := getattr(key, name))]
     if key.budget_usd is not None:
-        found.append(f"${key.budget_usd:g} {key.budget_period}")
-    return ", ".join(found) or "none"
+        limits.append(f"${key.budget_usd:g} {key.budget_period}")
+    return ", ".join(limits) or "none"
 
 
-def _uses(desk: Desk, args: argparse.Namespace) -> int:
-    found = list(desk.uses(args.id))
+def _show_limit_usage(admin: AdminClient, args: argparse.Namespace) -> int:
+    key_usages = list(admin.list_key_usage(args.id))
     if args.json:
-        base.print_json(msgspec.to_builtins(found))
+        base.print_json(msgspec.to_builtins(key_usages))
         return 0
     table: list[tuple[str, ...]] = [("ID", "NAME", "REQUESTS", "TOKENS", "RUNNING", "SPENT USD")]
-    for use in found:
-        counts = ((use.requests, use.rpm), (use.tokens, use.tpm), (use.running, use.concurrency))
-        cells = [f"{count} of {most}" if most else "-" for count, most in counts]
+    for use in key_usages:
+        usage_and_limits = ((use.requests, use.rpm), (use.tokens, use.tpm), (use.running, use.concurrency))
+        cells = [f"{count} of {most}" if most else "-" for count, most in usage_and_limits]
         budget = "" if use.budget_usd is None else f" of {use.budget_usd:g} ({use.budget_period})"
         table.append((use.id, use.name, *cells, f"{use.spent_usd:.4f}{budget}"))
     base.print_table(table)
     return 0
 
 
-def _state(key: ShownKey) -> str:
+def _format_state(key: ShownKey) -> str:
     if key.revoked:
         return f"revoked {key.revoked}"
     if key.expires and datetime.fromisoformat(key.expires).timestamp() <= time.time():
@@ -248,29 +290,29 @@ def _state(key: ShownKey) -> str:
     return f"valid, the old secret too until {key.old_until}" if key.old_until else "valid"
 
 
-def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def _accept_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
-        return None if text == "none" else kind(text)
+        return None if text == "none" else parse(text)
 
-    convert.__name__ = getattr(kind, "__name__", "value")  # argparse names it in its message
+    convert.__name__ = getattr(parse, "__name__", "value")  # argparse names it in its message
     return convert
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text[:12]) <= 10**9:
         raise argparse.ArgumentTypeError("expected a number from 1 on")
     return int(text)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
         raise argparse.ArgumentTypeError("expected names separated by commas")
-    return found
+    return names
 
 
-def _tag(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not mark or not name.strip():
+def _parse_tag(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
         raise argparse.ArgumentTypeError(f"a tag is NAME=VALUE, not {text!r}")
     return name.strip(), value.strip()

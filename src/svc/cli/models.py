@@ -18,8 +18,8 @@ from typing import Any
 from svc.cli import base
 from svc.errors import CommandFailed
 from svc.recipes import make
-from svc.recipes.recipe import Recipe, load, names
-from svc.stores.bundles import placing
+from svc.recipes.recipe import Recipe, list_recipes, load_recipe
+from svc.stores.bundles import install
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,40 +37,42 @@ def run(args: argparse.Namespace) -> int:
     """Runs the action."""
     if args.action == "add":
         return _add(args.name)
-    return _rm(args.name) if args.action == "rm" else _ls(args.json)
+    return _remove(args.name) if args.action == "rm" else _list(args.json)
 
 
-def add(name: str) -> tuple[Path, bool]:
+def add_model(name: str) -> tuple[Path, bool]:
     """Makes a model unless it is there, with a progress bar on a terminal: its folder, and whether it is new.
 
     Raises UsageError for an unknown name, CommandFailed when the model cannot be made.
     """
-    recipe, root = load(name, base.home() / "recipes"), base.registry_root()
-    with base.Progress() as progress:
-        made = make.make(recipe, root, progress, place=lambda folder, _, place_root: placing.place(folder, place_root))
-        placing.ensure(make.content(recipe, root), root)
-    return make.content(recipe, root), made
+    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
+    with base.ProgressBar() as progress:
+        is_new = make.make_model(
+            recipe, root, progress, install=lambda folder, _, place_root: install.install_folder(folder, place_root)
+        )
+        install.ensure_installed(make.content_folder(recipe, root), root)
+    return make.content_folder(recipe, root), is_new
 
 
 def _add(name: str) -> int:
-    folder, made = add(name)
-    print(f"{name} {'added' if made else 'is there already'}: {folder}")
+    folder, is_new = add_model(name)
+    print(f"{name} {'added' if is_new else 'is there already'}: {folder}")
     return 0
 
 
-def _rm(name: str) -> int:
-    recipe, root = load(name, base.home() / "recipes"), base.registry_root()
-    content = make.content(recipe, root)
-    bundled = placing.remove("/".join(content.relative_to(root).parts[:3]), root)
-    if not (make.remove(recipe, root) or bundled):
+def _remove(name: str) -> int:
+    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
+    content = make.content_folder(recipe, root)
+    removed_bundle = install.remove_installed("/".join(content.relative_to(root).parts[:3]), root)
+    if not (make.remove_model(recipe, root) or removed_bundle):
         raise CommandFailed(f"{name} is not there. See: svc models ls")
     print(f"{name} removed")
     return 0
 
 
-def _ls(as_json: bool) -> int:
-    own, root = base.home() / "recipes", base.registry_root()
-    rows = [_row(name, load(name, own), root) for name in names(own)]
+def _list(as_json: bool) -> int:
+    own_recipes, root = base.home() / "recipes", base.registry_root()
+    rows = [_describe_model(name, load_recipe(name, own_recipes), root) for name in list_recipes(own_recipes)]
     if as_json:
         base.print_json(rows)
         return 0
@@ -84,16 +86,16 @@ def _ls(as_json: bool) -> int:
     return 0
 
 
-def _row(name: str, recipe: Recipe, root: Path) -> dict[str, Any]:
-    about = recipe.metadata
+def _describe_model(name: str, recipe: Recipe, root: Path) -> dict[str, Any]:
+    metadata = recipe.metadata
     return {
         "name": name,
-        "model_id": about.model_id,
-        "version": about.version,
-        "task": about.metadata.get("task"),
+        "model_id": metadata.model_id,
+        "version": metadata.version,
+        "task": metadata.metadata.get("task"),
         "licence": recipe.licence,
-        "download_bytes": recipe.download,
-        "size_bytes": recipe.size,
-        "path": str(make.content(recipe, root)) if make.is_made(recipe, root) else None,
-        "description": about.description,
+        "download_bytes": recipe.download_bytes,
+        "size_bytes": recipe.model_bytes,
+        "path": str(make.content_folder(recipe, root)) if make.is_made(recipe, root) else None,
+        "description": metadata.description,
     }

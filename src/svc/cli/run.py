@@ -23,20 +23,20 @@ from typing import Any
 import msgspec
 
 from svc import plugins
-from svc.cli._watching import Batch, Screen, Stages
-from svc.cli.base import Progress, print_json, print_table
+from svc.cli._progress import BatchProgress, LiveDisplay, StageProgress
+from svc.cli.base import ProgressBar, print_json, print_table
 from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
-from svc.pipeline.batch import Runs, run_many
-from svc.pipeline.definition import Pipeline, parse
-from svc.pipeline.files import check_places, read_definition, read_input, save
-from svc.pipeline.inputs import Inputs, expand
+from svc.pipeline.batch import PipelineRunner, run_batch
+from svc.pipeline.definition import Pipeline, parse_pipeline
+from svc.pipeline.files import check_output_paths, read_definition, read_input, save_outputs
+from svc.pipeline.inputs import RunInputs, expand_inputs
 from svc.pipeline.orchestrator import Orchestrator
-from svc.pipeline.plan import look
-from svc.pipeline.stages.base import Item
+from svc.pipeline.plan import plan_stages
+from svc.pipeline.stages.base import StageChunk
 
-MAX_LIST = 64 << 20
-JOBS = 2
+MAX_INPUT_LIST_BYTES = 64 << 20
+DEFAULT_JOBS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0, or 1 when a stage failed."""
     text = read_definition(args.pipeline)
-    pipeline = parse(text, args.pipeline)
+    pipeline = parse_pipeline(text, args.pipeline)
     if args.check:
-        return _check(pipeline, as_json=args.json)
-    inputs = expand([*args.input, *(_listed(args.input_list) if args.input_list else [])])
-    if not inputs.given:
+        return _print_plan(pipeline, as_json=args.json)
+    inputs = expand_inputs([*args.input, *(_read_input_list(args.input_list) if args.input_list else [])])
+    if not inputs.items:
         raise UsageError("There is nothing to run on: use --input TEXT_OR_FILE.")
     if args.jobs is not None and not 1 <= args.jobs <= 1024:
         raise UsageError("--jobs is a number from 1 to 1024.")
@@ -77,77 +77,84 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and not (many and args.output):
         raise UsageError("--resume is for many inputs, and needs the output file of the run before: -o FILE.jsonl")
     if args.ray:
-        with _cluster(args, text) as cluster:
-            return _many(cluster, pipeline.name, inputs, args, cluster.jobs)
-    with Progress() as progress:
+        with _open_cluster(args, text) as cluster:
+            return _run_many(cluster, pipeline.name, inputs, args, cluster.jobs)
+    with ProgressBar() as progress:
         orchestrator = Orchestrator(pipeline, os.environ, lambda done, total: progress("getting bundles", done, total))
     with orchestrator:
         if many:
-            return _many(orchestrator, pipeline.name, inputs, args, args.jobs or JOBS)
-        return _one(orchestrator, inputs.given[0].text, args)
+            return _run_many(orchestrator, pipeline.name, inputs, args, args.jobs or DEFAULT_JOBS)
+        return _run_one(orchestrator, inputs.items[0].text, args)
 
 
-def _cluster(args: argparse.Namespace, text: str) -> Any:
+def _open_cluster(args: argparse.Namespace, text: str) -> Any:
     try:
         cluster = plugins.load("pipeline", "cluster")
     except ImportError as error:
         raise CommandFailed(f"Running on a cluster needs the package ray: {install_command('ray')}") from error
-    return cluster.Cluster(args.ray, text, args.pipeline, os.environ, args.jobs)
+    return cluster.RayCluster(args.ray, text, args.pipeline, os.environ, args.jobs)
 
 
-def _one(orchestrator: Orchestrator, given: str, args: argparse.Namespace) -> int:
-    if orchestrator.gives == "audio" and args.output is None:
+def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespace) -> int:
+    if orchestrator.output_kind == "audio" and args.output is None:
         raise UsageError("This pipeline gives audio: name a file for it with -o FILE.wav")
-    check_places(orchestrator.gives, out=args.output, keep=args.keep)
-    item = read_input(given, orchestrator.takes)
-    drawn = args.watch and sys.stderr.isatty()
-    live = not args.json and args.output is None and not drawn
+    check_output_paths(orchestrator.output_kind, output_path=args.output, keep_folder=args.keep)
+    item = read_input(input_name, orchestrator.input_kind)
+    is_drawn = args.watch and sys.stderr.isatty()
+    print_chunks = not args.json and args.output is None and not is_drawn
     stages = orchestrator.stages
-    watch = Stages(stages) if args.watch else None
+    progress = StageProgress(stages) if args.watch else None
     printed = False
 
-    def listen(stage: str, event: str, piece: Item | None) -> None:
-        if watch is not None:
-            watch.listen(stage, event, piece)
+    def listen(stage: str, event: str, piece: StageChunk | None) -> None:
+        if progress is not None:
+            progress.on_stage_event(stage, event, piece)
         nonlocal printed
-        if live and stage == stages[-1] and isinstance(piece, str):
+        if print_chunks and stage == stages[-1] and isinstance(piece, str):
             print(piece, end="", flush=True)
             printed = True
 
-    with Screen(watch.lines) if watch is not None and drawn else nullcontext():
-        made = orchestrator.run(given, item, listen)
-    result = save(made, out=args.output, keep=args.keep)
+    with LiveDisplay(progress.format_lines) if progress is not None and is_drawn else nullcontext():
+        run_output = orchestrator.run(input_name, item, listen)
+    result = save_outputs(run_output, output_path=args.output, keep_folder=args.keep)
     if args.json:
         print_json(msgspec.to_builtins(result))
         return 1 if result.error else 0
-    if drawn and args.output is None and result.output is not None:
+    if is_drawn and args.output is None and result.output is not None:
         print(result.output.text)
-    elif live and (printed or result.output is not None):
+    elif print_chunks and (printed or result.output is not None):
         print()
     if result.error:
         raise CommandFailed(f"Stage {result.error.stage!r} failed ({result.error.code}): {result.error.message}")
     return 0
 
 
-def _many(runs: Runs, name: str, given: Inputs, args: argparse.Namespace, jobs: int) -> int:
-    if runs.gives == "audio" and args.keep is None:
+def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argparse.Namespace, jobs: int) -> int:
+    if runs.output_kind == "audio" and args.keep is None:
         raise UsageError("This pipeline gives audio: name a folder for it with --keep DIR")
-    check_places("text", out=args.output, keep=args.keep)
-    inputs = given.of_kind(runs.takes)
-    watch = Batch(inputs, told=args.watch)
-    with Screen(watch.lines) if args.watch and sys.stderr.isatty() else nullcontext():
-        failed = run_many(
-            runs, name, inputs, out=args.output, keep=args.keep, jobs=jobs, resume=args.resume, watch=watch
+    check_output_paths("text", output_path=args.output, keep_folder=args.keep)
+    inputs = input_set.filter_by_kind(runs.input_kind)
+    progress = BatchProgress(inputs, print_lines=args.watch)
+    with LiveDisplay(progress.format_lines) if args.watch and sys.stderr.isatty() else nullcontext():
+        failed = run_batch(
+            runs,
+            name,
+            inputs,
+            output_path=args.output,
+            keep_folder=args.keep,
+            jobs=jobs,
+            resume=args.resume,
+            observer=progress,
         )
     if failed:
         print(f"svc: {failed} of {len(inputs)} inputs failed; the lines with an error say why", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _listed(name: str) -> list[str]:
+def _read_input_list(name: str) -> list[str]:
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
-            data = file.read(MAX_LIST + 1)
+            data = file.read(MAX_INPUT_LIST_BYTES + 1)
         text = data.decode()
     except FileNotFoundError:
         raise UsageError(f"There is no file {name}.") from None
@@ -155,19 +162,19 @@ def _listed(name: str) -> list[str]:
         raise UsageError(f"{name} is not text in UTF-8.") from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
-    if len(data) > MAX_LIST:
-        raise UsageError(f"{name} is larger than {MAX_LIST >> 20} MiB.")
-    found = [line.strip() for line in text.splitlines() if line.strip()]
-    if not found:
+    if len(data) > MAX_INPUT_LIST_BYTES:
+        raise UsageError(f"{name} is larger than {MAX_INPUT_LIST_BYTES >> 20} MiB.")
+    inputs = [line.strip() for line in text.splitlines() if line.strip()]
+    if not inputs:
         raise UsageError(f"{name} lists no inputs.")
-    return found
+    return inputs
 
 
-def _check(pipeline: Pipeline, *, as_json: bool) -> int:
-    seen = look(pipeline, os.environ)
+def _print_plan(pipeline: Pipeline, *, as_json: bool) -> int:
+    planned_stages = plan_stages(pipeline, os.environ)
     if as_json:
-        print_json({"pipeline": pipeline.name, "stages": msgspec.to_builtins(seen)})
+        print_json({"pipeline": pipeline.name, "stages": msgspec.to_builtins(planned_stages)})
         return 0
     rows = [("STAGE", "ROUTE", "MODEL", "PROVIDER", "WHERE")]
-    print_table([*rows, *((one.id, one.route, one.model, one.provider or "-", one.where) for one in seen)])
+    print_table([*rows, *((one.id, one.route, one.model, one.provider or "-", one.where) for one in planned_stages)])
     return 0

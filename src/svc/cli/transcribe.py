@@ -27,10 +27,10 @@ from typing import IO, Any
 import msgspec
 
 from svc import plugins
-from svc.cli import _addresses
-from svc.client.live import LiveSession, dial
-from svc.client.loop import LoopNet
-from svc.client.session import Session, Times
+from svc.cli import _gateway_address
+from svc.client.async_transport import AsyncTransport
+from svc.client.http_session import HttpSession, SessionTimeouts
+from svc.client.live import LiveSession, connect_live
 from svc.distribution import install_command
 from svc.errors import (
     AuthenticationFailed,
@@ -41,18 +41,26 @@ from svc.errors import (
     SvcError,
     UsageError,
 )
-from svc.settings import PRODUCTION_GATEWAY
-from svc.speech.audio import BYTES_PER_SECOND, LIVE, RATES, Format, Joiner, cut_off, read_wav
-from svc.wire.speech import Closed, Error
+from svc.speech.audio import (
+    BYTES_PER_SECOND,
+    LIVE_AUDIO_FORMAT,
+    SUPPORTED_SAMPLE_RATES_HZ,
+    AudioFormat,
+    SampleAligner,
+    describe_truncation,
+    parse_wav,
+)
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
+from svc.wire.speech import ClosedEvent, ErrorEvent
 
-PIECE = 3200
+LIVE_SEND_BYTES = 3200
 """Bytes that are sent at a time: a tenth of a second."""
-BLOCK = 1 << 14
-HEAD = 1 << 20
+AUDIO_READ_BYTES = 1 << 14
+MAX_WAV_HEADER_BYTES = 1 << 20
 """Bytes in which a WAV stream's samples must begin."""
-WAV = (b"RIFF", b"RF64")
-HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
-LINE = 60
+WAV_MAGIC = (b"RIFF", b"RF64")
+GATEWAY_HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
+CAPTION_LINE_CHARACTERS = 60
 """Characters of a caption, after which the next pause ends the line."""
 
 
@@ -65,77 +73,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-vad", action="store_true", help="do not skip silence")
     parser.add_argument("--realtime", action="store_true", help="send a file as fast as it was spoken")
     parser.add_argument("--json", action="store_true", help="every message of the gateway, one a line")
-    _addresses.add_gateway(parser)
+    _gateway_address.add_gateway_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Transcribes; the exit status is 1 when there was an error."""
-    if args.rate not in RATES:
+    if args.rate not in SUPPORTED_SAMPLE_RATES_HZ:
         raise UsageError(f"--rate {args.rate} is not a sampling rate.")
     return asyncio.run(_transcribe(args))
 
 
 async def _transcribe(args: argparse.Namespace) -> int:
-    source = _open(args.file)
+    source = _open_input(args.file)
     config = {"model": args.model, "language": args.language, "vad": not args.no_vad}
-    given = {name: value for name, value in config.items() if value is not None}
-    async with _session(*_addresses.gateway_of(args.gateway, None, PRODUCTION_GATEWAY)) as session:
-        await session.configure(given)
-        show = _Show(as_json=args.json, live=args.file == "-", flush=session.flush)
-        sending = asyncio.create_task(_send(session, _audio(source, args.rate), realtime=args.realtime))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, sending.cancel)
+    session_config = {name: value for name, value in config.items() if value is not None}
+    async with _open_session(*_gateway_address.resolve_gateway(args.gateway, None, PRODUCTION_GATEWAY)) as session:
+        await session.send_config(session_config)
+        printer = _TranscriptPrinter(as_json=args.json, live=args.file == "-", flush=session.flush)
+        send_task = asyncio.create_task(_send_audio(session, _read_audio(source, args.rate), realtime=args.realtime))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, send_task.cancel)
         try:
-            while (message := await session.message()) is not None:
-                await show.message(msgspec.to_builtins(message))
-                if isinstance(message, Closed | Error):
+            while (message := await session.next_message()) is not None:
+                await printer.on_message(msgspec.to_builtins(message))
+                if isinstance(message, ClosedEvent | ErrorEvent):
                     break
-            return show.end(_fault(sending))
+            return printer.finish(_send_error(send_task))
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            send_task.cancel()
+            await asyncio.gather(send_task, return_exceptions=True)
 
 
 @asynccontextmanager
-async def _session(url: str, key: str | None) -> AsyncIterator[LiveSession]:
+async def _open_session(url: str, key: str | None) -> AsyncIterator[LiveSession]:
     """A connection to the gateway. Raises CommandFailed that says what to do."""
     try:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        session = await dial(Session(LoopNet(), url, headers, retries=0, times=Times()))
+        session = await connect_live(HttpSession(AsyncTransport(), url, headers, retries=0, timeouts=SessionTimeouts()))
     except AuthenticationFailed:
         raise CommandFailed(f"The gateway {url} does not accept the key; put a valid one into SVC_API_KEY.") from None
     except NotFound:
         raise CommandFailed(f"{url} is no gateway with speech (404); its address ends in /v1.") from None
     except SvcError as error:
-        raise CommandFailed(f"{error.message} {HINT}") from None
+        raise CommandFailed(f"{error.message} {GATEWAY_HINT}") from None
     try:
         yield session
     finally:
-        session.abandon()
+        session.abort()
 
 
-def _fault(sending: asyncio.Task[None]) -> BaseException | None:
-    return sending.exception() if sending.done() and not sending.cancelled() else None
+def _send_error(send_task: asyncio.Task[None]) -> BaseException | None:
+    return send_task.exception() if send_task.done() and not send_task.cancelled() else None
 
 
-async def _send(session: LiveSession, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
+async def _send_audio(session: LiveSession, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
     """Everything, then a flush. Ctrl-C ends the audio early, and what was said so far is still worth a final."""
-    begun, sent = asyncio.get_running_loop().time(), 0
+    started_at, sent = asyncio.get_running_loop().time(), 0
     try:
-        async for piece in audio:
-            await session.feed(piece)
-            sent += len(piece)
-            ahead = begun + sent / BYTES_PER_SECOND - asyncio.get_running_loop().time()
-            if realtime and ahead > 0:
-                await asyncio.sleep(ahead)
+        async for chunk in audio:
+            await session.feed(chunk)
+            sent += len(chunk)
+            lead_seconds = started_at + sent / BYTES_PER_SECOND - asyncio.get_running_loop().time()
+            if realtime and lead_seconds > 0:
+                await asyncio.sleep(lead_seconds)
     except GatewayFailed:
         return  # it is over: whoever reads the messages learns why
     finally:
         with suppress(GatewayFailed):
             await session.flush()
-            await session.leave()
+            await session.send_close()
 
 
-def _open(name: str) -> IO[bytes]:
+def _open_input(name: str) -> IO[bytes]:
     if name == "-":
         if sys.stdin is None:
             raise UsageError("Standard input is closed.")
@@ -145,48 +153,48 @@ def _open(name: str) -> IO[bytes]:
     if not path.is_file():
         raise UsageError(f"{name} is no file." if path.exists() else f"There is no file {name!r}.")
     file = path.open("rb")
-    if file.read(4) not in WAV:
+    if file.read(4) not in WAV_MAGIC:
         file.close()
         raise UsageError(f"{name} is not a WAV file; convert it first (for example with ffmpeg).")
     file.seek(0)
     return file
 
 
-async def _audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
+async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
     """The source as the socket takes it, in small pieces."""
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=16)
     loop = asyncio.get_running_loop()
     # A daemon: a read from a silent microphone cannot be interrupted, and must not hold up the exit.
-    threading.Thread(target=_read, args=(source, queue, loop), daemon=True).start()
-    head = b""
-    while len(head) < HEAD and (not head or head[:4] in WAV):
-        block = await _block(queue)
-        head += block
+    threading.Thread(target=_read_in_thread, args=(source, queue, loop), daemon=True).start()
+    header = b""
+    while len(header) < MAX_WAV_HEADER_BYTES and (not header or header[:4] in WAV_MAGIC):
+        block = await _next_block(queue)
+        header += block
         if not block:
             break
         with suppress(InvalidRequest):
-            read_wav(head)
+            parse_wav(header)
             break
-    format_, rest, declared, seen = Format(rate), head, None, 0
-    if head[:4] in WAV:
-        wav = read_wav(head)
-        format_, rest, declared = wav.format, head[wav.start :], wav.declared
-    convert = _converter(format_)
-    joiner = Joiner(format_.frame)
+    format_, rest, declared, bytes_read = AudioFormat(rate), header, None, 0
+    if header[:4] in WAV_MAGIC:
+        wav = parse_wav(header)
+        format_, rest, declared = wav.format, header[wav.data_offset :], wav.declared_bytes
+    convert = _create_converter(format_)
+    joiner = SampleAligner(format_.frame_bytes)
     while rest:
-        rest = rest if declared is None else rest[: declared - seen]  # what comes behind the samples is no sound
-        seen += len(rest)
-        whole = convert(joiner.push(rest))
-        for place in range(0, len(whole), PIECE):
-            yield whole[place : place + PIECE]
-        rest = b"" if seen == declared else await _block(queue)
-    if whole := convert(b""):
-        yield whole
-    if warning := cut_off(format_, seen, declared):
+        rest = rest if declared is None else rest[: declared - bytes_read]  # what comes behind the samples is no sound
+        bytes_read += len(rest)
+        converted = convert(joiner.push(rest))
+        for offset in range(0, len(converted), LIVE_SEND_BYTES):
+            yield converted[offset : offset + LIVE_SEND_BYTES]
+        rest = b"" if bytes_read == declared else await _next_block(queue)
+    if converted := convert(b""):
+        yield converted
+    if warning := describe_truncation(format_, bytes_read, declared):
         print(f"svc: {warning}", file=sys.stderr, flush=True)
 
 
-async def _block(queue: asyncio.Queue[bytes | OSError]) -> bytes:
+async def _next_block(queue: asyncio.Queue[bytes | OSError]) -> bytes:
     """The next of the source, empty at its end. Raises what reading it raised."""
     block = await queue.get()
     if isinstance(block, OSError):
@@ -194,25 +202,25 @@ async def _block(queue: asyncio.Queue[bytes | OSError]) -> bytes:
     return block
 
 
-def _read(source: IO[bytes], queue: asyncio.Queue[bytes | OSError], loop: asyncio.AbstractEventLoop) -> None:
+def _read_in_thread(source: IO[bytes], queue: asyncio.Queue[bytes | OSError], loop: asyncio.AbstractEventLoop) -> None:
     read: Callable[[int], bytes] = getattr(source, "read1", source.read)
     block: bytes | OSError = b"more"
     while block and not isinstance(block, OSError):
         try:
-            block = read(BLOCK)
+            block = read(AUDIO_READ_BYTES)
         except OSError as error:
             block = error
-        putting = queue.put(block)
+        put_coroutine = queue.put(block)
         try:
-            asyncio.run_coroutine_threadsafe(putting, loop).result()
+            asyncio.run_coroutine_threadsafe(put_coroutine, loop).result()
         except (RuntimeError, CancelledError):  # the loop has ended before the source did
-            putting.close()
+            put_coroutine.close()
             return
 
 
-def _converter(format_: Format) -> Callable[[bytes], bytes]:
+def _create_converter(format_: AudioFormat) -> Callable[[bytes], bytes]:
     """Pieces of whole samples into 16 kHz mono; an empty piece is the end."""
-    if format_ == LIVE:
+    if format_ == LIVE_AUDIO_FORMAT:
         return lambda data: data
     try:
         resample = plugins.load("speech", "resample")
@@ -223,60 +231,66 @@ def _converter(format_: Format) -> Callable[[bytes], bytes]:
     return resample.Converter(format_).push  # type: ignore[no-any-return]
 
 
-class _Show:
+class _TranscriptPrinter:
     """Draws on a terminal, prints the final in a pipe."""
 
     def __init__(self, *, as_json: bool, live: bool, flush: Callable[[], Any]) -> None:
-        self._json, self._live, self._flush = as_json, live, flush
-        self._drawn = sys.stdout.isatty() and not as_json
+        self._as_json, self._live, self._flush = as_json, live, flush
+        self._is_terminal = sys.stdout.isatty() and not as_json
         self._partial = ""
-        self._finals: list[str] = []
+        self._final_texts: list[str] = []
         self._error: str | None = None
 
-    async def message(self, message: dict[str, Any]) -> None:
+    async def on_message(self, message: dict[str, Any]) -> None:
         """One message of the gateway."""
-        if self._json:
+        if self._as_json:
             print(msgspec.json.encode(message).decode(), flush=True)
         match message["type"]:
             case "partial":
-                await self._grow(message["text"], message["is_stable"])
+                await self._update_partial(message["text"], message["is_stable"])
             case "final":
-                self._line("")
+                self._draw_line("")
                 self._partial = ""
-                self._finals.append(message["text"])
-                if self._drawn and message["text"]:
-                    print(_clean(message["text"]), flush=True)
+                self._final_texts.append(message["text"])
+                if self._is_terminal and message["text"]:
+                    print(_strip_control_characters(message["text"]), flush=True)
             case "error":
                 self._error = message["message"]
             case "closed" if message["reason"] != "client_close":
                 self._error = f"The gateway closed the session: {message['reason']}."
 
-    async def _grow(self, text: str, stable: bool) -> None:
-        if stable and self._drawn and self._live and text == self._partial and len(text) > LINE:
+    async def _update_partial(self, text: str, is_stable: bool) -> None:
+        if (
+            is_stable
+            and self._is_terminal
+            and self._live
+            and text == self._partial
+            and len(text) > CAPTION_LINE_CHARACTERS
+        ):
             await self._flush()  # a pause in a live caption: the next words go on a new line
-        if not stable:
+        if not is_stable:
             self._partial = text
-            self._line(text)
+            self._draw_line(text)
 
-    def _line(self, text: str) -> None:
-        if self._drawn:
-            text = _clean(text)
+    def _draw_line(self, text: str) -> None:
+        if self._is_terminal:
+            text = _strip_control_characters(text)
             width = shutil.get_terminal_size().columns - 1
             shown = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
             sys.stdout.write(f"\r\x1b[K{shown}")
             sys.stdout.flush()
 
-    def end(self, fault: BaseException | None) -> int:
+    def finish(self, send_error: BaseException | None) -> int:
         """The exit status. Raises what went wrong."""
-        if isinstance(fault, Exception):
-            raise fault
-        if not self._drawn and not self._json and self._finals:
-            print(" ".join(text for text in self._finals if text), flush=True)
+        if isinstance(send_error, Exception):
+            raise send_error
+        if not self._is_terminal and not self._as_json and self._final_texts:
+            print(" ".join(text for text in self._final_texts if text), flush=True)
         if self._error is not None:
             raise CommandFailed(self._error)
         return 0
 
 
-def _clean(text: str) -> str:
+def _strip_control_characters(text: str) -> str:
     """On a terminal no control characters: a gateway must not move the cursor or set the title."""
     return "".join(letter for letter in text if letter.isprintable())

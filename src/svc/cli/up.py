@@ -20,16 +20,17 @@ from importlib.util import find_spec
 
 import msgspec
 
-from svc import app, settings, telemetry
-from svc.cli import _running, models
+from svc import settings, telemetry
+from svc.app import gateway
+from svc.app.listeners import listen
+from svc.app.reload_signal import ReloadSignal
+from svc.app.stop_signals import restore_default_sigterm
+from svc.cli import _local_gateway, models
 from svc.distribution import install_command
-from svc.gateway import local
-from svc.gateway.missing_providers import missing_providers
-from svc.gateway.providers import providers_of
-from svc.hangup import HangupSignal
-from svc.listeners import listen
+from svc.gateway.local_model import supervisor
+from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.providers import build_providers
 from svc.settings import Settings
-from svc.stopping import end_at_once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,75 +38,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port of the gateway (default $PORT or 3000; 0 takes a free one)")
     parser.add_argument(
-        "--registry-port", type=int, default=_running.REGISTRY_PORT, help="port of the registry (default 8080)"
+        "--registry-port",
+        type=int,
+        default=_local_gateway.DEFAULT_REGISTRY_PORT,
+        help="port of the registry (default 8080)",
     )
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serves until Ctrl-C or SIGTERM."""
-    end_at_once()
-    given = {"gateway": {"host": args.host, "port": args.port}}
-    usual = {"local": {"enabled": local.installed()}}
-    load = functools.partial(settings.load, os.environ, config=args.config, overrides=given, defaults=usual)
-    with HangupSignal() as hangup:
-        found = load()
-        with _running.alone(found.home):
-            key = _running.make_key(found.home)
-            reload = app.Reload(hangup, lambda: _with_key(load(), key))
-            _serve(_with_key(found, key), key, args.registry_port, reload)
+    restore_default_sigterm()
+    overrides = {"gateway": {"host": args.host, "port": args.port}}
+    defaults = {"local": {"enabled": supervisor.is_installed()}}
+    load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides, defaults=defaults)
+    with ReloadSignal() as hangup:
+        config = load()
+        with _local_gateway.hold_up_lock(config.home):
+            key = _local_gateway.ensure_api_key(config.home)
+            reload = gateway.ConfigReload(hangup, lambda: _with_key(load(), key))
+            _serve(_with_key(config, key), key, args.registry_port, reload)
     return 0
 
 
-def _with_key(found: Settings, key: str) -> Settings:
+def _with_key(config: Settings, key: str) -> Settings:
     """Add the key of this machine, which may send requests and publish bundles."""
-    publishers = f"{found.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
-    environ = {**found.environ, "SVC_REGISTRY_KEYS": publishers}
-    return msgspec.structs.replace(found, api_keys=(*found.api_keys, key), environ=environ)
+    publisher_keys = f"{config.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
+    environ = {**config.environ, "SVC_REGISTRY_KEYS": publisher_keys}
+    return msgspec.structs.replace(config, api_keys=(*config.api_keys, key), environ=environ)
 
 
-def _serve(found: Settings, key: str, registry_port: int, reload: app.Reload) -> None:
-    missing = missing_providers(found, providers_of(found))
+def _serve(config: Settings, key: str, registry_port: int, reload: gateway.ConfigReload) -> None:
+    missing = describe_missing_providers(config, build_providers(config))
     with (
-        listen(found.gateway.host, found.gateway.port) as gateway,  # first: a port in use is said at once
-        listen(found.gateway.host, registry_port, option="--registry-port") as registry,
+        listen(config.gateway.host, config.gateway.port) as gateway_listener,  # first: a port in use is said at once
+        listen(config.gateway.host, registry_port, port_option="--registry-port") as registry_listener,
     ):
         if missing:
-            telemetry.note(missing)
-        for name in _models(found):
-            models.add(name)
+            telemetry.log_early(missing)
+        for name in _required_models(config):
+            models.add_model(name)
         try:
-            app.serve_both(
-                found, gateway, registry, lambda *addresses: _announce(found, key, *addresses), reload=reload
+            gateway.serve_gateway_and_registry(
+                config,
+                gateway_listener,
+                registry_listener,
+                lambda *addresses: _print_addresses(config, key, *addresses),
+                reload=reload,
             )
         finally:
-            _running.forget(found.home)
+            _local_gateway.remove_gateway_record(config.home)
 
 
-def _models(found: Settings) -> list[str]:
-    if not local.installed():
-        telemetry.note(f"There is no embedded model here: {install_command('local')}")
-    speech = find_spec("sherpa_onnx") is not None
-    return [found.local.model] * found.local.enabled + [found.speech.default_model] * speech
+def _required_models(config: Settings) -> list[str]:
+    if not supervisor.is_installed():
+        telemetry.log_early(f"There is no embedded model here: {install_command('local')}")
+    has_speech = find_spec("sherpa_onnx") is not None
+    return [config.local.model] * config.local.enabled + [config.speech.default_model] * has_speech
 
 
-def _command() -> str:
+def _command_name() -> str:
     """How this person calls `svc`: in a virtual environment that is not activated it has a longer name."""
     return "svc" if shutil.which("svc") else os.path.relpath(sys.argv[0])
 
 
-def _announce(found: Settings, key: str, gateway: str, registry: str) -> None:
-    _running.remember(found.home, f"{gateway}/v1")
-    model = found.local.model if found.local.enabled else "gpt-4o-mini"
-    ask = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is a gateway?"}}]}}'
+def _print_addresses(config: Settings, key: str, gateway_address: str, registry_address: str) -> None:
+    _local_gateway.write_gateway_record(config.home, f"{gateway_address}/v1")
+    model = config.local.model if config.local.enabled else "gpt-4o-mini"
+    example_body = (
+        f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is a gateway?"}}]}}'
+    )
     text = f"""
-gateway   {gateway}/v1
-registry  {registry}
+gateway   {gateway_address}/v1
+registry  {registry_address}
 API key   {key}
 
-Try it:   {_command()} chat "What is a gateway?"
-or        curl -N {gateway}/v1/chat/completions -H "Authorization: Bearer {key}" \\
-            -d '{ask}'
+Try it:   {_command_name()} chat "What is a gateway?"
+or        curl -N {gateway_address}/v1/chat/completions -H "Authorization: Bearer {key}" \\
+            -d '{example_body}'
 
 Ctrl-C ends it."""
     print(text.strip(), flush=True)

@@ -17,15 +17,15 @@ import argparse
 import sys
 from typing import Any, Final
 
-from svc.cli import _desk, base
-from svc.cli._desk import Desk
-from svc.cli._named import ID, find_id, plain
+from svc.cli import _admin_client, base
+from svc.cli._admin_client import AdminClient
+from svc.cli._key_lookup import KEY_ID, find_key_id, printable_label
 from svc.errors import NotFound, UsageError
-from svc.keys.spending import MAX_ENTRIES
+from svc.keys.usage_query import MAX_USAGE_ROWS
 
-SHOWN: Final = 50
+TERMINAL_USAGE_ROWS: Final = 50
 """Rows on a terminal, unless more are asked for."""
-CONFIGURED: Final = "env-"
+CONFIGURED_KEY_PREFIX: Final = "env-"
 """How ids begin of keys that stand in SVC_API_KEYS, and in no database."""
 
 
@@ -35,67 +35,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
     parser.add_argument("--until", metavar="WHEN", help="to before then")
     parser.add_argument("--key", metavar="KEY", help="of this key alone: its name, its id, or how either begins")
-    limits = f"rows at most (default: {SHOWN} on a terminal, else {MAX_ENTRIES})"
+    limits = f"rows at most (default: {TERMINAL_USAGE_ROWS} on a terminal, else {MAX_USAGE_ROWS})"
     parser.add_argument("--limit", metavar="N", help=limits)
     parser.add_argument("--json", action="store_true", help="for programs")
-    _desk.add_gateway(parser)
+    _admin_client.add_gateway_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Asks the database; journals that a dead gateway left behind are taken in first."""
     names = ("by", "since", "until", "key", "limit")
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    bounded = args.limit is None and not args.json and sys.stdout.isatty()
-    given.setdefault("limit", str(SHOWN + 1 if bounded else MAX_ENTRIES))
-    with _desk.opened(args) as desk:
+    parameters = {name: value for name in names if (value := getattr(args, name)) is not None}
+    is_truncatable = args.limit is None and not args.json and sys.stdout.isatty()
+    parameters.setdefault("limit", str(TERMINAL_USAGE_ROWS + 1 if is_truncatable else MAX_USAGE_ROWS))
+    with _admin_client.open_admin_client(args) as admin:
         if args.key is not None:
-            given["key"] = _id_of(desk, args.key)
-        rows = desk.usage(given)
-    more = bounded and len(rows) > SHOWN
-    rows = rows[:SHOWN] if more else rows
+            parameters["key"] = _find_key_id(admin, args.key)
+        rows = admin.query_usage(parameters)
+    has_more = is_truncatable and len(rows) > TERMINAL_USAGE_ROWS
+    rows = rows[:TERMINAL_USAGE_ROWS] if has_more else rows
     if args.json:
         base.print_json(rows)
     elif args.by is None:
         _print_entries(rows)
     else:
         _print_sums(args.by, rows)
-    if more:
+    if has_more:
         print(
-            f"svc usage: these are the first {SHOWN} rows. For more: --limit N (at most {MAX_ENTRIES}), --since, "
+            f"svc usage: these are the first {TERMINAL_USAGE_ROWS} rows. "
+            f"For more: --limit N (at most {MAX_USAGE_ROWS}), --since, "
             "--until, --key, or a pipe, such as: svc usage | less",
             file=sys.stderr,
         )
     return 0
 
 
-def _id_of(desk: Desk, wanted: str) -> str:
+def _find_key_id(admin: AdminClient, key_selector: str) -> str:
     """The id of a key by its id, name or prefix. Raises NotFound for an unknown one, UsageError for several."""
-    if wanted.startswith(CONFIGURED) and ID.fullmatch(wanted) and desk.usage({"by": "key", "key": wanted}):
-        return wanted
-    known = find_id(desk, wanted)
-    found = [known] if known is not None else _configured(desk, wanted)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        more = "those of SVC_API_KEYS are known once they were used: svc usage --by key"
-        raise NotFound(f"There is no key with the name or id {plain(wanted)!r} ({more}).", param="id")
-    ids = f"{', '.join(found[:5])}{', …' if len(found) > 5 else ''}"
-    raise UsageError(f"{len(found)} keys have the name {plain(wanted)!r}: give the id of one with --key ({ids}).")
+    if (
+        key_selector.startswith(CONFIGURED_KEY_PREFIX)
+        and KEY_ID.fullmatch(key_selector)
+        and admin.query_usage({"by": "key", "key": key_selector})
+    ):
+        return key_selector
+    key_id = find_key_id(admin, key_selector)
+    key_ids = [key_id] if key_id is not None else _find_configured_keys(admin, key_selector)
+    if len(key_ids) == 1:
+        return key_ids[0]
+    if not key_ids:
+        hint = "those of SVC_API_KEYS are known once they were used: svc usage --by key"
+        raise NotFound(f"There is no key with the name or id {printable_label(key_selector)!r} ({hint}).", param="id")
+    ids = f"{', '.join(key_ids[:5])}{', …' if len(key_ids) > 5 else ''}"
+    raise UsageError(
+        f"{len(key_ids)} keys have the name {printable_label(key_selector)!r}: give the id of one with --key ({ids})."
+    )
 
 
-def _configured(desk: Desk, name: str) -> list[str]:
+def _find_configured_keys(admin: AdminClient, name: str) -> list[str]:
     """The ids of keys of SVC_API_KEYS with that name: only the ledger knows them."""
-    rows = desk.usage({"by": "key", "limit": str(MAX_ENTRIES)})
-    return [row["key"] for row in rows if row["key"].startswith(CONFIGURED) and row["key_name"] == name]
+    rows = admin.query_usage({"by": "key", "limit": str(MAX_USAGE_ROWS)})
+    return [row["key"] for row in rows if row["key"].startswith(CONFIGURED_KEY_PREFIX) and row["key_name"] == name]
 
 
 def _print_entries(rows: list[dict[str, Any]]) -> None:
     table: list[tuple[str, ...]] = [("TIME", "KEY", "MODEL", "PROVIDER", "STATUS", "PROMPT", "COMPLETION", "USD", "MS")]
     for row in rows:
-        tokens = [_number(row["prompt_tokens"]), _number(row["completion_tokens"])]
-        names = [plain(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
-        table.append((row["time"], *names, *tokens, _usd(row["cost_usd"]), f"{row['latency_ms']:.0f}"))
-    base.print_table(table, right=(5, 6, 7, 8))
+        tokens = [_format_count(row["prompt_tokens"]), _format_count(row["completion_tokens"])]
+        names = [printable_label(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
+        table.append((row["time"], *names, *tokens, _format_usd(row["cost_usd"]), f"{row['latency_ms']:.0f}"))
+    base.print_table(table, right_aligned=(5, 6, 7, 8))
 
 
 def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
@@ -103,13 +110,13 @@ def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = row.get("key_name") or row[by] or "-"
         counts = [str(row[field]) for field in ("requests", "prompt_tokens", "completion_tokens")]
-        table.append((plain(name), *counts, _usd(row["cost_usd"])))
-    base.print_table(table, right=(1, 2, 3, 4))
+        table.append((printable_label(name), *counts, _format_usd(row["cost_usd"])))
+    base.print_table(table, right_aligned=(1, 2, 3, 4))
 
 
-def _number(value: int | None) -> str:
+def _format_count(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _usd(value: float | None) -> str:
+def _format_usd(value: float | None) -> str:
     return "-" if value is None else f"{value:.6f}"

@@ -12,68 +12,70 @@ from collections.abc import Callable, Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from svc.errors import InvalidRequest
-from svc.wire.production import PRODUCTION_GATEWAY
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
-Warn = Callable[[str], None]
+WarnCallback = Callable[[str], None]
 
 
-def _warn(message: str) -> None:
+def _warn_caller(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def resolve(
-    option: str | None,
+def resolve_gateway_url(
+    explicit: str | None,
     configured: str | None,
     environ: Mapping[str, str],
-    warn: Warn = _warn,
+    warn: WarnCallback = _warn_caller,
     default: str = PRODUCTION_GATEWAY,
 ) -> str:
     """The base address, without a slash at its end. `configured` is what the SDK was told, complete.
 
     Raises InvalidRequest for what is no address. SVC_GATEWAY_URL without `/v1` is taken as it is, with a warning.
     """
-    if option:
-        return with_version(option)
+    if explicit:
+        return with_v1_suffix(explicit)
     if configured:
         return configured
-    if given := environ.get("SVC_GATEWAY_URL", "").strip():
-        return _full(given, "SVC_GATEWAY_URL", warn)
-    if platform := environ.get("SVC_PLATFORM_URL", "").strip():
-        return with_version(platform, "SVC_PLATFORM_URL")
+    if from_environment := environ.get("SVC_GATEWAY_URL", "").strip():
+        return _check_v1_suffix(from_environment, "SVC_GATEWAY_URL", warn)
+    if platform_url := environ.get("SVC_PLATFORM_URL", "").strip():
+        return with_v1_suffix(platform_url, "SVC_PLATFORM_URL")
     return default
 
 
-def with_version(url: str, name: str = "gateway_url") -> str:
+def with_v1_suffix(url: str, setting_name: str = "gateway_url") -> str:
     """The address with `/v1` at its end, once. Raises InvalidRequest."""
-    base = clean(url, name)
-    return base if base.endswith("/v1") else f"{base}/v1"
+    normalized = normalize_url(url, setting_name)
+    return normalized if normalized.endswith("/v1") else f"{normalized}/v1"
 
 
-def clean(url: str, name: str = "gateway_url") -> str:
+def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
     """With a scheme (http for this machine and bare numbers of a private network, else https), without end slashes."""
-    bare = "://" not in url
+    lacks_scheme = "://" not in url
     text = url.strip().rstrip("/")
-    if bare:
-        text = f"{_scheme(text)}://{text}"
+    if lacks_scheme:
+        text = f"{_default_scheme(text)}://{text}"
     try:
         parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        valid = False
-    plain = text.isascii() and text.isprintable() and " " not in text
-    if not valid or not plain or any(mark in text for mark in "?#@"):
-        raise InvalidRequest(f"{name} is not an http or https address: http://127.0.0.1:3000/v1 is one.", param=name)
+        is_valid = False
+    is_plain_ascii = text.isascii() and text.isprintable() and " " not in text
+    if not is_valid or not is_plain_ascii or any(mark in text for mark in "?#@"):
+        raise InvalidRequest(
+            f"{setting_name} is not an http or https address: http://127.0.0.1:3000/v1 is one.", param=setting_name
+        )
     return text
 
 
-def _full(url: str, name: str, warn: Warn) -> str:
-    base = clean(url, name)
-    if not base.endswith("/v1"):
-        warn(f"{name} does not end in /v1; it is used as it is.")
-    return base
+def _check_v1_suffix(url: str, setting_name: str, warn: WarnCallback) -> str:
+    normalized = normalize_url(url, setting_name)
+    if not normalized.endswith("/v1"):
+        warn(f"{setting_name} does not end in /v1; it is used as it is.")
+    return normalized
 
 
-def _scheme(text: str) -> str:
+def _default_scheme(text: str) -> str:
     host = _host(urlsplit(f"//{text}"))
     if host == "localhost" or host.endswith(".localhost"):
         return "http"

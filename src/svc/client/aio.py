@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.face import Face, noted
-from svc.client.loop import LoopNet
+from svc.client.async_transport import AsyncTransport
+from svc.client.base_client import BaseClient, record_chunk
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
     from svc.client.bundles import Bundle
-    from svc.client.chat import ChatResult, Messages, Piece, Stream
-    from svc.client.core import Model, Transcript
+    from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
+    from svc.client.core import ModelInfo, Transcript
     from svc.client.live import LiveSession
 
 
-class AsyncClient(Face):
+class AsyncClient(BaseClient):
     """A gateway, for programs on an event loop; one loop for its life. Use it as a context, or call `close`."""
 
-    _net = LoopNet
+    _transport_type = AsyncTransport
 
     @overload
     async def chat(
@@ -62,7 +62,7 @@ class AsyncClient(Face):
             return AsyncChatStream(await self._core.stream(messages, model, timeout_s, parameters))
         return await self._core.chat(messages, model, timeout_s, parameters)
 
-    async def models(self) -> list[Model]:
+    async def models(self) -> list[ModelInfo]:
         """What the gateway offers to this key. Raises SvcError."""
         return await self._core.models()
 
@@ -86,8 +86,8 @@ class AsyncClient(Face):
 
     async def bundle(self, reference: str) -> Bundle:
         """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
-        found: Bundle = await self._core.bundle(reference)
-        return found
+        bundle: Bundle = await self._core.bundle(reference)
+        return bundle
 
     async def close(self) -> None:
         """Closes unused connections."""
@@ -102,17 +102,17 @@ class AsyncClient(Face):
         self._core.close()
 
 
-class AsyncChatStream(AsyncIterator["Piece"]):
+class AsyncChatStream(AsyncIterator["ChatChunk"]):
     """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
         self.text = ""
         self.usage = stream.usage
         self.request_id = stream.request_id
 
-    async def __anext__(self) -> Piece:
-        return noted(self, self._stream, await self._stream.next(), StopAsyncIteration)
+    async def __anext__(self) -> ChatChunk:
+        return record_chunk(self, self._stream, await self._stream.next(), StopAsyncIteration)
 
     async def close(self) -> None:
         """Stops the answer."""
@@ -137,7 +137,7 @@ class AsyncLive(AsyncIterator[Partial | Final]):
     @property
     def closed(self) -> str | None:
         """Why the server closed the session."""
-        return self._session.closed
+        return self._session.close_reason
 
     async def feed(self, pcm: bytes) -> None:
         """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""

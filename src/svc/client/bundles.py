@@ -19,23 +19,29 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from svc import plugins
-from svc.bundles import listing, metadata
-from svc.bundles.archive import Limits
-from svc.bundles.download import HttpSource, Report, Side, Sink, Source
-from svc.bundles.peek import peek
-from svc.bundles.platform import fallbacks
-from svc.bundles.reference import Reference, choose, parse
-from svc.bundles.remote import TIMEOUT, Remote, Unreachable
+from svc.bundles import index_parser, metadata
+from svc.bundles.archive import ArchiveLimits
+from svc.bundles.download import (
+    BundleSource,
+    DownloadProgress,
+    DownloadState,
+    HttpBundleSource,
+    PartialFile,
+)
+from svc.bundles.platform import compatible_platforms
+from svc.bundles.reference import BundleReference, parse_reference, select_entry
+from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS, RegistryClient, RegistryUnreachable
+from svc.bundles.remote_metadata import read_remote_metadata
 from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles.base import BundleStore
-from svc.stores.bundles.fetching import fetch_into
+from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
-from svc.stores.bundles.projection import FILE, read_foreign
-from svc.stores.bundles.unpacking import is_unpacked
-from svc.wire.bundle import Entry
+from svc.stores.bundles.index_json import INDEX_FILE_NAME, read_external_entry
+from svc.stores.bundles.unpacked_content import is_unpacked
+from svc.wire.bundle import BundleEntry
 
-NO_REGISTRY = "here, and no registry is named: set SVC_REGISTRY_URL, or see svc models ls"
+NO_REGISTRY_MESSAGE = "here, and no registry is named: set SVC_REGISTRY_URL, or see svc models ls"
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -43,11 +49,11 @@ class Bundle(msgspec.Struct, frozen=True):
 
     reference: str
     path: Path
-    metadata: metadata.Metadata
-    entry: Entry | None = None
+    metadata: metadata.BundleMetadata
+    entry: BundleEntry | None = None
 
 
-class Options(msgspec.Struct, frozen=True):
+class ResolveOptions(msgspec.Struct, frozen=True):
     """How to resolve. `registry` is an HTTP address or `file://<path>`; None looks at this machine only."""
 
     root: Path
@@ -55,115 +61,117 @@ class Options(msgspec.Struct, frozen=True):
     key: str | None = None
     platform: str | None = None
     trusted_keys: tuple[str, ...] = ()
-    limits: Limits | None = None
-    timeout: float = TIMEOUT
+    limits: ArchiveLimits | None = None
+    timeout: float = REGISTRY_TIMEOUT_SECONDS
     """Seconds without a byte from the registry."""
-    report: Report | None = None
+    report: DownloadProgress | None = None
     warn: Callable[[str], None] = warnings.warn
     file: bool = False
     """The bundle's file is wanted as well, not its content alone."""
 
 
-def resolve(text: str, options: Options) -> Bundle:
+def resolve_bundle(text: str, options: ResolveOptions) -> Bundle:
     """The bundle that a reference means, on this machine afterwards.
 
     Raises InvalidRequest for no reference, BundleNotFound, RegistryFailed, InvalidBundle, InsufficientStorage.
     """
-    reference = parse(text)
+    reference = parse_reference(text)
     try:
         store = FolderStore(options.root, options.limits)
     except OSError:  # it may be read only: what is unpacked there can still be used
-        return _read_only(reference, options)
+        return _resolve_read_only(reference, options)
     with store:
-        local = store.entries(reference.model_id)
-        platforms = fallbacks(options.platform)
-        entry = choose(reference, local, platforms)
-        if options.file and options.registry and entry is not None and not store.is_whole(entry):
-            _fetch_file(store, entry, options)
-        if entry is not None and entry.version == reference.version and _is_here(store, entry):
-            return _load(store.unpack(entry), entry)
-        found = _look_further(reference, store, local, platforms, options)
-        if isinstance(found, Bundle):
-            return found
-        return _load(store.unpack(found), found)
+        local_entries = store.entries(reference.model_id)
+        platforms = compatible_platforms(options.platform)
+        entry = select_entry(reference, local_entries, platforms)
+        if options.file and options.registry and entry is not None and not store.is_complete(entry):
+            _restore_bundle_file(store, entry, options)
+        if entry is not None and entry.version == reference.version and _is_local(store, entry):
+            return _load_bundle(store.unpack(entry), entry)
+        resolved = _find_bundle(reference, store, local_entries, platforms, options)
+        if isinstance(resolved, Bundle):
+            return resolved
+        return _load_bundle(store.unpack(resolved), resolved)
 
 
-def _is_here(store: FolderStore, entry: Entry) -> bool:
-    return store.is_whole(entry) or is_unpacked(store.content(entry), entry.sha256)
+def _is_local(store: FolderStore, entry: BundleEntry) -> bool:
+    return store.is_complete(entry) or is_unpacked(store.content_dir(entry), entry.sha256)
 
 
-def _fetch_file(store: FolderStore, entry: Entry, options: Options) -> None:
+def _restore_bundle_file(store: FolderStore, entry: BundleEntry, options: ResolveOptions) -> None:
     """The file that a record here has lost. When the registry cannot be reached, its content may still do."""
     try:
-        for there in entries_at(options, entry.model_id):
-            if (there.key, there.sha256) == (entry.key, entry.sha256):
-                copy(store, there, options)
-    except Unreachable as error:
+        for remote_entry in list_entries(options, entry.model_id):
+            if (remote_entry.key, remote_entry.sha256) == (entry.key, entry.sha256):
+                download_bundle(store, remote_entry, options)
+    except RegistryUnreachable as error:
         options.warn(error.message)
 
 
-def _look_further(
-    reference: Reference,
+def _find_bundle(
+    reference: BundleReference,
     store: FolderStore,
-    local: Iterable[Entry],
+    local_entries: Iterable[BundleEntry],
     platforms: tuple[str, ...],
-    options: Options,
-) -> Entry | Bundle:
+    options: ResolveOptions,
+) -> BundleEntry | Bundle:
     """Asks the registry, if there is one to ask. Raises BundleNotFound, RegistryFailed."""
-    here = {entry.key: entry for entry in local if _is_here(store, entry)}
-    if (bare := _bare(reference, options.root, platforms)) is not None and not here:
-        return bare
-    there: dict[str, Entry] = {}
+    local_by_key = {entry.key: entry for entry in local_entries if _is_local(store, entry)}
+    if (unpacked := _find_unpacked(reference, options.root, platforms)) is not None and not local_by_key:
+        return unpacked
+    remote_by_key: dict[str, BundleEntry] = {}
     if options.registry is not None:
         try:
-            there = {entry.key: entry for entry in entries_at(options, reference.model_id)}
-        except Unreachable as error:
-            if choose(reference, here.values(), platforms) is None:
+            remote_by_key = {entry.key: entry for entry in list_entries(options, reference.model_id)}
+        except RegistryUnreachable as error:
+            if select_entry(reference, local_by_key.values(), platforms) is None:
                 raise
             options.warn(f"{error.message} The newest version that is here is used.")
-    entry = choose(reference, {**here, **there}.values(), platforms)
+    entry = select_entry(reference, {**local_by_key, **remote_by_key}.values(), platforms)
     if entry is None:
-        where = f"here or at {options.registry}" if options.registry else NO_REGISTRY
+        where = f"here or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
         raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {where}.")
-    return here.get(entry.key) or _fetch(store, entry, options)
+    return local_by_key.get(entry.key) or _download_and_unpack(store, entry, options)
 
 
-def _bare(reference: Reference, root: Path, platforms: tuple[str, ...]) -> Bundle | None:
+def _find_unpacked(reference: BundleReference, root: Path, platforms: tuple[str, ...]) -> Bundle | None:
     """Content that was put there without a bundle."""
     for platform in platforms if reference.version is not None else ():
         folder = root / reference.model_id / str(reference.version) / platform / "content"
         if is_unpacked(folder, None):
-            return _load(folder, None, f"{reference.model_id}@{reference.version}")
+            return _load_bundle(folder, None, f"{reference.model_id}@{reference.version}")
     return None
 
 
-def _load(folder: Path, entry: Entry | None, reference: str = "") -> Bundle:
-    about = metadata.parse((folder / metadata.FILE).read_bytes())
-    return Bundle(f"{entry.model_id}@{entry.version}" if entry else reference, folder, about, entry)
+def _load_bundle(folder: Path, entry: BundleEntry | None, reference: str = "") -> Bundle:
+    bundle_metadata = metadata.parse_metadata((folder / metadata.METADATA_FILE).read_bytes())
+    return Bundle(f"{entry.model_id}@{entry.version}" if entry else reference, folder, bundle_metadata, entry)
 
 
-def _read_only(reference: Reference, options: Options) -> Bundle:
-    platforms = fallbacks(options.platform)
-    entries = _entries_of_folder(options.root, reference.model_id)
-    entry = choose(reference, entries, platforms)
+def _resolve_read_only(reference: BundleReference, options: ResolveOptions) -> Bundle:
+    platforms = compatible_platforms(options.platform)
+    entries = _list_folder_entries(options.root, reference.model_id)
+    entry = select_entry(reference, entries, platforms)
     if entry is not None and is_unpacked(folder := options.root / entry.key / "content", entry.sha256):
-        return _load(folder, entry)
-    if (bare := _bare(reference, options.root, platforms)) is not None:
-        return bare
+        return _load_bundle(folder, entry)
+    if (unpacked := _find_unpacked(reference, options.root, platforms)) is not None:
+        return unpacked
     raise BundleNotFound(f"There is no unpacked {reference} in {options.root}, and it cannot be written to.")
 
 
 # registries
 
 
-def entries_at(options: Options, model_id: str | None = None) -> list[Entry]:
+def list_entries(options: ResolveOptions, model_id: str | None = None) -> list[BundleEntry]:
     """What the registry has. Raises RegistryFailed, UsageError."""
-    if (folder := _folder_of(options.registry or "")) is not None:
-        return _entries_of_folder(folder, model_id)
-    return Remote(options.registry or "", key=options.key, timeout=options.timeout).index(model_id, options.warn)
+    if (folder := _registry_folder(options.registry or "")) is not None:
+        return _list_folder_entries(folder, model_id)
+    return RegistryClient(options.registry or "", key=options.key, timeout=options.timeout).fetch_index(
+        model_id, options.warn
+    )
 
 
-def _folder_of(registry: str) -> Path | None:
+def _registry_folder(registry: str) -> Path | None:
     parts = urlsplit(registry)
     if parts.scheme != "file":
         return None
@@ -171,31 +179,31 @@ def _folder_of(registry: str) -> Path | None:
         raise UsageError(f"{registry!r} names a host; a folder is file:///PATH.")
     folder = Path(unquote(f"{parts.netloc}{parts.path}".removeprefix("localhost"))).expanduser()
     if not folder.is_dir():
-        raise Unreachable(f"There is no folder {folder}.")
+        raise RegistryUnreachable(f"There is no folder {folder}.")
     return folder
 
 
-def _entries_of_folder(root: Path, model_id: str | None) -> list[Entry]:
+def _list_folder_entries(root: Path, model_id: str | None) -> list[BundleEntry]:
     """From its index.json, and from what lies in the layout without being named there."""
     root = root.absolute()
     try:
-        members = listing.split((root / FILE).read_bytes()).members
+        members = index_parser.split_index((root / INDEX_FILE_NAME).read_bytes()).entries
     except (OSError, ValueError):
         members = {}
-    found: dict[str, Entry] = {}
+    entries: dict[str, BundleEntry] = {}
     for key, raw in members.items():
         if model_id is None or key.startswith(f"{model_id}/"):
             try:
-                found[key] = read_foreign(key, raw, root)
+                entries[key] = read_external_entry(key, raw, root)
             except (OSError, ValueError):
                 continue
     for path in root.glob(f"{model_id or '[!.]*'}/*/*/*.xyb"):
         name, version, target = path.relative_to(root).parts[:3]
         if path.stem == name:
             size = path.stat().st_size
-            entry = Entry(model_id=name, version=version, target=target, size_bytes=size, path=str(path))
-            found.setdefault(entry.key, entry)
-    return list(found.values())
+            entry = BundleEntry(model_id=name, version=version, target=target, size_bytes=size, path=str(path))
+            entries.setdefault(entry.key, entry)
+    return list(entries.values())
 
 
 class FolderSource:
@@ -204,46 +212,46 @@ class FolderSource:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def fetch(self, entry: Entry, start: int, side: Side, sink: Sink) -> None:
+    def fetch(self, entry: BundleEntry, start: int, state: DownloadState, partial_file: PartialFile) -> None:
         with (self._root / entry.path).open("rb") as file:
             file.seek(start)
-            while sink.fill(file.readinto, entry.size_bytes - sink.size):
+            while partial_file.fill_from(file.readinto, entry.size_bytes - partial_file.size):
                 pass
-            if sink.size < entry.size_bytes:
+            if partial_file.size < entry.size_bytes:
                 raise ConnectionError("its file is shorter than its index says")
 
 
-def copy(store: BundleStore, entry: Entry, options: Options) -> Entry:
+def download_bundle(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
     """Downloads into the store, to stay; one process does, the others wait. Leaves nothing of a hostile bundle."""
     source = _checked_source(store, entry, options)
-    return fetch_into(store, entry, source, durable=True, report=options.report)
+    return fetch_into(store, entry, source, durable=True, on_progress=options.report)
 
 
-def _fetch(store: FolderStore, entry: Entry, options: Options) -> Entry:
+def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
     """Downloads and unpacks, for use here."""
 
-    def unpack(kept: Entry) -> None:
+    def unpack(kept: BundleEntry) -> None:
         store.unpack(kept, trusted=True)
 
     source = _checked_source(store, entry, options)
-    return fetch_into(store, entry, source, report=options.report, fetched=unpack)
+    return fetch_into(store, entry, source, on_progress=options.report, on_fetched=unpack)
 
 
-def _checked_source(store: BundleStore, entry: Entry, options: Options) -> Source:
+def _checked_source(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleSource:
     check_trust(entry, options.trusted_keys)
-    if shutil.disk_usage(store.state).free < entry.size_bytes:
+    if shutil.disk_usage(store.work_dir).free < entry.size_bytes:
         options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
-    return _source(options)
+    return _create_source(options)
 
 
-def _source(options: Options) -> Source:
-    folder = _folder_of(options.registry or "")
+def _create_source(options: ResolveOptions) -> BundleSource:
+    folder = _registry_folder(options.registry or "")
     if folder is not None:
         return FolderSource(folder)
-    return HttpSource(Remote(options.registry or "", key=options.key, timeout=options.timeout))
+    return HttpBundleSource(RegistryClient(options.registry or "", key=options.key, timeout=options.timeout))
 
 
-def check_trust(entry: Entry, trusted_keys: tuple[str, ...]) -> None:
+def check_trust(entry: BundleEntry, trusted_keys: tuple[str, ...]) -> None:
     """With trusted keys, one of them must have signed the entry. Raises InvalidBundle."""
     if trusted_keys:
         try:
@@ -253,14 +261,14 @@ def check_trust(entry: Entry, trusted_keys: tuple[str, ...]) -> None:
         signature.check(entry, trusted_keys)
 
 
-def look_into(entry: Entry, options: Options) -> metadata.Metadata | None:
+def read_bundle_metadata(entry: BundleEntry, options: ResolveOptions) -> metadata.BundleMetadata | None:
     """What a bundle says of itself, without downloading it; None when that cannot be told. Raises InvalidBundle."""
-    folder = _folder_of(options.registry or "")
+    folder = _registry_folder(options.registry or "")
     if folder is not None:
         with (folder / entry.path).open("rb") as file:
-            return peek(lambda start, length: os.pread(file.fileno(), length, start), entry.size_bytes)
-    remote = Remote(options.registry or "", key=options.key, timeout=options.timeout)
+            return read_remote_metadata(lambda start, length: os.pread(file.fileno(), length, start), entry.size_bytes)
+    remote = RegistryClient(options.registry or "", key=options.key, timeout=options.timeout)
     try:
-        return peek(lambda start, length: remote.part(entry, start, length), entry.size_bytes)
-    except Unreachable:  # it answers, but not for parts of a file
+        return read_remote_metadata(lambda start, length: remote.read_range(entry, start, length), entry.size_bytes)
+    except RegistryUnreachable:  # it answers, but not for parts of a file
         return None

@@ -11,32 +11,32 @@ from typing import Any
 
 import msgspec
 
-from svc.client.http import Answer
-from svc.client.session import Session, of_code
-from svc.dialects.base import Dialect, StreamReader, Target
+from svc.client.http_response import HttpResponse
+from svc.client.http_session import HttpSession, error_from_code
+from svc.dialects.base import Dialect, ModelProfile, StreamDecoder
 from svc.dialects.openai import dialect as OPENAI
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
 from svc.wire.chat import (
-    Delta,
-    Finish,
-    Quirks,
     RefusalDelta,
-    Start,
-    StreamFailed,
-    Text,
+    StreamDelta,
+    StreamError,
+    StreamFinish,
+    StreamStart,
     TextDelta,
-    Thinking,
+    TextPart,
     ThinkingDelta,
-    UsageSeen,
+    ThinkingPart,
+    UpstreamOverrides,
+    UsageUpdate,
 )
-from svc.wire.sse import Splitter, split
-from svc.wire.usage import Usage as Tokens
+from svc.wire.sse import EventSplitter, split_events
+from svc.wire.usage import TokenUsage as Tokens
 
 Messages = str | Sequence[Mapping[str, Any]]
-DEFAULT_MODEL = "gpt-4o-mini"
+SDK_DEFAULT_MODEL = "gpt-4o-mini"
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ChatUsage(msgspec.Struct, frozen=True):
     """Tokens."""
 
     prompt_tokens: int = 0
@@ -48,7 +48,7 @@ class ChatResult(msgspec.Struct, frozen=True):
     """A whole answer. `raw` is the server's own JSON."""
 
     text: str
-    usage: Usage | None
+    usage: ChatUsage | None
     raw: dict[str, Any]
     model: str = ""
     finish_reason: str | None = None
@@ -56,28 +56,28 @@ class ChatResult(msgspec.Struct, frozen=True):
     request_id: str | None = None
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ChatChunk(msgspec.Struct, frozen=True):
     """A piece of a streamed answer; `finish_reason` comes with the last text, `usage` after it."""
 
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
 
 
-class Server(msgspec.Struct, frozen=True):
+class ChatBackend(msgspec.Struct, frozen=True):
     """How whoever answers speaks, and what model is meant."""
 
     dialect: Dialect
-    target: Target
+    profile: ModelProfile
 
 
-def gateway(model: str | None) -> Server:
+def gateway_backend(model: str | None) -> ChatBackend:
     """The gateway, for a model of its list."""
-    return Server(OPENAI, Target(model=model or DEFAULT_MODEL))
+    return ChatBackend(OPENAI, ModelProfile(model=model or SDK_DEFAULT_MODEL))
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ChatHttpRequest(msgspec.Struct, frozen=True):
     """A request, ready to be sent."""
 
     path: str
@@ -85,128 +85,134 @@ class Asked(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-def ask(server: Server, messages: Messages, parameters: Mapping[str, Any], *, stream: bool) -> Asked:
+def build_request(
+    backend: ChatBackend, messages: Messages, parameters: Mapping[str, Any], *, stream: bool
+) -> ChatHttpRequest:
     """The request in the server's dialect. Raises InvalidRequest that names what is wrong."""
-    target = server.target
-    turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    profile = backend.profile
+    message_list = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     fields = {name: value for name, value in parameters.items() if value is not None}
-    body: dict[str, Any] = {"model": target.model, "messages": turns, **fields}
+    body: dict[str, Any] = {"model": profile.model, "messages": message_list, **fields}
     if stream:
         body = {**body, "stream": True, "stream_options": fields.get("stream_options", {"include_usage": True})}
     try:
-        raw = msgspec.json.encode(body)
+        encoded = msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"The request cannot be written as JSON: {error}.") from None
     accept = "text/event-stream" if stream else "application/json"
     headers = {"content-type": "application/json", "accept": accept}
-    return Asked(server.dialect.chat_path, _said(raw, server), headers)
+    return ChatHttpRequest(backend.dialect.chat_path, _encode_for_backend(encoded, backend), headers)
 
 
-def _said(raw: bytes, server: Server) -> bytes:
+def _encode_for_backend(raw: bytes, backend: ChatBackend) -> bytes:
     """The gateway gets what was asked as it is, and says itself what is wrong with it; a provider what it can take."""
-    if server.dialect is OPENAI and server.target.quirks == Quirks():
+    if backend.dialect is OPENAI and backend.profile.overrides == UpstreamOverrides():
         return raw
-    head = OPENAI.head(raw)
-    if server.dialect is OPENAI:
-        return OPENAI.pass_request(raw, head, server.target).body
-    return server.dialect.write_request(OPENAI.read_request(raw), server.target).body
+    routing_info = OPENAI.decode_routing_info(raw)
+    if backend.dialect is OPENAI:
+        return OPENAI.pass_through_request(raw, routing_info, backend.profile).body
+    return backend.dialect.encode_request(OPENAI.decode_request(raw), backend.profile).body
 
 
-def usage_of(tokens: Tokens | None) -> Usage | None:
+def to_chat_usage(token_usage: Tokens | None) -> ChatUsage | None:
     """As people read it."""
-    if tokens is None:
+    if token_usage is None:
         return None
-    total = tokens.prompt_tokens + tokens.completion_tokens
-    return Usage(tokens.prompt_tokens, tokens.completion_tokens, total)
+    total = token_usage.prompt_tokens + token_usage.completion_tokens
+    return ChatUsage(token_usage.prompt_tokens, token_usage.completion_tokens, total)
 
 
-def result(server: Server, answer: Answer, body: bytes) -> ChatResult:
+def decode_result(backend: ChatBackend, response: HttpResponse, body: bytes) -> ChatResult:
     """Reads a whole answer. Raises GatewayFailed for what is none."""
     try:
-        read = server.dialect.read_answer(body)
+        decoded = backend.dialect.decode_response(body)
         raw = msgspec.json.decode(body)
     except (SvcError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise GatewayFailed("What came is no chat completion; is the address that of a gateway?") from error
     return ChatResult(
-        text="".join(part.text for part in read.parts if isinstance(part, Text)),
-        usage=usage_of(read.usage),
+        text="".join(part.text for part in decoded.parts if isinstance(part, TextPart)),
+        usage=to_chat_usage(decoded.usage),
         raw=raw,
-        model=read.model,
-        finish_reason=read.finish,
-        reasoning="".join(part.text for part in read.parts if isinstance(part, Thinking)),
-        request_id=answer.headers.get("x-request-id"),
+        model=decoded.model,
+        finish_reason=decoded.finish,
+        reasoning="".join(part.text for part in decoded.parts if isinstance(part, ThinkingPart)),
+        request_id=response.headers.get("x-request-id"),
     )
 
 
-class Stream:
+class ChatResponseStream:
     """A streamed answer on its way; `next` gives pieces, then None. A stream that breaks off raises."""
 
-    def __init__(self, session: Session, answer: Answer, deadline: float, server: Server) -> None:
-        self._session, self._answer, self._deadline = session, answer, deadline
-        self._splitter = Splitter()
-        self._reader: StreamReader = server.dialect.reader()
-        self._pieces: deque[Piece] = deque()
-        self._finished = self._closed = False
+    def __init__(self, session: HttpSession, response: HttpResponse, deadline: float, backend: ChatBackend) -> None:
+        self._session, self._response, self._deadline = session, response, deadline
+        self._splitter = EventSplitter()
+        self._decoder: StreamDecoder = backend.dialect.create_stream_decoder()
+        self._chunks: deque[ChatChunk] = deque()
+        self._has_finish_reason = self._closed = False
         self.text = ""
         """All text so far."""
-        self.usage: Usage | None = None
+        self.usage: ChatUsage | None = None
         self.model = ""
-        self.request_id = answer.headers.get("x-request-id")
+        self.request_id = response.headers.get("x-request-id")
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> ChatChunk | None:
         """The next piece with something in it. Raises SvcError when the stream broke."""
         try:
-            while not self._pieces and not self._closed:
-                await self._more()
+            while not self._chunks and not self._closed:
+                await self._read_more()
         except BaseException:
             self.close()
             raise
-        return self._pieces.popleft() if self._pieces else None
+        return self._chunks.popleft() if self._chunks else None
 
-    async def _more(self) -> None:
-        data = await self._session.piece(self._answer, self._deadline)
-        for event in split(self._splitter.take(data) if data else self._splitter.flush()):
-            for delta in self._reader.read(event):
-                self._note(delta)
-        if self._reader.complete or not data:
-            if not self._finished:
+    async def _read_more(self) -> None:
+        data = await self._session.read_chunk(self._response, self._deadline)
+        for event in split_events(self._splitter.feed_block(data) if data else self._splitter.flush()):
+            for delta in self._decoder.decode(event):
+                self._handle_delta(delta)
+        if self._decoder.is_complete or not data:
+            if not self._has_finish_reason:
                 raise ProviderFailed("The answer broke off before its end.")
-            while data and not self._answer.ended:  # the end of the HTTP answer, so that the connection is kept
-                data = await self._session.piece(self._answer, self._deadline)
+            while data and not self._response.is_complete:  # the end of the HTTP answer, so that the connection is kept
+                data = await self._session.read_chunk(self._response, self._deadline)
             self.close()
 
-    def _note(self, delta: Delta) -> None:
+    def _handle_delta(self, delta: StreamDelta) -> None:
         match delta:
             case TextDelta(text) | RefusalDelta(text):
                 self.text += text
-                self._pieces.append(Piece(text=text))
+                self._chunks.append(ChatChunk(text=text))
             case ThinkingDelta(text):
-                self._pieces.append(Piece(reasoning=text))
-            case Finish(reason):
-                self._finished = True
-                self._pieces.append(Piece(finish_reason=reason))
-            case UsageSeen(usage):
-                self._count(usage)
-            case Start():
+                self._chunks.append(ChatChunk(reasoning=text))
+            case StreamFinish(reason):
+                self._has_finish_reason = True
+                self._chunks.append(ChatChunk(finish_reason=reason))
+            case UsageUpdate(usage):
+                self._record_usage(usage)
+            case StreamStart():
                 self.model = delta.model
                 if delta.usage is not None:
-                    self._count(delta.usage)
-            case StreamFailed():
-                raise _failure(delta)
+                    self._record_usage(delta.usage)
+            case StreamError():
+                raise _to_exception(delta)
             case _:
                 pass
 
-    def _count(self, tokens: Tokens) -> None:
-        self.usage = usage_of(tokens)
-        if self._finished:
-            self._pieces.append(Piece(usage=self.usage))
+    def _record_usage(self, token_usage: Tokens) -> None:
+        self.usage = to_chat_usage(token_usage)
+        if self._has_finish_reason:
+            self._chunks.append(ChatChunk(usage=self.usage))
 
     def close(self) -> None:
         """Stops the answer; what it still costs is over. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            self._session.release(self._answer)
+            self._session.release(self._response)
 
 
-def _failure(said: StreamFailed) -> SvcError:
-    return of_code(None, said.message, said.status) if said.status < 500 else ProviderFailed(said.message)
+def _to_exception(failure: StreamError) -> SvcError:
+    return (
+        error_from_code(None, failure.message, failure.status)
+        if failure.status < 500
+        else ProviderFailed(failure.message)
+    )

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.face import Face, noted
-from svc.client.wires import BlockingNet, run
+from svc.client.base_client import BaseClient, record_chunk
+from svc.client.transport import BlockingTransport, run_sync
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
     from svc.client.bundles import Bundle
-    from svc.client.chat import ChatResult, Messages, Piece, Stream
-    from svc.client.core import Model, Transcript
+    from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
+    from svc.client.core import ModelInfo, Transcript
     from svc.client.live import LiveSession
 
 
-class Client(Face):
+class Client(BaseClient):
     """A gateway, for programs that wait. Threads may share it; use it as a context, or call `close`."""
 
-    _net = BlockingNet
+    _transport_type = BlockingTransport
 
     @overload
     def chat(
@@ -59,18 +59,18 @@ class Client(Face):
         `timeout_s` bounds the whole call. Raises SvcError.
         """
         if stream:
-            return ChatStream(run(self._core.stream(messages, model, timeout_s, parameters)))
-        return run(self._core.chat(messages, model, timeout_s, parameters))
+            return ChatStream(run_sync(self._core.stream(messages, model, timeout_s, parameters)))
+        return run_sync(self._core.chat(messages, model, timeout_s, parameters))
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelInfo]:
         """What the gateway offers to this key. Raises SvcError."""
-        return run(self._core.models())
+        return run_sync(self._core.models())
 
     def transcribe(
         self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
     ) -> Transcript:
         """What is said in a WAV file, given by its path or as its bytes. Raises SvcError."""
-        return run(self._core.transcribe(audio, model, language))
+        return run_sync(self._core.transcribe(audio, model, language))
 
     def live(
         self,
@@ -82,12 +82,12 @@ class Client(Face):
     ) -> Live:
         """A live session, ready to be fed. Use it as a context. Raises SvcError."""
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
-        return Live(run(self._core.live(config)))
+        return Live(run_sync(self._core.live(config)))
 
     def bundle(self, reference: str) -> Bundle:
         """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
-        found: Bundle = run(self._core.bundle(reference))
-        return found
+        bundle: Bundle = run_sync(self._core.bundle(reference))
+        return bundle
 
     def close(self) -> None:
         """Closes unused connections."""
@@ -102,17 +102,17 @@ class Client(Face):
         self._core.close()
 
 
-class ChatStream(Iterator["Piece"]):
+class ChatStream(Iterator["ChatChunk"]):
     """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
         self.text = ""
         self.usage = stream.usage
         self.request_id = stream.request_id
 
-    def __next__(self) -> Piece:
-        return noted(self, self._stream, run(self._stream.next()), StopIteration)
+    def __next__(self) -> ChatChunk:
+        return record_chunk(self, self._stream, run_sync(self._stream.next()), StopIteration)
 
     def close(self) -> None:
         """Stops the answer."""
@@ -137,33 +137,33 @@ class Live(Iterator[Partial | Final]):
     @property
     def closed(self) -> str | None:
         """Why the server closed the session."""
-        return self._session.closed
+        return self._session.close_reason
 
     def feed(self, pcm: bytes) -> None:
         """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""
-        run(self._session.feed(pcm))
+        run_sync(self._session.feed(pcm))
 
     def flush(self) -> None:
         """Asks for the final, which comes when iterating."""
-        run(self._session.flush())
+        run_sync(self._session.flush())
 
     def reset(self) -> None:
         """Forgets the utterance."""
-        run(self._session.reset())
+        run_sync(self._session.reset())
 
     def finish(self) -> Final:
         """Flushes and waits for the final. Raises SvcError."""
-        return run(self._session.finish())
+        return run_sync(self._session.finish())
 
     def __next__(self) -> Partial | Final:
-        event = run(self._session.next())
+        event = run_sync(self._session.next())
         if event is None:
             raise StopIteration
         return event
 
     def close(self) -> None:
         """Ends the session."""
-        run(self._session.close())
+        run_sync(self._session.close())
 
     def __enter__(self) -> Self:
         return self

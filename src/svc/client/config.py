@@ -9,11 +9,11 @@ import threading
 
 import msgspec
 
-from svc.client.address import with_version
+from svc.client.address import with_v1_suffix
 from svc.errors import InvalidRequest
 
 
-class Config(msgspec.Struct, frozen=True):
+class SdkConfig(msgspec.Struct, frozen=True):
     """`gateway` is complete, with `/v1`. None: the environment decides."""
 
     api_key: str | None = msgspec.field(default=None)
@@ -24,24 +24,24 @@ class Config(msgspec.Struct, frozen=True):
         return f"Config(gateway={self.gateway!r}, registry={self.registry!r})"  # never the key
 
 
-class _Process:
+class _ConfigHolder:
     """The one configuration of a process, changed as a whole."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.config = Config()
+        self.config = SdkConfig()
 
-    def change(self, **values: str | None) -> None:
+    def update(self, **values: str | None) -> None:
         with self._lock:
             self.config = msgspec.structs.replace(self.config, **values)
 
 
-_process = _Process()
+_config_holder = _ConfigHolder()
 
 
-def current() -> Config:
+def current_config() -> SdkConfig:
     """As of now."""
-    return _process.config
+    return _config_holder.config
 
 
 def init(
@@ -54,23 +54,23 @@ def init(
 
     `/v1` is added to either address where it is missing; `gateway_url` comes before `platform_url`.
     """
-    gateway = with_version(gateway_url) if gateway_url else None
+    gateway = with_v1_suffix(gateway_url) if gateway_url else None
     if gateway is None and platform_url:
-        gateway = with_version(platform_url, "platform_url")
-    _process.change(api_key=check_key(api_key), gateway=gateway, registry=registry)
+        gateway = with_v1_suffix(platform_url, "platform_url")
+    _config_holder.update(api_key=normalize_api_key(api_key), gateway=gateway, registry=registry)
 
 
 def set_gateway_url(url: str) -> None:
     """The gateway's address; `/v1` is added where it is missing. Raises InvalidRequest."""
-    _process.change(gateway=with_version(url))
+    _config_holder.update(gateway=with_v1_suffix(url))
 
 
 def set_api_key(key: str) -> None:
     """The key that is sent to the gateway. Raises InvalidRequest for one that a header cannot carry."""
-    _process.change(api_key=check_key(key))
+    _config_holder.update(api_key=normalize_api_key(key))
 
 
-def check_key(key: str | None) -> str | None:
+def normalize_api_key(key: str | None) -> str | None:
     """The key without the space that copying leaves around it; None for nothing."""
     text = (key or "").strip()
     if not text:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from svc import plugins
-from svc.client.address import resolve
-from svc.client.config import check_key, current
-from svc.client.discovery import find, read_key, state_folder
-from svc.client.session import Session, Times
-from svc.client.wires import Net
+from svc.client.address import resolve_gateway_url
+from svc.client.config import current_config, normalize_api_key
+from svc.client.discovery import find_gateway, read_local_api_key, state_folder
+from svc.client.http_session import HttpSession, SessionTimeouts
+from svc.client.transport import ClientTransport
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
-from svc.wire.production import PRODUCTION_GATEWAY
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 if TYPE_CHECKING:
-    from svc.client.chat import ChatResult, Messages, Server, Stream
+    from svc.client.chat import ChatBackend, ChatResponseStream, ChatResult, Messages
 
-MAX_AUDIO = 512 << 20
+SDK_MAX_AUDIO_FILE_BYTES = 512 << 20
 
 
-class Model(msgspec.Struct, frozen=True):
+class ModelInfo(msgspec.Struct, frozen=True):
     """A model that the gateway offers to this key."""
 
     id: str
@@ -34,8 +34,8 @@ class Model(msgspec.Struct, frozen=True):
     use_case: str | None = None
 
 
-class _Models(msgspec.Struct):
-    data: list[Model]
+class _ModelList(msgspec.Struct):
+    data: list[ModelInfo]
 
 
 class Transcript(msgspec.Struct, frozen=True):
@@ -45,47 +45,53 @@ class Transcript(msgspec.Struct, frozen=True):
     raw: dict[str, Any]
 
 
-class Direct(msgspec.Struct, frozen=True):
+class DirectProvider(msgspec.Struct, frozen=True):
     """A provider that is called without a gateway."""
 
     base_url: str
     headers: dict[str, str]
     """Its key among them."""
-    server: Server
+    backend: ChatBackend
 
     def __repr__(self) -> str:
         return f"Direct({self.base_url!r})"  # never the key
 
 
-class Core:
+class ClientCore:
     """Everything that a client does. Addresses and keys are read from configuration and environment when it is made."""
 
     def __init__(
         self,
-        net: Net,
+        transport: ClientTransport,
         *,
         gateway_url: str | None,
         api_key: str | None,
         registry: str | None,
         retries: int,
-        times: Times,
-        direct: Direct | None = None,
+        timeouts: SessionTimeouts,
+        direct: DirectProvider | None = None,
     ) -> None:
-        told, environ = current(), os.environ
+        config, environ = current_config(), os.environ
         self.direct = direct
-        self.registry = registry or told.registry or environ.get("SVC_REGISTRY_URL") or None
-        self.key = check_key(api_key) or told.api_key or check_key(environ.get("SVC_API_KEY"))
+        self.registry = registry or config.registry or environ.get("SVC_REGISTRY_URL") or None
+        self.api_key = normalize_api_key(api_key) or config.api_key or normalize_api_key(environ.get("SVC_API_KEY"))
         if direct:
-            base, headers = direct.base_url.rstrip("/"), direct.headers
+            base_url, headers = direct.base_url.rstrip("/"), direct.headers
         else:
             home = state_folder(environ)
-            here = find(home)
-            base = resolve(gateway_url, told.gateway, environ, default=here or PRODUCTION_GATEWAY)
-            key = self.key or (read_key(home) if base == here else None)  # not `self.key`: a registry would get it
+            local_gateway = find_gateway(home)
+            base_url = resolve_gateway_url(
+                gateway_url, config.gateway, environ, default=local_gateway or PRODUCTION_GATEWAY
+            )
+            key = self.api_key or (
+                read_local_api_key(home) if base_url == local_gateway else None
+            )  # not `self.key`: a registry would get it
             headers = {"authorization": f"Bearer {key}"} if key else {}
-        whose = "provider" if direct else "gateway"
-        self.session = Session(net, base, headers, retries=retries, times=times, whose=whose)
-        self.net = net
+        server_kind = "provider" if direct else "gateway"
+        self.session = HttpSession(
+            transport, base_url, headers, retries=retries, timeouts=timeouts, server_kind=server_kind
+        )
+        self.transport = transport
 
     # chats
 
@@ -93,41 +99,41 @@ class Core:
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
     ) -> ChatResult:
         """A whole answer."""
-        chats = _chats()
-        server = self._server(model)
-        asked = chats.ask(server, messages, parameters, stream=False)
+        chat_module = _load_chat_module()
+        backend = self._backend(model)
+        request = chat_module.build_request(backend, messages, parameters, stream=False)
         try:
-            answer, body = await self.session.fetch("POST", asked.path, asked.body, asked.headers, timeout_s)
+            response, body = await self.session.fetch("POST", request.path, request.body, request.headers, timeout_s)
         except ModelNotFound:
-            if model is not None or (other := await self._any_model()) is None:
+            if model is not None or (fallback_model := await self._first_model()) is None:
                 raise
-            return await self.chat(messages, other, timeout_s, parameters)
-        made: ChatResult = chats.result(server, answer, body)
-        return made
+            return await self.chat(messages, fallback_model, timeout_s, parameters)
+        result: ChatResult = chat_module.decode_result(backend, response, body)
+        return result
 
     async def stream(
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
-    ) -> Stream:
+    ) -> ChatResponseStream:
         """An answer piece by piece."""
-        chats = _chats()
-        server = self._server(model)
-        asked = chats.ask(server, messages, parameters, stream=True)
+        chat_module = _load_chat_module()
+        backend = self._backend(model)
+        request = chat_module.build_request(backend, messages, parameters, stream=True)
         try:
-            answer, deadline = await self.session.open("POST", asked.path, asked.body, asked.headers, timeout_s)
+            response, deadline = await self.session.open("POST", request.path, request.body, request.headers, timeout_s)
         except ModelNotFound:
-            if model is not None or (other := await self._any_model()) is None:
+            if model is not None or (fallback_model := await self._first_model()) is None:
                 raise
-            return await self.stream(messages, other, timeout_s, parameters)
-        made: Stream = chats.Stream(self.session, answer, deadline, server)
-        return made
+            return await self.stream(messages, fallback_model, timeout_s, parameters)
+        response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, deadline, backend)
+        return response_stream
 
-    def _server(self, model: str | None) -> Server:
+    def _backend(self, model: str | None) -> ChatBackend:
         if self.direct:
-            return self.direct.server
-        server: Server = _chats().gateway(model)
-        return server
+            return self.direct.backend
+        backend: ChatBackend = _load_chat_module().gateway_backend(model)
+        return backend
 
-    async def _any_model(self) -> str | None:
+    async def _first_model(self) -> str | None:
         """For one who named none: the default is not offered here, so the first that is."""
         if self.direct:
             return None
@@ -135,11 +141,11 @@ class Core:
 
     # models, files
 
-    async def models(self) -> list[Model]:
+    async def models(self) -> list[ModelInfo]:
         """What the gateway offers to this key."""
         _, body = await self.session.fetch("GET", "/models")
         try:
-            return msgspec.json.decode(body, type=_Models).data
+            return msgspec.json.decode(body, type=_ModelList).data
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise GatewayFailed("What came is no list of models; is the address that of a gateway?") from error
 
@@ -150,15 +156,15 @@ class Core:
         data = (
             bytes(audio)
             if isinstance(audio, bytes | bytearray | memoryview)
-            else await self.net.call(lambda: _read(Path(audio)))
+            else await self.transport.run_blocking(lambda: _read_audio_file(Path(audio)))
         )
         boundary = os.urandom(16).hex()
         fields = {"model": model, "language": language, "response_format": "json"}
-        body = _form({name: value for name, value in fields.items() if value}, data, boundary)
+        body = _encode_multipart({name: value for name, value in fields.items() if value}, data, boundary)
         headers = {"content-type": f"multipart/form-data; boundary={boundary}", "accept": "application/json"}
-        _, answer = await self.session.fetch("POST", "/audio/transcriptions", body, headers)
+        _, response_body = await self.session.fetch("POST", "/audio/transcriptions", body, headers)
         try:
-            raw = msgspec.json.decode(answer, type=dict[str, Any])
+            raw = msgspec.json.decode(response_body, type=dict[str, Any])
             return Transcript(str(raw["text"]), raw)
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             raise GatewayFailed("What came is no transcript; is the address that of a gateway?") from error
@@ -171,21 +177,21 @@ class Core:
         """Resolves a reference; blocking work."""
         bundles = plugins.load("client", "bundles")
         trusted = tuple(key.strip() for key in os.environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip())
-        options = bundles.Options(
+        options = bundles.ResolveOptions(
             root=_registry_root(),
             registry=self.registry,
-            key=os.environ.get("SVC_REGISTRY_KEY") or self.key,
+            key=os.environ.get("SVC_REGISTRY_KEY") or self.api_key,
             trusted_keys=trusted,
         )
-        work: Callable[[], Any] = lambda: bundles.resolve(reference, options)  # noqa: E731 it is typed so
-        return await self.net.call(work)
+        work: Callable[[], Any] = lambda: bundles.resolve_bundle(reference, options)  # noqa: E731 it is typed so
+        return await self.transport.run_blocking(work)
 
     def close(self) -> None:
         """Closes unused connections."""
         self.session.close()
 
 
-def _chats() -> Any:
+def _load_chat_module() -> Any:
     """Loaded when the first chat asks for it: the dialects take longer to import than all the rest."""
     return plugins.load("client", "chat")
 
@@ -195,22 +201,22 @@ def _registry_root() -> Path:
     return Path(root).expanduser()
 
 
-def _read(path: Path) -> bytes:
+def _read_audio_file(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_AUDIO:
-            raise InvalidRequest(f"{path} is larger than {MAX_AUDIO >> 20} MiB.")
+        if path.stat().st_size > SDK_MAX_AUDIO_FILE_BYTES:
+            raise InvalidRequest(f"{path} is larger than {SDK_MAX_AUDIO_FILE_BYTES >> 20} MiB.")
         return path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"There is no file {path}.") from None
 
 
-def _form(fields: Mapping[str, str], data: bytes, boundary: str) -> bytes:
+def _encode_multipart(fields: Mapping[str, str], data: bytes, boundary: str) -> bytes:
     parts = [
         f'--{boundary}\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()
     ]
-    head = (
+    file_part_head = (
         f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="audio.wav"\r\n'
         "content-type: audio/wav\r\n\r\n"
     )
-    return "".join([*parts, head]).encode() + data + f"\r\n--{boundary}--\r\n".encode()
+    return "".join([*parts, file_part_head]).encode() + data + f"\r\n--{boundary}--\r\n".encode()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-_KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
+_API_KEY_PATTERN = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
 
 
-class _Record(msgspec.Struct):
+class _GatewayRecord(msgspec.Struct):
     url: str
     pid: int
 
@@ -30,9 +30,9 @@ def state_folder(environ: Mapping[str, str]) -> Path:
         return path
 
 
-def find(home: Path) -> str | None:
+def find_gateway(home: Path) -> str | None:
     """Return the address, with `/v1`, of the gateway that `svc up` runs now; None if it does not run."""
-    url, pid = read_record(home)
+    url, pid = read_gateway_record(home)
     if pid <= 0:
         return None
     try:
@@ -44,19 +44,19 @@ def find(home: Path) -> str | None:
     return url
 
 
-def read_key(home: Path) -> str | None:
+def read_local_api_key(home: Path) -> str | None:
     """Return the API key of this machine, if there is one that this user can read."""
     try:
         text = (home / "api_key").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return text if _KEY.fullmatch(text) else None
+    return text if _API_KEY_PATTERN.fullmatch(text) else None
 
 
-def read_record(home: Path) -> tuple[str, int]:
+def read_gateway_record(home: Path) -> tuple[str, int]:
     """Return address and process id of `gateway.json`, "" and 0 if there is none."""
     try:
-        record = msgspec.json.decode((home / "gateway.json").read_bytes(), type=_Record)
+        record = msgspec.json.decode((home / "gateway.json").read_bytes(), type=_GatewayRecord)
     except (OSError, ValueError):
         return "", 0
     return record.url, record.pid

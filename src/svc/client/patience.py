@@ -14,86 +14,87 @@ from collections.abc import Callable, Mapping
 
 from svc.errors import GatewayFailed
 
-FIRST_DELAY = 0.5
-LAST_DELAY = 8.0
-LONGEST_WAIT = 120.0
+SDK_INITIAL_RETRY_DELAY_SECONDS = 0.5
+SDK_MAX_RETRY_DELAY_SECONDS = 8.0
+SDK_MAX_RETRY_AFTER_SECONDS = 120.0
 """A `Retry-After` beyond this means "never" to a client that waits (wire facts)."""
-RETRIED = frozenset({408, 409, 429})
-HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
-FAILURES = 5
-OPEN_SECONDS = 10.0
+RETRYABLE_STATUSES = frozenset({408, 409, 429})
+HTTP_DATE_FORMAT = "%a, %d %b %Y %H:%M:%S GMT"
+SDK_BREAKER_FAILURE_THRESHOLD = 5
+SDK_BREAKER_OPEN_SECONDS = 10.0
 
 
-def may_retry(status: int, headers: Mapping[str, str]) -> bool:
+def is_retryable(status: int, headers: Mapping[str, str]) -> bool:
     """Whether the same request may go out again after this answer; the server's own word comes first."""
     match headers.get("x-should-retry", "").lower():
         case "true":
             return True
         case "false":
             return False
-    return status in RETRIED or status >= 500
+    return status in RETRYABLE_STATUSES or status >= 500
 
 
-def delay(attempt: int, headers: Mapping[str, str] | None = None) -> float | None:
+def retry_delay(attempt: int, headers: Mapping[str, str] | None = None) -> float | None:
     """Seconds before the next try, `attempt` counted from 0; None when the server asks for more than is bearable."""
-    asked = _asked(headers or {})
-    if asked is not None and asked > LONGEST_WAIT:
+    retry_after = _retry_after_seconds(headers or {})
+    if retry_after is not None and retry_after > SDK_MAX_RETRY_AFTER_SECONDS:
         return None
-    own: float = min(LAST_DELAY, FIRST_DELAY * 2**attempt)
+    backoff: float = min(SDK_MAX_RETRY_DELAY_SECONDS, SDK_INITIAL_RETRY_DELAY_SECONDS * 2**attempt)
     jitter = random.random()  # noqa: S311 not a secret
-    if asked is not None:
-        return asked + jitter * min(0.25, FIRST_DELAY)
-    return own * (0.5 + 0.5 * jitter)
+    if retry_after is not None:
+        return retry_after + jitter * min(0.25, SDK_INITIAL_RETRY_DELAY_SECONDS)
+    return backoff * (0.5 + 0.5 * jitter)
 
 
-def _asked(headers: Mapping[str, str]) -> float | None:
+def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if value := headers.get(name):
             try:
                 seconds = float(value) * unit
             except ValueError:
-                seconds = _until(value)
+                seconds = _seconds_until(value)
             if seconds >= 0:  # not for what is no number and no date
                 return seconds
     return None
 
 
-def _until(date: str) -> float:
+def _seconds_until(date: str) -> float:
     try:
-        return max(0.0, calendar.timegm(time.strptime(date, HTTP_DATE)) - time.time())
+        return max(0.0, calendar.timegm(time.strptime(date, HTTP_DATE_FORMAT)) - time.time())
     except ValueError:
         return -1.0
 
 
-class Breaker:
+class ClientCircuitBreaker:
     """Spares a gateway that is down, and those who wait for it. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, whose: str = "gateway") -> None:
-        self._whose, self._clock = whose, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, server_kind: str = "gateway") -> None:
+        self._server_kind, self._clock = server_kind, clock
         self._lock = threading.Lock()
-        self._failures = 0
-        self._until = 0.0
+        self._consecutive_failures = 0
+        self._open_until = 0.0
 
-    def enter(self) -> None:
+    def raise_if_open(self) -> None:
         """Before a request. Raises GatewayFailed while open; when the time is over one caller may try."""
         with self._lock:
-            if self._failures < FAILURES:
+            if self._consecutive_failures < SDK_BREAKER_FAILURE_THRESHOLD:
                 return
-            left = self._until - self._clock()
-            if left > 0:
+            remaining = self._open_until - self._clock()
+            if remaining > 0:
                 raise GatewayFailed(
-                    f"The {self._whose} failed {self._failures} times in a row; it is tried again in {left:.0f} s."
+                    f"The {self._server_kind} failed {self._consecutive_failures} times in a row; "
+                    f"it is tried again in {remaining:.0f} s."
                 )
-            self._until = self._clock() + OPEN_SECONDS
+            self._open_until = self._clock() + SDK_BREAKER_OPEN_SECONDS
 
-    def answered(self) -> None:
+    def record_success(self) -> None:
         """The gateway is there, whatever it said."""
         with self._lock:
-            self._failures = 0
+            self._consecutive_failures = 0
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """It could not be reached, or broke."""
         with self._lock:
-            self._failures += 1
-            if self._failures >= FAILURES:
-                self._until = self._clock() + OPEN_SECONDS
+            self._consecutive_failures += 1
+            if self._consecutive_failures >= SDK_BREAKER_FAILURE_THRESHOLD:
+                self._open_until = self._clock() + SDK_BREAKER_OPEN_SECONDS

@@ -14,45 +14,53 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
-from svc.dialects.chunks import KnownChunks
-from svc.dialects.flow import Pipe
+from svc.dialects.fastpath.chunk_cache import ChunkTemplateCache
+from svc.dialects.stream_transform import StreamTransform
 from svc.errors import SvcError, UpstreamError
-from svc.wire.chat import Answer, ChatRequest, Delta, FinishReason, Quirks
-from svc.wire.usage import Usage
+from svc.wire.chat import (
+    ChatRequest,
+    ChatResponse,
+    FinishReason,
+    StreamDelta,
+    UpstreamOverrides,
+)
+from svc.wire.usage import TokenUsage
 
 
-class Target:
+class ModelProfile:
     """What a dialect must know of the place a request goes to; `model` is the model's name at the upstream."""
 
-    __slots__ = ("known", "max_output_tokens", "mends", "model", "quirks", "stream_usage")
+    __slots__ = ("chunk_caches", "max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
 
-    def __init__(self, model: str, *, max_output_tokens: int | None = None, quirks: Quirks | None = None) -> None:
-        quirks = quirks or Quirks()
+    def __init__(
+        self, model: str, *, max_output_tokens: int | None = None, overrides: UpstreamOverrides | None = None
+    ) -> None:
+        overrides = overrides or UpstreamOverrides()
         self.model = model
         self.max_output_tokens = max_output_tokens
         """Tokens of the longest answer that the model gives; None if that is not known."""
-        self.quirks = quirks
-        self.stream_usage: bool = quirks.stream_usage
+        self.overrides = overrides
+        self.stream_usage: bool = overrides.stream_usage
         """It takes `stream_options.include_usage`."""
-        self.mends = bool(quirks.rejects or quirks.renames or quirks.min_temperature)
+        self.needs_rewrite = bool(overrides.rejects or overrides.renames or overrides.min_temperature)
         """It has other quirks than that."""
-        self.known: dict[bool, KnownChunks] = {}
+        self.chunk_caches: dict[bool, ChunkTemplateCache] = {}
         """What its streams have in common; those with usage for the client, and those without."""
 
 
-class Head:
+class RoutingInfo:
     """What routing needs of a request, read without looking at the rest."""
 
     __slots__ = (
-        "answers",
-        "endless",
+        "choice_count",
         "include_usage",
-        "least_reserved",
         "max_tokens",
+        "min_reserved_tokens",
         "model",
-        "outline",
-        "seen",
+        "passthrough_check",
+        "skeleton",
         "stream",
+        "unbounded_field",
     )
 
     def __init__(
@@ -62,10 +70,10 @@ class Head:
         stream: bool,
         include_usage: bool,
         max_tokens: int | None,
-        answers: int = 1,
-        outline: bytes = b"",
-        least_reserved: int = 0,
-        endless: str = "",
+        choice_count: int = 1,
+        skeleton: bytes = b"",
+        min_reserved_tokens: int = 0,
+        unbounded_field: str = "",
     ) -> None:
         self.model = model
         self.stream = stream
@@ -73,91 +81,91 @@ class Head:
         """The client asked for usage in the stream."""
         self.max_tokens = max_tokens
         """`max_tokens`, or what replaced it."""
-        self.answers = answers
+        self.choice_count = choice_count
         """How many of these are asked for (`n`)."""
-        self.least_reserved = least_reserved
+        self.min_reserved_tokens = min_reserved_tokens
         """The largest number of tokens under a name that only some upstreams know (`min_tokens`, …)."""
-        self.endless = endless
+        self.unbounded_field = unbounded_field
         """The field that asks for an answer without an end (`n_predict: -1`), if there is one."""
-        self.outline = outline
+        self.skeleton = skeleton
         """The body, without the insides of long strings (`dialects.outline`)."""
-        self.seen: Seen | None = None
+        self.passthrough_check: PassthroughCheck | None = None
         """What `passing` has found out about the body, once it had to."""
 
-    def again(self, outline: bytes) -> Head:
+    def copy_for_body(self, skeleton: bytes) -> RoutingInfo:
         """Of another body, in which routing reads the same."""
-        head = Head(
+        routing_info = RoutingInfo(
             self.model,
             stream=self.stream,
             include_usage=self.include_usage,
             max_tokens=self.max_tokens,
-            answers=self.answers,
-            outline=outline,
-            least_reserved=self.least_reserved,
-            endless=self.endless,
+            choice_count=self.choice_count,
+            skeleton=skeleton,
+            min_reserved_tokens=self.min_reserved_tokens,
+            unbounded_field=self.unbounded_field,
         )
-        head.seen = self.seen
-        return head
+        routing_info.passthrough_check = self.passthrough_check
+        return routing_info
 
 
-class Seen:
+class PassthroughCheck:
     """Whether a body can be handed on as it is."""
 
-    __slots__ = ("ambiguous", "options")
+    __slots__ = ("has_stream_options", "is_ambiguous")
 
-    def __init__(self, *, ambiguous: bool, options: bool) -> None:
-        self.ambiguous = ambiguous
+    def __init__(self, *, is_ambiguous: bool, has_stream_options: bool) -> None:
+        self.is_ambiguous = is_ambiguous
         """It could be read in several ways."""
-        self.options = options
+        self.has_stream_options = has_stream_options
         """It has `stream_options`."""
 
 
-class Built:
+class EncodedRequest:
     """A request as the upstream takes it."""
 
-    __slots__ = ("body", "dropped", "lines")
+    __slots__ = ("body", "dropped_fields", "header_lines")
 
-    def __init__(self, body: bytes, dropped: tuple[str, ...] = (), lines: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, body: bytes, dropped_fields: tuple[str, ...] = (), header_lines: tuple[bytes, ...] = ()) -> None:
         self.body = body
-        self.dropped = dropped
+        self.dropped_fields = dropped_fields
         """Names of the client's fields that the upstream did not get as they were."""
-        self.lines = lines
+        self.header_lines = header_lines
         """Header lines that the upstream needs for this request, without line ends."""
 
 
-class Passed:
+class EncodedResponse:
     """An answer for the client, and what the ledger wants to know of it."""
 
-    __slots__ = ("body", "finish", "model", "usage")
+    __slots__ = ("body", "finish_reason", "model", "usage")
 
-    def __init__(self, body: bytes, usage: Usage | None, finish: FinishReason, model: str) -> None:
+    def __init__(self, body: bytes, usage: TokenUsage | None, finish_reason: FinishReason, model: str) -> None:
         self.body = body
         self.usage = usage
-        self.finish = finish
+        self.finish_reason = finish_reason
         self.model = model
 
 
-class StreamReader(Protocol):
+class StreamDecoder(Protocol):
     """Events of an upstream -> deltas."""
 
-    def read(self, event: bytes) -> list[Delta]:
+    def decode(self, event: bytes) -> list[StreamDelta]:
         """Deltas of one server-sent event; raises ProviderFailed for what cannot be understood."""
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """The upstream's own end mark has been seen."""
 
 
-class StreamWriter(Protocol):
+class StreamEncoder(Protocol):
     """Deltas -> events for a client."""
 
-    def write(self, delta: Delta) -> bytes:
+    def encode(self, delta: StreamDelta) -> bytes:
         """The events of one delta (perhaps none); Finish is held back until `end`, since usage may follow it."""
 
-    def end(self) -> bytes:
+    def encode_end(self) -> bytes:
         """The closing events of a complete answer."""
 
-    def fail(self, error: SvcError) -> bytes:
+    def encode_failure(self, error: SvcError) -> bytes:
         """The closing events of an answer that broke."""
 
 
@@ -189,63 +197,63 @@ class Dialect(ABC):
 
     # spoken by a client
     @abstractmethod
-    def head(self, raw: bytes) -> Head:
+    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
         """Check a request as far as every upstream would refuse it, and read the few fields; raises InvalidRequest."""
 
     @abstractmethod
-    def read_request(self, raw: bytes) -> ChatRequest:
+    def decode_request(self, raw: bytes) -> ChatRequest:
         """The whole request in the hub form; raises InvalidRequest that names the field."""
 
     @abstractmethod
-    def write_answer(self, answer: Answer) -> bytes:
+    def encode_response(self, response: ChatResponse) -> bytes:
         """Of the hub form, as a client of this dialect reads it."""
 
     @abstractmethod
-    def writer(self, *, include_usage: bool) -> StreamWriter:
+    def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         """Of a stream for a client; `include_usage`: it has asked to be told."""
 
     @abstractmethod
-    def write_error(self, error: SvcError, request_id: str) -> bytes:
+    def encode_error(self, error: SvcError, request_id: str) -> bytes:
         """The JSON body of an error answer."""
 
     # spoken by an upstream
     @abstractmethod
-    def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
+    def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
         """Request headers that carry the provider's key and what else the dialect demands."""
 
-    def model_quirks(self, model: str, quirks: Quirks) -> Quirks:
+    def model_overrides(self, model: str, overrides: UpstreamOverrides) -> UpstreamOverrides:
         """Add the quirks of a model, known by its name at the provider, to those of the provider."""
-        return quirks
+        return overrides
 
     @abstractmethod
-    def write_request(self, request: ChatRequest, target: Target) -> Built:
+    def encode_request(self, request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
         """Raises InvalidRequest for a field whose loss would change the answer's form."""
 
     @abstractmethod
-    def read_answer(self, raw: bytes) -> Answer:
+    def decode_response(self, raw: bytes) -> ChatResponse:
         """Raises ProviderFailed when it is not understandable."""
 
     @abstractmethod
-    def reader(self) -> StreamReader:
+    def create_stream_decoder(self) -> StreamDecoder:
         """Of a stream of an upstream's."""
 
     @abstractmethod
-    def read_error(self, raw: bytes) -> str | None:
+    def decode_error_message(self, raw: bytes) -> str | None:
         """The upstream's own message in an error body, if one can be found."""
 
-    def relayed_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+    def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
         """What a client of the same dialect gets of an upstream's error; None for the gateway's own error."""
         return None
 
     # both sides the same
     @abstractmethod
-    def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
+    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
         """The client's own bytes where they can be read in one way only, else rebuilt."""
 
     @abstractmethod
-    def pass_answer(self, raw: bytes) -> Passed:
+    def pass_through_response(self, raw: bytes) -> EncodedResponse:
         """Raises ProviderFailed when it is not understandable."""
 
     @abstractmethod
-    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
+    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
         """Of a stream whose client and upstream both speak it; `include_usage` as above."""

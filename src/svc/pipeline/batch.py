@@ -15,48 +15,48 @@ from typing import Protocol
 import msgspec
 
 from svc.errors import InvalidRequest, SvcError, UsageError
-from svc.pipeline.definition import Kind
-from svc.pipeline.files import read_input, save
-from svc.pipeline.inputs import names_of
-from svc.pipeline.orchestrator import Failure, Listener, Made, Result
-from svc.pipeline.stages.base import Item
+from svc.pipeline.definition import DataKind
+from svc.pipeline.files import read_input, save_outputs
+from svc.pipeline.inputs import output_names
+from svc.pipeline.orchestrator import RunError, RunOutcome, RunResult, StageListener
+from svc.pipeline.stages.base import StageChunk
 
-AHEAD = 4
+MAX_AHEAD_INPUTS_PER_JOB = 4
 """For each worker, so many inputs may be done before the one whose line is next."""
 
 
-class Runs(Protocol):
+class PipelineRunner(Protocol):
     """What runs a pipeline: an `Orchestrator` here, or a cluster. Threads call it at once."""
 
     @property
-    def takes(self) -> Kind: ...
+    def input_kind(self) -> DataKind: ...
 
     @property
-    def gives(self) -> Kind: ...
+    def output_kind(self) -> DataKind: ...
 
-    def run(self, given: str, item: Item, listen: Listener | None = None) -> Made: ...
+    def run(self, input_name: str, input_chunk: StageChunk, on_event: StageListener | None = None) -> RunOutcome: ...
 
 
-class Watch(Protocol):
+class BatchObserver(Protocol):
     """Who is told what happens; called from several threads."""
 
-    def kept(self, count: int) -> None: ...
+    def on_resumed(self, count: int) -> None: ...
 
-    def listen(self, number: int, stage: str, event: str) -> None: ...
+    def on_stage_event(self, number: int, stage: str, event: str) -> None: ...
 
-    def done(self, number: int, result: Result) -> None: ...
+    def on_input_done(self, number: int, result: RunResult) -> None: ...
 
 
-def run_many(
-    runs: Runs,
-    name: str,
+def run_batch(
+    runner: PipelineRunner,
+    pipeline_name: str,
     inputs: Sequence[str],
     *,
-    out: Path | None,
-    keep: Path | None,
+    output_path: Path | None,
+    keep_folder: Path | None,
     jobs: int,
     resume: bool,
-    watch: Watch,
+    observer: BatchObserver,
 ) -> int:
     """How many inputs failed. Lines go to `out`, else to standard output.
 
@@ -66,76 +66,98 @@ def run_many(
     With `resume`, lines of `out` without an error are kept as they are, when they belong to the same inputs.
     Raises UsageError when they do not, or when another run writes to `out` now.
     """
-    with _Log(out) if out is not None else nullcontext() as log:
-        return _run_many(runs, name, inputs, log, keep, jobs, resume=resume, watch=watch)
+    with _ResultFile(output_path) if output_path is not None else nullcontext() as result_file:
+        return _run_inputs(
+            runner, pipeline_name, inputs, result_file, keep_folder, jobs, resume=resume, observer=observer
+        )
 
 
-def _run_many(
-    runs: Runs,
-    name: str,
+def _run_inputs(
+    runner: PipelineRunner,
+    pipeline_name: str,
     inputs: Sequence[str],
-    log: _Log | None,
-    keep: Path | None,
+    result_file: _ResultFile | None,
+    keep_folder: Path | None,
     jobs: int,
     *,
     resume: bool,
-    watch: Watch,
+    observer: BatchObserver,
 ) -> int:
-    kept = log.take(inputs, resume=resume) if log is not None else {}
-    watch.kept(len(kept))
+    completed_lines = result_file.load_completed(inputs, resume=resume) if result_file is not None else {}
+    observer.on_resumed(len(completed_lines))
     failed = 0
-    names = names_of(inputs, keep) if keep is not None else []
+    names = output_names(inputs, keep_folder) if keep_folder is not None else []
     with ThreadPoolExecutor(jobs, thread_name_prefix="pipeline") as pool:
 
-        def work(number: int) -> Result:
-            listen: Listener = lambda stage, event, _: watch.listen(number, stage, event)  # noqa: E731 it is typed so
-            result = _run(runs, name, inputs[number], keep / names[number] if keep else None, listen)
-            watch.done(number, result)
+        def work(number: int) -> RunResult:
+            listen: StageListener = lambda stage, event, _: observer.on_stage_event(number, stage, event)  # noqa: E731 it is typed so
+            result = _run_one(
+                runner, pipeline_name, inputs[number], keep_folder / names[number] if keep_folder else None, listen
+            )
+            observer.on_input_done(number, result)
             return result
 
-        lines = _in_order(pool, work, len(inputs), kept, jobs * AHEAD)
-        with log.part.open("wb") if log is not None else nullcontext(sys.stdout.buffer) as sink:
+        lines = _lines_in_order(pool, work, len(inputs), completed_lines, jobs * MAX_AHEAD_INPUTS_PER_JOB)
+        with result_file.part_path.open("wb") if result_file is not None else nullcontext(sys.stdout.buffer) as output:
             for line in lines:
-                failed += msgspec.json.decode(line, type=Result).error is not None
-                sink.write(line + b"\n")
-                sink.flush()
-    if log is not None:
-        log.finish()
+                failed += msgspec.json.decode(line, type=RunResult).error is not None
+                output.write(line + b"\n")
+                output.flush()
+    if result_file is not None:
+        result_file.publish()
     return failed
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, work: Callable[[int], Result], count: int, kept: dict[int, bytes], ahead: int
+def _lines_in_order(
+    pool: ThreadPoolExecutor,
+    run_input: Callable[[int], RunResult],
+    count: int,
+    completed_lines: dict[int, bytes],
+    max_ahead: int,
 ) -> Iterator[bytes]:
-    waiting: deque[Future[Result] | bytes] = deque()
-    following = 0
+    pending: deque[Future[RunResult] | bytes] = deque()
+    next_number = 0
     try:
-        while following < count or waiting:
-            while following < count and len(waiting) < ahead:
-                waiting.append(kept[following] if following in kept else pool.submit(work, following))
-                following += 1
-            first = waiting.popleft()
+        while next_number < count or pending:
+            while next_number < count and len(pending) < max_ahead:
+                pending.append(
+                    completed_lines[next_number]
+                    if next_number in completed_lines
+                    else pool.submit(run_input, next_number)
+                )
+                next_number += 1
+            first = pending.popleft()
             yield first if isinstance(first, bytes) else msgspec.json.encode(first.result())
     finally:
-        for one in waiting:
+        for one in pending:
             if isinstance(one, Future):
                 one.cancel()
 
 
-def _run(runs: Runs, name: str, given: str, keep: Path | None, listen: Listener) -> Result:
+def _run_one(
+    runner: PipelineRunner, pipeline_name: str, input_name: str, keep_folder: Path | None, on_event: StageListener
+) -> RunResult:
     """One input; what is wrong with the input itself is a failure of this line alone."""
     try:
-        last = keep.with_name(f"{keep.name}.wav") if keep is not None and runs.gives == "audio" else None
-        return save(runs.run(given, read_input(given, runs.takes), listen), out=last, keep=keep)
+        audio_path = (
+            keep_folder.with_name(f"{keep_folder.name}.wav")
+            if keep_folder is not None and runner.output_kind == "audio"
+            else None
+        )
+        return save_outputs(
+            runner.run(input_name, read_input(input_name, runner.input_kind), on_event),
+            output_path=audio_path,
+            keep_folder=keep_folder,
+        )
     except SvcError as error:
         code = InvalidRequest.code if isinstance(error, UsageError) else error.code
-        return Result(name, given, None, [], Failure(None, code, error.message))
+        return RunResult(pipeline_name, input_name, None, [], RunError(None, code, error.message))
     except OSError as error:
-        said = f"{error.filename or 'a file'}: {error.strerror or error}."
-        return Result(name, given, None, [], Failure(None, InvalidRequest.code, said))
+        message = f"{error.filename or 'a file'}: {error.strerror or error}."
+        return RunResult(pipeline_name, input_name, None, [], RunError(None, InvalidRequest.code, message))
 
 
-class _Log:
+class _ResultFile:
     """The lines, in files that a killed run leaves so that the next one can go on, however often that happens.
 
     FILE          the whole result of a run
@@ -143,71 +165,73 @@ class _Log:
     FILE.kept     the lines of earlier runs that it need not make again, each in its place
     """
 
-    def __init__(self, out: Path) -> None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        self._out = out
-        self.part = out.with_name(f"{out.name}.part")
-        self._earlier = out.with_name(f"{out.name}.kept")
-        self._lock = self._claim()
+    def __init__(self, output_path: Path) -> None:
+        output_path.parent.mkdir(parents=True, exist_ok=True)
+        self._output_path = output_path
+        self.part_path = output_path.with_name(f"{output_path.name}.part")
+        self._kept_path = output_path.with_name(f"{output_path.name}.kept")
+        self._lock_fd = self._lock_part_file()
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> _ResultFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_part() and os.fstat(self._lock).st_size == 0:
-            self.part.unlink()
-        os.close(self._lock)
+        if self._holds_part_file() and os.fstat(self._lock_fd).st_size == 0:
+            self.part_path.unlink()
+        os.close(self._lock_fd)
 
-    def _claim(self) -> int:
+    def _lock_part_file(self) -> int:
         """Raises UsageError when another run has it; the kernel lets go of it however that run ends."""
         while True:
-            self._lock = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._lock_fd = os.open(self.part_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(self._lock)
-                raise UsageError(f"Another run writes {self._out} now; let it end, or name another file.") from None
-            if self._is_part():
-                return self._lock
-            os.close(self._lock)  # that run has just ended, and what was opened is its whole result
+                os.close(self._lock_fd)
+                raise UsageError(
+                    f"Another run writes {self._output_path} now; let it end, or name another file."
+                ) from None
+            if self._holds_part_file():
+                return self._lock_fd
+            os.close(self._lock_fd)  # that run has just ended, and what was opened is its whole result
 
-    def _is_part(self) -> bool:
+    def _holds_part_file(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._lock), self.part.stat())
+            return os.path.samestat(os.fstat(self._lock_fd), self.part_path.stat())
         except FileNotFoundError:
             return False
 
-    def take(self, inputs: Sequence[str], *, resume: bool) -> dict[int, bytes]:
+    def load_completed(self, inputs: Sequence[str], *, resume: bool) -> dict[int, bytes]:
         """Lines that need not be made again, by their number. Raises UsageError when they are of other inputs."""
         if not resume:
-            self._earlier.unlink(missing_ok=True)
+            self._kept_path.unlink(missing_ok=True)
             return {}
-        found: dict[int, bytes] = {}
-        for path in (self._out, self._earlier, self.part):
-            found |= _lines(path, inputs)
-        if found:
-            draft = self._earlier.with_suffix(".tmp")
-            draft.write_bytes(b"".join(found.get(number, b"") + b"\n" for number in range(max(found) + 1)))
-            draft.replace(self._earlier)
-        return found
+        completed: dict[int, bytes] = {}
+        for path in (self._output_path, self._kept_path, self.part_path):
+            completed |= _read_completed_lines(path, inputs)
+        if completed:
+            draft = self._kept_path.with_suffix(".tmp")
+            draft.write_bytes(b"".join(completed.get(number, b"") + b"\n" for number in range(max(completed) + 1)))
+            draft.replace(self._kept_path)
+        return completed
 
-    def finish(self) -> None:
+    def publish(self) -> None:
         """All are done."""
-        self.part.replace(self._out)
-        self._earlier.unlink(missing_ok=True)
+        self.part_path.replace(self._output_path)
+        self._kept_path.unlink(missing_ok=True)
 
 
-def _lines(path: Path, inputs: Sequence[str]) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
+def _read_completed_lines(path: Path, inputs: Sequence[str]) -> dict[int, bytes]:
+    completed: dict[int, bytes] = {}
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     for number, line in enumerate(lines[: len(inputs)]):
         try:
-            result = msgspec.json.decode(line, type=Result)
+            result = msgspec.json.decode(line, type=RunResult)
         except msgspec.DecodeError:
             continue  # the last line of a run that was cut, or one that is still to be made
         if result.input != inputs[number]:
-            said = inputs[number][:60]
-            raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {said!r}.")
+            expected = inputs[number][:60]
+            raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {expected!r}.")
         if result.error is None:
-            found[number] = line
-    return found
+            completed[number] = line
+    return completed

@@ -19,135 +19,141 @@ import msgspec
 import ray
 
 from svc.errors import CommandFailed, SvcError
-from svc.pipeline.definition import Kind, Pipeline, parse
-from svc.pipeline.orchestrator import Failure, Listener, Made, Orchestrator
-from svc.pipeline.stages.base import Item
+from svc.pipeline.definition import DataKind, Pipeline, parse_pipeline
+from svc.pipeline.orchestrator import Orchestrator, RunError, RunOutcome, StageListener
+from svc.pipeline.stages.base import StageChunk
 
-PATIENCE = 300.0
+FIRST_ACTOR_TIMEOUT_SECONDS = 300.0
 """Seconds until the first actor must be ready: a worker may have to download its models."""
-MORE_PATIENCE = 10.0
+OTHER_ACTORS_TIMEOUT_SECONDS = 10.0
 """Seconds that the others have after it."""
-_ADDRESSES = re.compile(
+_FORWARDED_VARIABLES = re.compile(
     r"SVC_(GATEWAY_URL|PLATFORM_URL|API_KEY|REGISTRY_(URL|KEY|ROOT)|TRUSTED_KEYS|BUNDLE_MAX_(BYTES|RATIO))"
 )
-_PROVIDERS = re.compile(r"(PROVIDER|OPENAI|ANTHROPIC|GROQ)_[A-Z_]+")
+_PROVIDER_VARIABLES = re.compile(r"(PROVIDER|OPENAI|ANTHROPIC|GROQ)_[A-Z_]+")
 
 
-TRIES = 3
-CONNECT_SECONDS = 10.0
-_PLACE = re.compile(r"(?:ray://)?([^/:]+):([0-9]{1,5})")
+MAX_ACTOR_ATTEMPTS = 3
+RAY_CONNECT_TIMEOUT_SECONDS = 10.0
+_HOST_AND_PORT = re.compile(r"(?:ray://)?([^/:]+):([0-9]{1,5})")
 
 
-class _Lost(CommandFailed):
+class _ActorLost(CommandFailed):
     """An actor that does not answer any more."""
 
 
-class Started(msgspec.Struct):
+class ActorStatus(msgspec.Struct):
     """What an actor says first."""
 
-    takes: Kind = "text"
-    gives: Kind = "text"
-    failure: Failure | None = None
+    input_kind: DataKind = "text"
+    output_kind: DataKind = "text"
+    failure: RunError | None = None
 
 
-class Worker:
+class PipelineActor:
     """Runs in a process of its own, on any machine of the cluster."""
 
-    def __init__(self, definition: str, where: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, definition: str, source_name: str, environ: Mapping[str, str]) -> None:
         os.environ.update(environ)
-        self._definition, self._where = definition, where
+        self._definition, self._source_name = definition, source_name
         self._orchestrator: Orchestrator | None = None
 
-    def start(self) -> Started:
+    def start(self) -> ActorStatus:
         """Makes everything ready; may be called again."""
         try:
             if self._orchestrator is None:
-                self._orchestrator = Orchestrator(parse(self._definition, self._where), os.environ)
+                self._orchestrator = Orchestrator(parse_pipeline(self._definition, self._source_name), os.environ)
         except SvcError as error:
-            return Started(failure=Failure(None, error.code, error.message))
-        return Started(self._orchestrator.takes, self._orchestrator.gives)
+            return ActorStatus(failure=RunError(None, error.code, error.message))
+        return ActorStatus(self._orchestrator.input_kind, self._orchestrator.output_kind)
 
-    def run(self, given: str, item: Item) -> Made | Failure:
+    def run(self, input_name: str, input_chunk: StageChunk) -> RunOutcome | RunError:
         """One input."""
         if (failure := self.start().failure) is not None or self._orchestrator is None:
-            return failure or Failure(None, "internal_error", "It was not started.")
-        return self._orchestrator.run(given, item)
+            return failure or RunError(None, "internal_error", "It was not started.")
+        return self._orchestrator.run(input_name, input_chunk)
 
 
-class Cluster:
+class RayCluster:
     """Use it as a context. Raises CommandFailed when there is no cluster, or it has no room."""
 
-    def __init__(self, address: str, definition: str, where: str, environ: Mapping[str, str], jobs: int | None) -> None:
-        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(
+        self, address: str, definition: str, source_name: str, environ: Mapping[str, str], jobs: int | None
+    ) -> None:
+        self._idle_actors: queue.SimpleQueue[Any] = queue.SimpleQueue()
         """Actors with nothing to do; None when there are none any more."""
         self._lock = threading.Lock()
         try:
-            _knock(address)
+            _check_reachable(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
         except (OSError, OverflowError, RuntimeError, ValueError) as error:
             raise CommandFailed(f"The Ray cluster {address!r} cannot be reached: {_first_line(error)}") from error
         try:
             resources: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-            wanted = jobs or max(1, int(resources.get("CPU", 1)))
-            ours = cluster_environment(parse(definition, where), environ)
-            kind: Any = ray.remote(num_cpus=1)(Worker)
-            self._actors: list[Any] = [kind.remote(definition, where, ours) for _ in range(wanted)]
-            self._begin()
+            actor_count = jobs or max(1, int(resources.get("CPU", 1)))
+            actor_environ = cluster_environment(parse_pipeline(definition, source_name), environ)
+            actor_class: Any = ray.remote(num_cpus=1)(PipelineActor)
+            self._actors: list[Any] = [
+                actor_class.remote(definition, source_name, actor_environ) for _ in range(actor_count)
+            ]
+            self._wait_for_actors()
         except BaseException:
             ray.shutdown()
             raise
 
-    def _begin(self) -> None:
+    def _wait_for_actors(self) -> None:
         """Waits for the first, and a little for the others; those that find no room are left out."""
         starting = {actor.start.remote(): actor for actor in self._actors}
-        first, later = ray.wait([*starting], timeout=PATIENCE)
-        if not first:
+        first_ready, pending = ray.wait([*starting], timeout=FIRST_ACTOR_TIMEOUT_SECONDS)
+        if not first_ready:
             raise CommandFailed("The Ray cluster has no free processor for this, or its workers do not start.")
-        more = ray.wait(later, num_returns=len(later), timeout=MORE_PATIENCE)[0] if later else []
-        for ready in (*first, *more):
-            started: Started = self._get(ready)
-            if started.failure is not None:
-                raise CommandFailed(f"The pipeline cannot run on the cluster: {started.failure.message}")
-            self.takes, self.gives = started.takes, started.gives
-            self._idle.put(starting[ready])
-        self.jobs = self._alive = len(first) + len(more)
+        others_ready = (
+            ray.wait(pending, num_returns=len(pending), timeout=OTHER_ACTORS_TIMEOUT_SECONDS)[0] if pending else []
+        )
+        for ready in (*first_ready, *others_ready):
+            status: ActorStatus = self._get_result(ready)
+            if status.failure is not None:
+                raise CommandFailed(f"The pipeline cannot run on the cluster: {status.failure.message}")
+            self.input_kind, self.output_kind = status.input_kind, status.output_kind
+            self._idle_actors.put(starting[ready])
+        self.jobs = self._alive_actors = len(first_ready) + len(others_ready)
 
-    def run(self, given: str, item: Item, listen: Listener | None = None) -> Made:
+    def run(self, input_name: str, input_chunk: StageChunk, on_event: StageListener | None = None) -> RunOutcome:
         """On whichever actor is idle; on another one when that is lost with its machine. Raises SvcError."""
-        for _ in range(TRIES):
-            actor = self._idle.get()
+        for _ in range(MAX_ACTOR_ATTEMPTS):
+            actor = self._idle_actors.get()
             if actor is None:
-                self._idle.put(None)  # for whoever waits as well
+                self._idle_actors.put(None)  # for whoever waits as well
                 raise CommandFailed("All workers of the Ray cluster are lost.")
             try:
-                made: Made | Failure = self._get(actor.run.remote(given, item))
-            except _Lost:
-                self._forget()
+                outcome: RunOutcome | RunError = self._get_result(actor.run.remote(input_name, input_chunk))
+            except _ActorLost:
+                self._record_lost_actor()
                 continue
             except BaseException:
-                self._idle.put(actor)
+                self._idle_actors.put(actor)
                 raise
-            self._idle.put(actor)
-            if isinstance(made, Failure):
-                raise CommandFailed(made.message)
-            return made
-        raise CommandFailed(f"The workers of the Ray cluster were lost {TRIES} times with this input.")
+            self._idle_actors.put(actor)
+            if isinstance(outcome, RunError):
+                raise CommandFailed(outcome.message)
+            return outcome
+        raise CommandFailed(f"The workers of the Ray cluster were lost {MAX_ACTOR_ATTEMPTS} times with this input.")
 
-    def _forget(self) -> None:
+    def _record_lost_actor(self) -> None:
         with self._lock:
-            self._alive -= 1
-            if not self._alive:
-                self._idle.put(None)
+            self._alive_actors -= 1
+            if not self._alive_actors:
+                self._idle_actors.put(None)
 
-    def _get(self, promise: Any) -> Any:
+    def _get_result(self, object_ref: Any) -> Any:
         try:
-            return ray.get(promise)
+            return ray.get(object_ref)
         except ray.exceptions.RayActorError as error:
-            raise _Lost(f"A worker of the Ray cluster is lost: {_first_line(error)}") from error
+            raise _ActorLost(f"A worker of the Ray cluster is lost: {_first_line(error)}") from error
         except ray.exceptions.RayError as error:
             raise CommandFailed(f"A worker of the Ray cluster failed: {_first_line(error)}") from error
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> RayCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,14 +166,14 @@ def cluster_environment(pipeline: Pipeline, environ: Mapping[str, str]) -> dict[
     return {
         name: value
         for name, value in environ.items()
-        if _ADDRESSES.fullmatch(name) or (calls_provider and _PROVIDERS.fullmatch(name))
+        if _FORWARDED_VARIABLES.fullmatch(name) or (calls_provider and _PROVIDER_VARIABLES.fullmatch(name))
     }
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Ray itself looks for minutes for somebody who is not there. Raises OSError."""
-    if (place := _PLACE.fullmatch(address)) is not None:
-        socket.create_connection((place[1], int(place[2])), CONNECT_SECONDS).close()
+    if (match := _HOST_AND_PORT.fullmatch(address)) is not None:
+        socket.create_connection((match[1], int(match[2])), RAY_CONNECT_TIMEOUT_SECONDS).close()
 
 
 def _first_line(error: Exception) -> str:

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from svc.errors import InvalidRequest, UsageError
-from svc.pipeline.definition import MAX_BYTES, Kind, Pipeline, parse
-from svc.pipeline.orchestrator import Made, Result
-from svc.pipeline.stages.base import Item, Picture, Sound
-from svc.speech.audio import read_wav
+from svc.pipeline.definition import MAX_DEFINITION_BYTES, DataKind, Pipeline, parse_pipeline
+from svc.pipeline.orchestrator import RunOutcome, RunResult
+from svc.pipeline.stages.base import AudioChunk, ImageFile, StageChunk
+from svc.speech.audio import parse_wav
 
-MAX_INPUT = 512 << 20
+MAX_PIPELINE_INPUT_BYTES = 512 << 20
 
 
 def read_definition(path: str | Path) -> str:
     """Its text. Raises UsageError."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UsageError(f"{path} is larger than {MAX_BYTES >> 20} MiB.")
+            data = file.read(MAX_DEFINITION_BYTES + 1)
+        if len(data) > MAX_DEFINITION_BYTES:
+            raise UsageError(f"{path} is larger than {MAX_DEFINITION_BYTES >> 20} MiB.")
         return data.decode()
     except FileNotFoundError:
         raise UsageError(f"There is no pipeline at {path}.") from None
@@ -33,91 +33,95 @@ def read_definition(path: str | Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def load(path: str | Path) -> Pipeline:
+def load_pipeline(path: str | Path) -> Pipeline:
     """Reads a definition from a file. Raises UsageError."""
-    return parse(read_definition(path), str(path))
+    return parse_pipeline(read_definition(path), str(path))
 
 
-def read_input(given: str, kind: Kind) -> Item:
+def read_input(text_or_path: str, kind: DataKind) -> StageChunk:
     """A text or a file. Raises UsageError."""
-    path = Path(given) if 0 < len(given) < 4096 and "\0" not in given and "\n" not in given else None
+    path = (
+        Path(text_or_path)
+        if 0 < len(text_or_path) < 4096 and "\0" not in text_or_path and "\n" not in text_or_path
+        else None
+    )
     try:
         is_file = path is not None and path.is_file()
     except OSError:
         is_file = False
     if kind == "audio":
-        return _read_audio(given, path if is_file else None)
+        return _read_audio(text_or_path, path if is_file else None)
     if kind == "image":
-        return Picture(_read_file(given, path if is_file else None, kind))
+        return ImageFile(_read_file(text_or_path, path if is_file else None, kind))
     if path is None or not is_file:
-        if not given.strip():
+        if not text_or_path.strip():
             raise UsageError("The input is empty.")
-        return given
+        return text_or_path
     try:
-        if path.stat().st_size > MAX_INPUT:
-            raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
+        if path.stat().st_size > MAX_PIPELINE_INPUT_BYTES:
+            raise UsageError(f"{path} is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8, which this pipeline takes.") from None
 
 
-def _read_audio(given: str, path: Path | None) -> Sound:
+def _read_audio(text_or_path: str, path: Path | None) -> AudioChunk:
     try:
-        wav = read_wav(_read_file(given, path, "audio"))
+        wav = parse_wav(_read_file(text_or_path, path, "audio"))
     except InvalidRequest as error:
         raise UsageError(f"{path}: {error.message}") from None
-    return Sound(wav.format, bytes(wav.samples))
+    return AudioChunk(wav.format, bytes(wav.samples))
 
 
-def _read_file(given: str, path: Path | None, kind: Kind) -> bytes:
+def _read_file(text_or_path: str, path: Path | None, kind: DataKind) -> bytes:
     if path is None:
-        raise UsageError(f"This pipeline takes {kind}, and there is no file {given[:200]!r}.")
-    if path.stat().st_size > MAX_INPUT:
-        raise UsageError(f"{path} is larger than {MAX_INPUT >> 20} MiB.")
+        raise UsageError(f"This pipeline takes {kind}, and there is no file {text_or_path[:200]!r}.")
+    if path.stat().st_size > MAX_PIPELINE_INPUT_BYTES:
+        raise UsageError(f"{path} is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
     return path.read_bytes()
 
 
-def check_places(gives: Kind, *, out: Path | None, keep: Path | None) -> None:
+def check_output_paths(output_kind: DataKind, *, output_path: Path | None, keep_folder: Path | None) -> None:
     """Before anything runs: whether what it makes has a place. `gives` is what goes to `out`. Raises UsageError."""
-    if keep is not None and keep.exists() and not keep.is_dir():
-        raise UsageError(f"{keep} is a file; --keep names a folder.")
-    if out is None:
+    if keep_folder is not None and keep_folder.exists() and not keep_folder.is_dir():
+        raise UsageError(f"{keep_folder} is a file; --keep names a folder.")
+    if output_path is None:
         return
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder; -o names a file.")
-    sound = out.suffix.lower() in (".wav", ".wave")
-    if gives == "audio" and out.suffix and not sound:
-        raise UsageError(f"This pipeline gives audio, which is written as WAV: -o {out.with_suffix('.wav')}")
-    if gives != "audio" and sound:
-        raise UsageError(f"{out} would hold text, not audio: name it otherwise.")
+    if output_path.is_dir():
+        raise UsageError(f"{output_path} is a folder; -o names a file.")
+    is_wav = output_path.suffix.lower() in (".wav", ".wave")
+    if output_kind == "audio" and output_path.suffix and not is_wav:
+        raise UsageError(f"This pipeline gives audio, which is written as WAV: -o {output_path.with_suffix('.wav')}")
+    if output_kind != "audio" and is_wav:
+        raise UsageError(f"{output_path} would hold text, not audio: name it otherwise.")
 
 
-def write(pieces: Sequence[Item], path: Path) -> None:
+def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
     """Text, or a WAV file."""
-    sounds = [piece for piece in pieces if isinstance(piece, Sound)]
+    audio_chunks = [piece for piece in chunks if isinstance(piece, AudioChunk)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not sounds:
-        text = "".join(piece for piece in pieces if isinstance(piece, str))
+    if not audio_chunks:
+        text = "".join(piece for piece in chunks if isinstance(piece, str))
         path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
         return
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(sounds[0].format.rate)
-        file.writeframes(b"".join(sound.data for sound in sounds))
-    path.write_bytes(made.getvalue())
+        file.setframerate(audio_chunks[0].format.rate)
+        file.writeframes(b"".join(sound.data for sound in audio_chunks))
+    path.write_bytes(buffer.getvalue())
 
 
-def save(made: Made, *, out: Path | None = None, keep: Path | None = None) -> Result:
+def save_outputs(outcome: RunOutcome, *, output_path: Path | None = None, keep_folder: Path | None = None) -> RunResult:
     """Writes the output, and into `keep` what each stage made: `01-hear.txt`, `02-answer.txt`, `03-speak.wav`."""
-    for number, (stage, pieces) in enumerate(made.pieces if keep is not None else [], 1):
-        if keep is not None and pieces:
-            ending = "txt" if isinstance(pieces[0], str) else "wav"
+    for number, (stage, chunks) in enumerate(outcome.stage_chunks if keep_folder is not None else [], 1):
+        if keep_folder is not None and chunks:
+            suffix = "txt" if isinstance(chunks[0], str) else "wav"
             name = re.sub(r"[^A-Za-z0-9._-]+", "_", stage)[:64]
-            write(pieces, keep / f"{number:02}-{name}.{ending}")
-    result = made.result
-    if out is not None and result.output is not None:
-        write(made.pieces[-1][1], out)
-        result.output.path = str(out) if result.output.kind == "audio" else None
+            write_chunks(chunks, keep_folder / f"{number:02}-{name}.{suffix}")
+    result = outcome.result
+    if output_path is not None and result.output is not None:
+        write_chunks(outcome.stage_chunks[-1][1], output_path)
+        result.output.path = str(output_path) if result.output.kind == "audio" else None
     return result

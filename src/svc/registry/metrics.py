@@ -7,10 +7,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
-OTHER: Final = "other"
+_LABELED_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
+OTHER_METHOD: Final = "other"
 """The label of all other methods, and of requests that cannot be read."""
-_HELP: Final = {
+_METRIC_FAMILIES: Final = {
     "svc_registry_requests_total": ("counter", "Requests answered, by method and HTTP status."),
     "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in the responses begun."),
     "svc_registry_published_total": ("counter", "Bundles published here."),
@@ -18,7 +18,7 @@ _HELP: Final = {
 }
 
 
-class Counters:
+class RegistryCounters:
     """The counters of one server."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Counters:
         self.bundle_bytes = 0
         self.published = 0
 
-    def text(self, bundles: int) -> str:
+    def render(self, bundles: int) -> str:
         """The page, with the number of bundles in the store."""
         values: dict[str, float] = {
             "svc_registry_bundle_bytes_total": self.bundle_bytes,
@@ -34,8 +34,8 @@ class Counters:
             "svc_registry_bundles": bundles,
         }
         lines: list[str] = []
-        for name, (kind, what) in _HELP.items():
-            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+        for name, (kind, help_text) in _METRIC_FAMILIES.items():
+            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             if name in values:
                 lines.append(f"{name} {values[name]}")
             else:
@@ -46,10 +46,10 @@ class Counters:
         return "\n".join(lines) + "\n"
 
 
-class Counted:
+class RequestCounterMiddleware:
     """Counts the responses of the ASGI application."""
 
-    def __init__(self, app: ASGIApp, counters: Counters) -> None:
+    def __init__(self, app: ASGIApp, counters: RegistryCounters) -> None:
         self._app = app
         self._counters = counters
 
@@ -58,7 +58,7 @@ class Counted:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counters.requests[method if method in _METHODS else OTHER, message["status"]] += 1
+                self._counters.requests[method if method in _LABELED_METHODS else OTHER_METHOD, message["status"]] += 1
             await send(message)
 
         await self._app(scope, receive, counted)

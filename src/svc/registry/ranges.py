@@ -12,7 +12,7 @@ from typing import NamedTuple
 _RANGE = re.compile(r"bytes\s*=\s*(?:(\d{1,20})\s*)?-\s*(?:(\d{1,20})\s*)?", re.IGNORECASE | re.ASCII)
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """The answer's status, and the bytes from `start` up to `end`."""
 
     status: int
@@ -20,26 +20,26 @@ class Part(NamedTuple):
     end: int
 
 
-def choose(size: int, etag: str, *, range_: str = "", if_range: str = "", if_none_match: str = "") -> Part:
+def select_range(size: int, etag: str, *, range_: str = "", if_range: str = "", if_none_match: str = "") -> ByteRange:
     """Which part of a file of `size` bytes to send: 200, 206, 304 or 416."""
-    if if_none_match and matches(if_none_match, etag):
-        return Part(304, 0, 0)
+    if if_none_match and etag_matches(if_none_match, etag):
+        return ByteRange(304, 0, 0)
     # Only the very same strong tag will do: a date or a weak one is never equal to it.
     match = _RANGE.fullmatch(range_.strip()) if range_ and (not if_range or if_range.strip() == etag) else None
     if match is None or not (match[1] or match[2]):
-        return Part(200, 0, size)
+        return ByteRange(200, 0, size)
     if not match[1]:
         length = min(int(match[2]), size)
-        return Part(206, size - length, size) if length else Part(416, 0, 0)
+        return ByteRange(206, size - length, size) if length else ByteRange(416, 0, 0)
     start = int(match[1])
     if match[2] and int(match[2]) < start:
-        return Part(200, 0, size)
+        return ByteRange(200, 0, size)
     if start >= size:
-        return Part(416, 0, 0)
-    return Part(206, start, min(int(match[2]) + 1, size) if match[2] else size)
+        return ByteRange(416, 0, 0)
+    return ByteRange(206, start, min(int(match[2]) + 1, size) if match[2] else size)
 
 
-def matches(if_none_match: str, etag: str) -> bool:
+def etag_matches(if_none_match: str, etag: str) -> bool:
     """Whether a list of tags has this one, compared weakly."""
     if if_none_match.strip() == "*":
         return True

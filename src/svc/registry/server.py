@@ -13,44 +13,46 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import uvicorn
 
 from svc.errors import SvcError
-from svc.registry.desk import Desk
-from svc.registry.front import Front
-from svc.registry.routes import application
-from svc.registry.sending import Lanes
+from svc.registry.fast_connection import FastConnection
+from svc.registry.routes import create_app
+from svc.registry.sendfile import SendThreadPool
+from svc.registry.service import RegistryService
 
 log = logging.getLogger("svc.registry")
 
-WATCH_SECONDS = 1.0
+INDEX_POLL_SECONDS = 1.0
 
 
-class Server(uvicorn.Server):
+class RegistryServer(uvicorn.Server):
     """uvicorn's server, which says when it answers."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._on_ready = on_ready
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves the signals to `svc.stopping`, which has them from before the server's start."""
         yield
 
-    def stop(self, number: int) -> None:
+    def stop(self, signal_number: int) -> None:
         """Ends it after what runs; a second SIGINT does not wait for that."""
-        self.handle_exit(number, None)
+        self.handle_exit(signal_number, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._ready()
+        self._on_ready()
 
 
 @contextlib.asynccontextmanager
-async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int = 30) -> AsyncIterator[Server]:
+async def open_server(
+    service: RegistryService, on_ready: Callable[[], None], *, drain_seconds: int = 30
+) -> AsyncIterator[RegistryServer]:
     """A server to run; what it needs is there while the context is."""
-    lanes = Lanes()
+    send_pool = SendThreadPool()
     config = uvicorn.Config(
-        application(desk),
-        http=functools.partial(Front, desk, lanes),  # type: ignore[arg-type]
+        create_app(service),
+        http=functools.partial(FastConnection, service, send_pool),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
@@ -60,27 +62,27 @@ async def prepared(desk: Desk, ready: Callable[[], None], *, drain_seconds: int 
         timeout_keep_alive=75,
         backlog=2048,
     )
-    watch = asyncio.create_task(_watch(desk))
+    index_task = asyncio.create_task(_follow_index(service))
     try:
-        yield Server(config, ready)
+        yield RegistryServer(config, on_ready)
     finally:
-        watch.cancel()
-        await asyncio.wait([watch])
-        await desk.hashing.close()
-        desk.shelf.clear()
-        lanes.close()
+        index_task.cancel()
+        await asyncio.wait([index_task])
+        await service.hasher.close()
+        service.open_files.clear()
+        send_pool.close()
 
 
-async def _watch(desk: Desk) -> None:
+async def _follow_index(service: RegistryService) -> None:
     """Takes in what other tools add to index.json, and hashes what came without a hash."""
-    said = ""
+    last_error = ""
     while True:
         try:
-            await asyncio.to_thread(desk.refresh)
-            await desk.hashing.settle(WATCH_SECONDS)
-            said = ""
+            await asyncio.to_thread(service.refresh)
+            await service.hasher.hash_pending(INDEX_POLL_SECONDS)
+            last_error = ""
         except (OSError, sqlite3.Error, SvcError) as error:
-            if str(error) != said:  # once, not at every look
+            if str(error) != last_error:  # once, not at every look
                 log.exception("index.json could not be followed")
-            said = str(error)
-        await asyncio.sleep(WATCH_SECONDS)
+            last_error = str(error)
+        await asyncio.sleep(INDEX_POLL_SECONDS)

@@ -15,28 +15,28 @@ import sys
 import msgspec
 
 from svc import plugins
-from svc.speech.files import HEAVY
+from svc.speech.audio_files import FFMPEG_KINDS
 
-MEMORY = 3 << 30
-CPU_SECONDS = 600
+MAX_DECODER_MEMORY_BYTES = 3 << 30
+MAX_DECODER_CPU_SECONDS = 600
 
 
 def main() -> int:
     """The exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for limit, most in (
-        (resource.RLIMIT_AS, MEMORY),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
+    for limit, maximum in (
+        (resource.RLIMIT_AS, MAX_DECODER_MEMORY_BYTES),
+        (resource.RLIMIT_CPU, MAX_DECODER_CPU_SECONDS),
         (resource.RLIMIT_FSIZE, 0),
     ):
-        resource.setrlimit(limit, (most, most))
+        resource.setrlimit(limit, (maximum, maximum))
     kind, out = sys.argv[1], sys.stdout.buffer
-    library = plugins.load("speech.decoders", "ffmpeg" if kind in HEAVY else "sndfile")
+    decoder = plugins.load("speech.decoders", "ffmpeg" if kind in FFMPEG_KINDS else "sndfile")
     try:
-        decoded = library.decode(sys.stdin.buffer, kind)
+        decoded = decoder.decode(sys.stdin.buffer, kind)
         out.write(msgspec.json.encode((decoded.rate, decoded.seconds)) + b"\n")
-        for piece in decoded.pieces:
-            out.write(piece)
+        for chunk in decoded.chunks:
+            out.write(chunk)
         out.flush()
     except BrokenPipeError:  # whoever asked has left
         return 1

@@ -13,91 +13,93 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from svc.errors import SvcError
-from svc.speech import transcripts
-from svc.speech.upload import Entry, Upload, disconnected
+from svc.speech import transcript_formats
+from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disconnect
 
-WRITE_TIMEOUT = 60.0
+EVENT_WRITE_TIMEOUT_SECONDS = 60.0
 """Seconds in which a client must take something."""
-HEADERS = {
+EVENT_STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
 
 
-class TranscriptStream:
+class TranscriptEventStream:
     """An ASGI application that answers one upload: `start` it first, and give it what it is to close in the end."""
 
-    def __init__(self, upload: Upload, entry: Entry, resources: AsyncExitStack) -> None:
-        self._upload, self._entry = upload, entry
+    def __init__(self, upload: UploadTranscription, recorder: UploadRecorder, resources: AsyncExitStack) -> None:
+        self._upload, self._recorder = upload, recorder
         self.resources = resources
         self._changed = asyncio.Event()
-        self._sent = ""
-        self._over = False
+        self._sent_text = ""
+        self._is_done = False
 
     async def start(self, receive: Receive) -> None:
         """Waits for the first event. Raises SvcError, ClientDisconnect."""
-        self._upload.on_text = self._changed.set
-        self._working = asyncio.create_task(self._upload.run(), name="upload")
-        self._leaving = asyncio.create_task(disconnected(receive), name="upload-client")
-        self.resources.push_async_callback(self._stop)
-        for task in (self._working, self._leaving):
+        self._upload.on_stable_text = self._changed.set
+        self._transcription_task = asyncio.create_task(self._upload.run(), name="upload")
+        self._disconnect_task = asyncio.create_task(wait_for_disconnect(receive), name="upload-client")
+        self.resources.push_async_callback(self._cancel_tasks)
+        for task in (self._transcription_task, self._disconnect_task):
             task.add_done_callback(lambda _: self._changed.set())
-        self._first = await self._next()
+        self._first_event = await self._next_event()
 
-    async def _stop(self) -> None:
-        for task in (self._working, self._leaving):
+    async def _cancel_tasks(self) -> None:
+        for task in (self._transcription_task, self._disconnect_task):
             task.cancel()
-        await asyncio.gather(self._working, self._leaving, return_exceptions=True)
+        await asyncio.gather(self._transcription_task, self._disconnect_task, return_exceptions=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events."""
         async with self.resources:
             try:
-                await self._begin(send)
-                event = self._first
-                while not self._over:
-                    await _write(send, event)
-                    event = await self._next()
-                self._entry.succeed()
+                await self._send_headers(send)
+                event = self._first_event
+                while not self._is_done:
+                    await _send_chunk(send, event)
+                    event = await self._next_event()
+                self._recorder.record_success()
             except SvcError as error:
-                self._entry.fail(error, begun=True)
-                event = transcripts.failure(error)
+                self._recorder.record_failure(error, is_partially_sent=True)
+                event = transcript_formats.encode_error_event(error)
             except (ClientDisconnect, TimeoutError):
-                self._entry.leave()
+                self._recorder.record_disconnect()
                 return
             except BaseException:
-                self._entry.leave()
+                self._recorder.record_disconnect()
                 raise
             with suppress(TimeoutError):
-                await _write(send, event, more=False)
+                await _send_chunk(send, event, has_more=False)
 
-    async def _begin(self, send: Send) -> None:
-        headers = {**HEADERS, **self._entry.headers}
+    async def _send_headers(self, send: Send) -> None:
+        headers = {**EVENT_STREAM_HEADERS, **self._recorder.headers}
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def _next(self) -> bytes:
+    async def _next_event(self) -> bytes:
         """The next events; `_over` if they are the last. Raises SvcError, ClientDisconnect."""
         while True:
             self._changed.clear()
-            if self._leaving.done():
+            if self._disconnect_task.done():
                 raise ClientDisconnect
-            if len(self._upload.text) > len(self._sent):
-                return self._delta(self._upload.text)
-            if self._working.done():
-                done = self._working.result()
-                rest = self._delta(done.text) if len(done.text) > len(self._sent) else b""
-                self._over = True
-                return rest + transcripts.done(done.text, self._upload.warning)
+            if len(self._upload.stable_text) > len(self._sent_text):
+                return self._encode_delta(self._upload.stable_text)
+            if self._transcription_task.done():
+                transcript = self._transcription_task.result()
+                remaining_event = (
+                    self._encode_delta(transcript.text) if len(transcript.text) > len(self._sent_text) else b""
+                )
+                self._is_done = True
+                return remaining_event + transcript_formats.encode_done_event(transcript.text, self._upload.warning)
             await self._changed.wait()  # the upload has a limit of its own for each of its steps
 
-    def _delta(self, text: str) -> bytes:
+    def _encode_delta(self, text: str) -> bytes:
         """The text that is new; what was sent is a prefix of what follows."""
-        delta, self._sent = text[len(self._sent) :], text
-        return transcripts.delta(delta)
+        delta, self._sent_text = text[len(self._sent_text) :], text
+        return transcript_formats.encode_delta_event(delta)
 
 
-async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
-    async with asyncio.timeout(WRITE_TIMEOUT):
-        await send({"type": "http.response.body", "body": data, "more_body": more})
+async def _send_chunk(send: Send, data: bytes, *, has_more: bool = True) -> None:
+    async with asyncio.timeout(EVENT_WRITE_TIMEOUT_SECONDS):
+        await send({"type": "http.response.body", "body": data, "more_body": has_more})

@@ -14,16 +14,16 @@ import msgspec
 
 from svc.errors import SpeechFailed
 
-MAX_DESCRIPTION = 1 << 20
-VAD_FILE = "silero_vad.onnx"
-DESCRIPTION = "stt.json"
+MAX_MODEL_DESCRIPTION_BYTES = 1 << 20
+VAD_FILE_NAME = "silero_vad.onnx"
+MODEL_DESCRIPTION_FILE_NAME = "stt.json"
 
 
-class NoSpeechModel(SpeechFailed):
+class NotASpeechModel(SpeechFailed):
     """A folder, or the bundle in it, that is for something else than speech."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class RecognitionModel(msgspec.Struct, frozen=True):
     """A model on disk. `files` are absolute paths by role; no `languages` means that nothing is said about them."""
 
     name: str
@@ -34,7 +34,7 @@ class Model(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-class _Description(msgspec.Struct):
+class _ModelDescription(msgspec.Struct):
     engine: str
     family: str
     files: dict[str, str]
@@ -44,82 +44,89 @@ class _Description(msgspec.Struct):
     options: dict[str, Any] = {}
 
 
-def recognise(folder: Path) -> Model:
+def detect_model(folder: Path) -> RecognitionModel:
     """The model in a folder. Raises SpeechFailed that says what is missing, NoSpeechModel for one of another kind."""
     if not folder.is_dir():
         raise SpeechFailed(f"There is no model folder {folder.name!r}.")
-    found = _described(folder) or _guessed(folder)
+    description = _read_description(folder) or _detect_from_file_names(folder)
     files: dict[str, str] = {}
-    for role, file in found.files.items():
-        path = folder / file
-        if Path(file).name != file or not path.is_file():
-            raise SpeechFailed(f"The model in {folder.name!r} lacks its file {file!r}.")
+    for role, file_name in description.files.items():
+        path = folder / file_name
+        if Path(file_name).name != file_name or not path.is_file():
+            raise SpeechFailed(f"The model in {folder.name!r} lacks its file {file_name!r}.")
         files[role] = str(path)
-    if "vad" not in files and (folder / VAD_FILE).is_file():
-        files["vad"] = str(folder / VAD_FILE)
-    return Model(found.name or _name(folder), found.engine, found.family, files, found.languages, found.options)
+    if "vad" not in files and (folder / VAD_FILE_NAME).is_file():
+        files["vad"] = str(folder / VAD_FILE_NAME)
+    return RecognitionModel(
+        description.name or _read_model_name(folder),
+        description.engine,
+        description.family,
+        files,
+        description.languages,
+        description.options,
+    )
 
 
-def _described(folder: Path) -> _Description | None:
-    path = folder / DESCRIPTION
+def _read_description(folder: Path) -> _ModelDescription | None:
+    path = folder / MODEL_DESCRIPTION_FILE_NAME
     if not path.is_file():
         return None
     try:
-        if path.stat().st_size > MAX_DESCRIPTION:
+        if path.stat().st_size > MAX_MODEL_DESCRIPTION_BYTES:
             raise SpeechFailed(f"The stt.json in {folder.name!r} is too large.")
-        return msgspec.json.decode(path.read_bytes(), type=_Description)
+        return msgspec.json.decode(path.read_bytes(), type=_ModelDescription)
     except (msgspec.DecodeError, OSError) as error:
         raise SpeechFailed(f"The stt.json in {folder.name!r} cannot be read: {error}.") from error
 
 
-def _name(folder: Path) -> str:
+def _read_model_name(folder: Path) -> str:
     """The name in the folder's own metadata, else the folder's name."""
     try:
-        about = msgspec.json.decode((folder / "model_metadata.json").read_bytes())
+        metadata = msgspec.json.decode((folder / "model_metadata.json").read_bytes())
     except (OSError, msgspec.DecodeError):
         return folder.name
-    stated: object = about.get("model_id") if isinstance(about, dict) else None
-    return stated if isinstance(stated, str) and stated else folder.name
+    model_id: object = metadata.get("model_id") if isinstance(metadata, dict) else None
+    return model_id if isinstance(model_id, str) and model_id else folder.name
 
 
-def _guessed(folder: Path) -> _Description:
+def _detect_from_file_names(folder: Path) -> _ModelDescription:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    tokens = _first(names, "tokens", ".txt")
-    encoder, decoder = _first(names, "encoder", ".onnx"), _first(names, "decoder", ".onnx")
+    tokens = _find_file(names, "tokens", ".txt")
+    encoder, decoder = _find_file(names, "encoder", ".onnx"), _find_file(names, "decoder", ".onnx")
     if "model.bin" in names and "config.json" in names:
-        return _Description("faster-whisper", "whisper", {"model": "model.bin", "config": "config.json"})
-    if tokens and (pair := _ort_pair(names)):
-        return _Description("sherpa-offline", "moonshine", {**pair, "tokens": tokens})
+        return _ModelDescription("faster-whisper", "whisper", {"model": "model.bin", "config": "config.json"})
+    if tokens and (pair := _find_ort_pair(names)):
+        return _ModelDescription("sherpa-offline", "moonshine", {**pair, "tokens": tokens})
     if tokens and encoder and decoder:
         files = {"encoder": encoder, "decoder": decoder, "tokens": tokens}
-        if joiner := _first(names, "joiner", ".onnx"):
-            engine = "sherpa-online" if _streams(folder, encoder) else "sherpa-offline"
-            return _Description(engine, "transducer", {**files, "joiner": joiner})
-        family = "paraformer" if "paraformer" in _name(folder).lower() else "whisper"
-        return _Description("sherpa-online" if family == "paraformer" else "sherpa-offline", family, files)
-    model, kind = _first(names, "model", ".onnx"), _family(_name(folder).lower())
-    if tokens and model and kind:
-        return _Description("sherpa-offline", kind, {"model": model, "tokens": tokens})
-    raise NoSpeechModel(
+        if joiner := _find_file(names, "joiner", ".onnx"):
+            engine = "sherpa-online" if _is_streaming(folder, encoder) else "sherpa-offline"
+            return _ModelDescription(engine, "transducer", {**files, "joiner": joiner})
+        family = "paraformer" if "paraformer" in _read_model_name(folder).lower() else "whisper"
+        return _ModelDescription("sherpa-online" if family == "paraformer" else "sherpa-offline", family, files)
+    model, family_name = _find_file(names, "model", ".onnx"), _family_from_name(_read_model_name(folder).lower())
+    if tokens and model and family_name:
+        return _ModelDescription("sherpa-offline", family_name, {"model": model, "tokens": tokens})
+    raise NotASpeechModel(
         f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json."
     )
 
 
-def _first(names: list[str], part: str, ending: str) -> str | None:
+def _find_file(names: list[str], substring: str, suffix: str) -> str | None:
     """The name with that part; the quantised one is smaller and as good on a CPU."""
-    found = [name for name in names if part in name.lower() and name.endswith(ending)]
-    return next((name for name in found if "int8" in name), found[0] if found else None)
+    matches = [name for name in names if substring in name.lower() and name.endswith(suffix)]
+    return next((name for name in matches if "int8" in name), matches[0] if matches else None)
 
 
-def _ort_pair(names: list[str]) -> dict[str, str] | None:
-    encoder, decoder = _first(names, "encoder", ".ort"), _first(names, "decoder", ".ort")
+def _find_ort_pair(names: list[str]) -> dict[str, str] | None:
+    encoder, decoder = _find_file(names, "encoder", ".ort"), _find_file(names, "decoder", ".ort")
     return {"encoder": encoder, "decoder": decoder} if encoder and decoder else None
 
 
-def _streams(folder: Path, encoder: str) -> bool:
-    return "streaming" in _name(folder).lower() or "chunk" in encoder.lower()
+def _is_streaming(folder: Path, encoder: str) -> bool:
+    return "streaming" in _read_model_name(folder).lower() or "chunk" in encoder.lower()
 
 
-def _family(name: str) -> str | None:
+def _family_from_name(name: str) -> str | None:
     families = {"sense-voice": "sense-voice", "paraformer": "paraformer", "nemo": "nemo-ctc", "ctc": "zipformer-ctc"}
     return next((family for part, family in families.items() if part in name), None)

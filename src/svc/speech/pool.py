@@ -11,78 +11,80 @@ import logging
 from collections.abc import Callable
 
 from svc.errors import RateLimited, SpeechFailed
-from svc.speech import link
-from svc.speech.audio import LIVE, Format
-from svc.speech.books import Counts
-from svc.speech.model import Model
-from svc.speech.process import Listener, Process
+from svc.speech import ipc
+from svc.speech.accounting import SpeechMetrics
+from svc.speech.audio import LIVE_AUDIO_FORMAT, AudioFormat
+from svc.speech.model import RecognitionModel
+from svc.speech.worker_process import RecognitionListener, WorkerProcess
 
 log = logging.getLogger("svc.speech")
 
-MAX_MODELS = 4
+MAX_LOADED_MODELS = 4
 """Models that are loaded at a time; one that nobody uses makes room."""
-AHEAD = 640 * 1024
+MAX_UNPROCESSED_AUDIO_BYTES = 640 * 1024
 """Bytes of a voice that its worker has not worked through: 20 s at most."""
-SLICE = 32 * 1024
+AUDIO_CHUNK_BYTES = 32 * 1024
 
 
-class Seat:
+class WorkerSlot:
     """A voice on a worker, for one session. `free` is called when more audio may be sent."""
 
-    def __init__(self, process: Process, number: int) -> None:
+    def __init__(self, process: WorkerProcess, stream_id: int) -> None:
         self._process = process
-        self._number = number
-        self.ahead = 0
+        self._stream_id = stream_id
+        self.unprocessed_bytes = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the worker has enough to do."""
-        return self.ahead >= AHEAD
+        return self.unprocessed_bytes >= MAX_UNPROCESSED_AUDIO_BYTES
 
-    def feed(self, data: bytes) -> None:
+    def send_audio(self, data: bytes) -> None:
         """Whole samples."""
-        self.ahead += len(data)
-        self._process.send(link.Audio(self._number, data))
+        self.unprocessed_bytes += len(data)
+        self._process.send(ipc.FeedAudio(self._stream_id, data))
 
     def flush(self) -> None:
         """`done` answers."""
-        self._process.send(link.Flush(self._number))
+        self._process.send(ipc.FlushStream(self._stream_id))
 
     def reset(self) -> None:
         """Drops the utterance."""
-        self._process.send(link.Reset(self._number))
+        self._process.send(ipc.ResetStream(self._stream_id))
 
     def release(self) -> None:
         """Lets go; nothing is heard from it any more."""
-        self._process.drop(self._number)
+        self._process.close_stream(self._stream_id)
 
-    def abandon(self) -> None:
+    def kill_worker(self) -> None:
         """The worker hangs."""
         log.error("a speech worker hangs and is ended")
         self._process.kill()
 
 
-class _Group:
+class _ModelWorkers:
     """The workers of one model."""
 
-    def __init__(self, model: Model, size: int, voices: int, counts: Counts) -> None:
+    def __init__(
+        self, model: RecognitionModel, max_workers: int, streams_per_worker: int, metrics: SpeechMetrics
+    ) -> None:
         self.model = model
-        self._counts = counts
-        self._size, self._room = size, voices
+        self._metrics = metrics
+        self._max_workers, self._streams_per_worker = max_workers, streams_per_worker
         self._lock = asyncio.Lock()
-        self._processes: list[Process] = []
+        self._processes: list[WorkerProcess] = []
 
     @property
-    def busy(self) -> int:
-        return sum(process.busy for process in self._processes)
+    def open_streams(self) -> int:
+        return sum(process.open_streams for process in self._processes)
 
-    async def process(self) -> Process:
+    async def acquire_process(self) -> WorkerProcess:
         """The worker with the most room; a new one while there are fewer than there may be. Raises SpeechFailed."""
         async with self._lock:
-            self._processes = [process for process in self._processes if not process.dead]
-            best = min(self._processes, key=lambda process: process.busy, default=None)
-            if best is None or (best.busy and len(self._processes) < self._size):
-                best = Process(self.model, self._room, self._counts)
+            self._processes = [process for process in self._processes if not process.is_dead]
+            best = min(self._processes, key=lambda process: process.open_streams, default=None)
+            if best is None or (best.open_streams and len(self._processes) < self._max_workers):
+                best = WorkerProcess(self.model, self._streams_per_worker, self._metrics)
                 await best.start()
                 self._processes.append(best)
             return best
@@ -93,72 +95,82 @@ class _Group:
             await asyncio.gather(*(process.stop() for process in processes))
 
 
-class Pool:
+class SpeechWorkerPool:
     """`workers` processes for a model, `max_sessions` voices each."""
 
-    def __init__(self, workers: int, max_sessions: int, counts: Counts) -> None:
-        self._workers, self._voices, self._counts = workers, max_sessions, counts
-        self._places = workers * max_sessions
-        self._groups: dict[tuple[tuple[str, str], ...], _Group] = {}
+    def __init__(self, workers_per_model: int, streams_per_worker: int, metrics: SpeechMetrics) -> None:
+        self._workers_per_model, self._streams_per_worker, self._metrics = (
+            workers_per_model,
+            streams_per_worker,
+            metrics,
+        )
+        self._free_sessions = workers_per_model * streams_per_worker
+        self._workers_by_model: dict[tuple[tuple[str, str], ...], _ModelWorkers] = {}
 
-    def admit(self) -> Callable[[], None]:
+    def reserve_session(self) -> Callable[[], None]:
         """A place for a session; call what it gives to leave it. Raises RateLimited when all are taken."""
-        if self._places <= 0:
+        if self._free_sessions <= 0:
             raise RateLimited("All speech sessions are taken; try again later.", retry_after=5)
-        self._places -= 1
+        self._free_sessions -= 1
         left = False
 
         def leave() -> None:
             nonlocal left
             if not left:
                 left = True
-                self._places += 1
+                self._free_sessions += 1
 
         return leave
 
-    async def attach(
+    async def acquire_slot(
         self,
-        model: Model,
-        listener: Listener,
+        model: RecognitionModel,
+        listener: RecognitionListener,
         *,
         vad: bool,
         language: str | None,
-        format_: Format = LIVE,
+        format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
-    ) -> Seat:
+    ) -> WorkerSlot:
         """A seat at a worker that has the model, started if need be. Raises SpeechFailed, RateLimited."""
-        process = await (await self._group(model)).process()
-        if process.busy >= process.room:
+        process = await (await self._workers_for(model)).acquire_process()
+        if process.open_streams >= process.max_streams:
             raise RateLimited("All speech sessions of this model are taken; try again later.", retry_after=5)
-        return Seat(process, process.open(listener, vad=vad, language=language, format_=format_, live=live))
+        return WorkerSlot(
+            process, process.open_stream(listener, vad=vad, language=language, format_=format_, live=live)
+        )
 
-    async def warm(self, model: Model) -> None:
+    async def preload(self, model: RecognitionModel) -> None:
         """Loads a model ahead of its first session; a failure is only logged, as the session will be told."""
         try:
-            await (await self._group(model)).process()
+            await (await self._workers_for(model)).acquire_process()
         except SpeechFailed as error:
             log.warning("the speech model %s does not load: %s", model.name, error.message)
 
-    async def _group(self, model: Model) -> _Group:
+    async def _workers_for(self, model: RecognitionModel) -> _ModelWorkers:
         key = (("engine", model.engine), ("family", model.family), *sorted(model.files.items()))
-        if key not in self._groups:
-            await self._make_room()
-        if key not in self._groups:
-            self._groups[key] = _Group(model, self._workers, self._voices, self._counts)
-        return self._groups[key]
+        if key not in self._workers_by_model:
+            await self._evict_idle_model()
+        if key not in self._workers_by_model:
+            self._workers_by_model[key] = _ModelWorkers(
+                model, self._workers_per_model, self._streams_per_worker, self._metrics
+            )
+        return self._workers_by_model[key]
 
-    async def _make_room(self) -> None:
-        if len(self._groups) < MAX_MODELS:
+    async def _evict_idle_model(self) -> None:
+        if len(self._workers_by_model) < MAX_LOADED_MODELS:
             return
-        for key, group in list(self._groups.items()):
-            if not group.busy:
-                del self._groups[key]
+        for key, group in list(self._workers_by_model.items()):
+            if not group.open_streams:
+                del self._workers_by_model[key]
                 await group.stop()
                 return
-        raise RateLimited(f"{MAX_MODELS} models are in use, and no more are loaded; try again later.", retry_after=30)
+        raise RateLimited(
+            f"{MAX_LOADED_MODELS} models are in use, and no more are loaded; try again later.", retry_after=30
+        )
 
     async def close(self) -> None:
         """Ends every worker."""
-        groups, self._groups = list(self._groups.values()), {}
+        groups, self._workers_by_model = list(self._workers_by_model.values()), {}
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(group.stop() for group in groups))

@@ -12,98 +12,107 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.speech.audio import SAMPLE_RATE, Format
+from svc.speech.audio import SAMPLE_RATE_HZ, AudioFormat
 
 Samples = NDArray[np.float32]
 
-ZEROS = 24
+FILTER_ZERO_CROSSINGS = 24
 """Zero crossings of the filter on each side: about 90 dB of attenuation with this window."""
-BLOCK = 4096
+RESAMPLE_BLOCK_SAMPLES = 4096
 """Output samples that are computed at once."""
 
 
-def mono(data: bytes | memoryview, format_: Format) -> Samples:
+def to_mono_floats(data: bytes | memoryview, format_: AudioFormat) -> Samples:
     """Whole samples as floats from -1 to 1, the channels' mean."""
     match format_.encoding:
         case "s16":
-            wide: NDArray[Any] = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+            floats: NDArray[Any] = np.frombuffer(data, "<i2").astype(np.float32) / 32768
         case "u8":
-            wide = (np.frombuffer(data, "u1").astype(np.float32) - 128) / 128
+            floats = (np.frombuffer(data, "u1").astype(np.float32) - 128) / 128
         case "s24":
             bytes_ = np.frombuffer(data, "u1").reshape(-1, 3).astype(np.int32)
-            wide = ((bytes_[:, 0] << 8 | bytes_[:, 1] << 16 | bytes_[:, 2] << 24) >> 8).astype(np.float32) / 8388608
+            floats = ((bytes_[:, 0] << 8 | bytes_[:, 1] << 16 | bytes_[:, 2] << 24) >> 8).astype(np.float32) / 8388608
         case "s32":
-            wide = (np.frombuffer(data, "<i4") / 2147483648).astype(np.float32)
+            floats = (np.frombuffer(data, "<i4") / 2147483648).astype(np.float32)
         case "f32":
-            wide = np.frombuffer(data, "<f4")
+            floats = np.frombuffer(data, "<f4")
         case "f64":
-            wide = np.frombuffer(data, "<f8").astype(np.float32)
+            floats = np.frombuffer(data, "<f8").astype(np.float32)
     if format_.channels > 1:
-        wide = wide.reshape(-1, format_.channels).mean(axis=1)
+        floats = floats.reshape(-1, format_.channels).mean(axis=1)
     # Floats may hold anything; what is not a number would silence the whole utterance.
-    made: Samples = np.clip(np.nan_to_num(wide), -1, 1).astype(np.float32)
-    return made
+    clipped: Samples = np.clip(np.nan_to_num(floats), -1, 1).astype(np.float32)
+    return clipped
 
 
 class Resampler:
     """From `rate` to another. Feed it with `push`, and once with `finish`."""
 
-    def __init__(self, rate: int, to: int = SAMPLE_RATE) -> None:
-        common = math.gcd(rate, to)
-        self._up, self._down = to // common, rate // common
-        self._half = math.ceil(ZEROS * max(1.0, self._down / self._up))
-        self._filters = _filters(self._up, self._down, self._half)
-        self._held = np.zeros(self._half - 1, np.float32)
-        self._first = -(self._half - 1)
+    def __init__(self, rate: int, target_rate: int = SAMPLE_RATE_HZ) -> None:
+        divisor = math.gcd(rate, target_rate)
+        self._up, self._down = target_rate // divisor, rate // divisor
+        self._half_taps = math.ceil(FILTER_ZERO_CROSSINGS * max(1.0, self._down / self._up))
+        self._filters = _design_filters(self._up, self._down, self._half_taps)
+        self._buffer = np.zeros(self._half_taps - 1, np.float32)
+        self._buffer_start = -(self._half_taps - 1)
         """The number of the input sample that `_held` begins with."""
-        self._next = 0
+        self._next_output = 0
         """The number of the next output sample."""
 
     def push(self, samples: Samples) -> Samples:
         """What can be told from the samples so far."""
         if self._up == self._down:
             return samples
-        self._held = np.concatenate((self._held, samples))
+        self._buffer = np.concatenate((self._buffer, samples))
         # Output n lies at input n*down/up and needs the `half` input samples on either side of it.
-        last = self._first + len(self._held) - 1 - self._half
-        ready = max(self._next, (last * self._up + self._up - 1) // self._down + 1) if last >= 0 else self._next
-        pieces = [self._make(begin, min(begin + BLOCK, ready)) for begin in range(self._next, ready, BLOCK)]
-        self._next = ready
-        keep = self._next * self._down // self._up - self._half + 1
-        if keep > self._first:
-            self._held, self._first = self._held[keep - self._first :], keep
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        last = self._buffer_start + len(self._buffer) - 1 - self._half_taps
+        end = (
+            max(self._next_output, (last * self._up + self._up - 1) // self._down + 1)
+            if last >= 0
+            else self._next_output
+        )
+        blocks = [
+            self._compute_outputs(begin, min(begin + RESAMPLE_BLOCK_SAMPLES, end))
+            for begin in range(self._next_output, end, RESAMPLE_BLOCK_SAMPLES)
+        ]
+        self._next_output = end
+        first_needed = self._next_output * self._down // self._up - self._half_taps + 1
+        if first_needed > self._buffer_start:
+            self._buffer, self._buffer_start = self._buffer[first_needed - self._buffer_start :], first_needed
+        return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
     def finish(self) -> Samples:
         """The rest, as if silence followed."""
-        return self.push(np.zeros(0 if self._up == self._down else self._half, np.float32))
+        return self.push(np.zeros(0 if self._up == self._down else self._half_taps, np.float32))
 
-    def _make(self, begin: int, end: int) -> Samples:
+    def _compute_outputs(self, begin: int, end: int) -> Samples:
         positions = np.arange(begin, end, dtype=np.int64) * self._down
-        starts = positions // self._up - self._half + 1 - self._first
-        windows = self._held[starts[:, None] + np.arange(2 * self._half)]
-        made: Samples = np.einsum("ij,ij->i", windows, self._filters[positions % self._up])
-        return made
+        starts = positions // self._up - self._half_taps + 1 - self._buffer_start
+        windows = self._buffer[starts[:, None] + np.arange(2 * self._half_taps)]
+        outputs: Samples = np.einsum("ij,ij->i", windows, self._filters[positions % self._up])
+        return outputs
 
 
-def _filters(up: int, down: int, half: int) -> Samples:
+def _design_filters(up: int, down: int, half_taps: int) -> Samples:
     """`up` filters of `2*half` taps; the cut-off is a little below half of the lower rate."""
     cutoff = 0.95 * min(1.0, up / down)
-    taps = np.arange(-half + 1, half + 1)[None, :] - (np.arange(up) / up)[:, None]
-    window = np.where(np.abs(taps) < half, np.i0(9.0 * np.sqrt(np.maximum(0, 1 - (taps / half) ** 2))) / np.i0(9.0), 0)
+    taps = np.arange(-half_taps + 1, half_taps + 1)[None, :] - (np.arange(up) / up)[:, None]
+    window = np.where(
+        np.abs(taps) < half_taps, np.i0(9.0 * np.sqrt(np.maximum(0, 1 - (taps / half_taps) ** 2))) / np.i0(9.0), 0
+    )
     filters = cutoff * np.sinc(cutoff * taps) * window
-    made: Samples = (filters / filters.sum(axis=1, keepdims=True)).astype(np.float32)
-    return made
+    normalized: Samples = (filters / filters.sum(axis=1, keepdims=True)).astype(np.float32)
+    return normalized
 
 
 class Converter:
     """Pieces of any format as the live socket takes them: 16-bit, 16 kHz, mono."""
 
-    def __init__(self, format_: Format) -> None:
+    def __init__(self, format_: AudioFormat) -> None:
         self._format = format_
         self._resampler = Resampler(format_.rate)
 
     def push(self, data: bytes) -> bytes:
         """Whole samples in, whole samples out; no bytes are the end."""
-        floats = self._resampler.push(mono(data, self._format)) if data else self._resampler.finish()
+        floats = self._resampler.push(to_mono_floats(data, self._format)) if data else self._resampler.finish()
         return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()

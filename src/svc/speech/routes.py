@@ -9,65 +9,76 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from svc.errors import MethodNotAllowed, SvcError
-from svc.security import bearer
-from svc.speech.answering import transcribe
-from svc.speech.books import STREAM_PATH, UPLOAD_PATH
-from svc.speech.events import TranscriptStream
-from svc.speech.keywatch import KeyWatch
-from svc.speech.service import Service
-from svc.speech.stream import Stream
-from svc.telemetry import CODE, KEY
-from svc.wire.problem import encode_problem
+from svc.security import secret_from_headers
+from svc.speech.accounting import LIVE_TRANSCRIPTION_PATH, UPLOAD_TRANSCRIPTION_PATH
+from svc.speech.events import TranscriptEventStream
+from svc.speech.key_monitor import SessionKeyMonitor
+from svc.speech.service import SpeechService
+from svc.speech.upload_endpoint import transcribe_upload
+from svc.speech.websocket import WebSocketSession
+from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.wire.error import encode_error_body
 
-SUBPROTOCOL = "svc.v1"
-KEY_SUBPROTOCOL = "svc.api-key."
+SPEECH_SUBPROTOCOL = "svc.v1"
+KEY_SUBPROTOCOL_PREFIX = "svc.api-key."
 """Browsers cannot set headers on a WebSocket, so the key comes as a subprotocol."""
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(service: SpeechService) -> list[BaseRoute]:
     """Errors are raised as SvcErrors, which the application answers."""
 
-    async def upload(request: Request) -> Response | TranscriptStream:
-        key = await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
-        request.scope[KEY] = key
-        return await transcribe(service, key, request)
+    async def upload(request: Request) -> Response | TranscriptEventStream:
+        key = await service.authenticate(
+            secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
+        )
+        request.scope[SCOPE_API_KEY] = key
+        return await transcribe_upload(service, key, request)
 
     async def not_upgraded(request: Request) -> Response:
-        await service.key(bearer(request.headers.get("authorization"), request.headers.get("x-api-key")))
+        await service.authenticate(
+            secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
+        )
         raise MethodNotAllowed("This path takes a WebSocket upgrade.", allow="GET")
 
     return [
-        WebSocketRoute(STREAM_PATH, _Socket(service)),
-        Route(STREAM_PATH, not_upgraded, methods=["GET", "POST"]),
-        Route(UPLOAD_PATH, upload, methods=["POST"]),
+        WebSocketRoute(LIVE_TRANSCRIPTION_PATH, _LiveTranscriptionApp(service)),
+        Route(LIVE_TRANSCRIPTION_PATH, not_upgraded, methods=["GET", "POST"]),
+        Route(UPLOAD_TRANSCRIPTION_PATH, upload, methods=["POST"]),
     ]
 
 
-class _Socket:
+class _LiveTranscriptionApp:
     """The live socket, as an ASGI application."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SpeechService) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
-        offered = scope["subprotocols"]
-        secret = _secret(websocket, offered)
+        offered_subprotocols = scope["subprotocols"]
+        secret = _read_secret(websocket, offered_subprotocols)
         try:
-            key = await self._service.key(secret)
+            key = await self._service.authenticate(secret)
         except SvcError as error:
-            scope[CODE] = error.code
-            answer = Response(encode_problem(error), error.status, dict(error.headers), "application/json")
-            await websocket.send_denial_response(answer)
+            scope[SCOPE_ERROR_CODE] = error.code
+            response = Response(encode_error_body(error), error.status, dict(error.headers), "application/json")
+            await websocket.send_denial_response(response)
             return
-        scope[KEY] = key
-        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        watch = KeyWatch(self._service.keyring, secret or "", key)
-        await Stream(self._service, websocket, watch, scope["request_ids"]).run()
+        scope[SCOPE_API_KEY] = key
+        await websocket.accept(SPEECH_SUBPROTOCOL if SPEECH_SUBPROTOCOL in offered_subprotocols else None)
+        key_monitor = SessionKeyMonitor(self._service.keyring, secret or "", key)
+        await WebSocketSession(self._service, websocket, key_monitor, scope["request_ids"]).run()
 
 
-def _secret(websocket: WebSocket, offered: list[str]) -> str | None:
-    secret = bearer(websocket.headers.get("authorization"), websocket.headers.get("x-api-key"))
+def _read_secret(websocket: WebSocket, offered_subprotocols: list[str]) -> str | None:
+    secret = secret_from_headers(websocket.headers.get("authorization"), websocket.headers.get("x-api-key"))
     if secret is None:
-        return next((name.removeprefix(KEY_SUBPROTOCOL) for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
+        return next(
+            (
+                name.removeprefix(KEY_SUBPROTOCOL_PREFIX)
+                for name in offered_subprotocols
+                if name.startswith(KEY_SUBPROTOCOL_PREFIX)
+            ),
+            None,
+        )
     return secret

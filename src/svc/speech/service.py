@@ -10,139 +10,156 @@ from typing import Protocol
 from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, PermissionDenied, SvcError
 from svc.security import Keyring
 from svc.settings import Settings, SpeechSettings
-from svc.speech.audio import LIVE, Format
-from svc.speech.books import UPLOAD_PATH, Counts, Visits
-from svc.speech.catalogue import Catalogue, Shelf
-from svc.speech.model import Model, NoSpeechModel
-from svc.speech.pool import Pool, Seat
-from svc.speech.process import Listener
-from svc.wire.key import Key
-from svc.wire.speech import Config
+from svc.speech.accounting import UPLOAD_TRANSCRIPTION_PATH, SpeechMetrics, SpeechRequestTracker
+from svc.speech.audio import LIVE_AUDIO_FORMAT, AudioFormat
+from svc.speech.model import NotASpeechModel, RecognitionModel
+from svc.speech.model_catalog import SpeechBundleSource, SpeechModelCatalog
+from svc.speech.pool import SpeechWorkerPool, WorkerSlot
+from svc.speech.worker_process import RecognitionListener
+from svc.wire.key import ApiKey
+from svc.wire.speech import ConfigMessage
 
 log = logging.getLogger("svc.speech")
 
-SHUTDOWN_PATIENCE = 3.0
+SESSION_SHUTDOWN_TIMEOUT_SECONDS = 3.0
 """Seconds for sessions to be told that the server stops."""
 
 
-Pull = Callable[[str], object]
+PullBundle = Callable[[str], object]
 """Brings a bundle into the registry's folder, by its reference, from wherever the configuration says."""
 
 
-class Running(Protocol):
+class StoppableSession(Protocol):
     """A live session."""
 
     def shutdown(self) -> None:
         """The server stops."""
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """Waits for the end."""
 
 
-class Service:
+class SpeechService:
     """Belongs to one event loop."""
 
     def __init__(
-        self, settings: Settings, keyring: Keyring, visits: Visits, shelf: Shelf, pull: Pull | None = None
+        self,
+        settings: Settings,
+        keyring: Keyring,
+        request_tracker: SpeechRequestTracker,
+        bundle_source: SpeechBundleSource,
+        pull_bundle: PullBundle | None = None,
     ) -> None:
         self.settings = settings.speech
         self.keyring = keyring
-        self.visits = visits
-        self.counts = Counts()
-        self.pool = Pool(settings.speech.workers, settings.speech.max_sessions, self.counts)
-        self.sessions: set[Running] = set()
-        self._shelf = shelf
-        self._catalogue = Catalogue(settings, shelf)
-        self._pull = pull
-        self._pulling = asyncio.Lock()
-        self._warming: asyncio.Task[None] | None = None
-        self._known: frozenset[str] = frozenset()
+        self.request_tracker = request_tracker
+        self.metrics = SpeechMetrics()
+        self.pool = SpeechWorkerPool(settings.speech.workers, settings.speech.max_sessions, self.metrics)
+        self.sessions: set[StoppableSession] = set()
+        self._bundle_source = bundle_source
+        self._model_catalog = SpeechModelCatalog(settings, bundle_source)
+        self._pull_bundle = pull_bundle
+        self._pull_lock = asyncio.Lock()
+        self._preload_task: asyncio.Task[None] | None = None
+        self._installed_models: frozenset[str] = frozenset()
         """Installed models, when they were last looked at."""
-        self.elsewhere: Callable[[str], str | None] = _nowhere
+        self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
         """The endpoint of a model that is not for speech."""
 
     def configure(self, settings: Settings) -> None:
         """A changed configuration, for sessions from now on; the workers are as they were started."""
         self.settings = settings.speech
-        self._catalogue = Catalogue(settings, self._shelf)
+        self._model_catalog = SpeechModelCatalog(settings, self._bundle_source)
 
     def start(self) -> None:
         """Loads the default model in the background, if it is installed."""
-        self._warming = asyncio.create_task(self._warm(), name="speech-warm")
+        self._preload_task = asyncio.create_task(self._preload_default_model(), name="speech-warm")
 
-    async def _warm(self) -> None:
-        await self._installed()
+    async def _preload_default_model(self) -> None:
+        await self._list_installed()
         try:
-            model, _ = await self._choose(Config())
+            model, _ = await self._resolve_model(ConfigMessage())
         except SvcError as error:
-            wanted = self.settings.default_model != SpeechSettings().default_model
-            log.log(logging.WARNING if wanted else logging.INFO, "no speech yet: %s", error.message)
+            is_configured = self.settings.default_model != SpeechSettings().default_model
+            log.log(logging.WARNING if is_configured else logging.INFO, "no speech yet: %s", error.message)
             return
-        await self.pool.warm(model)
+        await self.pool.preload(model)
 
-    async def key(self, secret: str | None) -> Key:
+    async def authenticate(self, secret: str | None) -> ApiKey:
         """The calling key; raises AuthenticationFailed, PermissionDenied."""
         key = await self.keyring.authenticate(secret)
         if "speech" not in key.scopes:
             raise PermissionDenied("This key may not use speech.")
         return key
 
-    async def models(self, key: Key) -> list[str]:
+    async def list_models(self, key: ApiKey) -> list[str]:
         """The names of the installed models that a key may use."""
         if "speech" not in key.scopes:
             return []
-        return [name for name in await self._installed() if key.may_use(name)]
+        return [name for name in await self._list_installed() if key.may_use(name)]
 
-    async def _installed(self) -> list[str]:
-        names = await asyncio.to_thread(self._catalogue.names)
-        self._known = frozenset(names)
+    async def _list_installed(self) -> list[str]:
+        names = await asyncio.to_thread(self._model_catalog.model_names)
+        self._installed_models = frozenset(names)
         return names
 
-    def endpoint(self, model: str) -> str | None:
+    def endpoint_for(self, model: str) -> str | None:
         """Where a model that is installed for speech is to be sent; None for any other."""
-        return f"POST {UPLOAD_PATH}" if model in self._known else None
+        return f"POST {UPLOAD_TRANSCRIPTION_PATH}" if model in self._installed_models else None
 
-    async def attach(
-        self, key: Key, config: Config, listener: Listener, *, format_: Format = LIVE, live: bool = True
-    ) -> tuple[Seat, str, str | None]:
+    async def acquire_slot(
+        self,
+        key: ApiKey,
+        config: ConfigMessage,
+        listener: RecognitionListener,
+        *,
+        format_: AudioFormat = LIVE_AUDIO_FORMAT,
+        live: bool = True,
+    ) -> tuple[WorkerSlot, str, str | None]:
         """A seat, the model's name, the language. Raises what the catalogue and the pool raise."""
-        asked = (config.model or self.settings.default_model).partition("@")[0]
-        if not config.model_dir and not key.may_use(asked):  # before anything is fetched for it
-            raise _not_for_this_key(asked)
+        requested_model = (config.model or self.settings.default_model).partition("@")[0]
+        if not config.model_dir and not key.may_use(requested_model):  # before anything is fetched for it
+            raise _model_not_allowed(requested_model)
         try:
-            model, language = await self._choose(config)
-        except (ModelNotFound, NoSpeechModel) as error:
-            raise self._refusal(key, config, asked, error) from None
+            model, language = await self._resolve_model(config)
+        except (ModelNotFound, NotASpeechModel) as error:
+            raise self._explain_missing_model(key, config, requested_model, error) from None
         if not key.may_use(model.name):
-            raise _not_for_this_key(model.name)
+            raise _model_not_allowed(model.name)
         vad = config.vad is not False
-        seat = await self.pool.attach(model, listener, vad=vad, language=language, format_=format_, live=live)
-        return seat, model.name, language
+        slot = await self.pool.acquire_slot(model, listener, vad=vad, language=language, format_=format_, live=live)
+        return slot, model.name, language
 
-    def _refusal(self, key: Key, config: Config, asked: str, error: ModelNotFound | NoSpeechModel) -> SvcError:
+    def _explain_missing_model(
+        self, key: ApiKey, config: ConfigMessage, requested_model: str, error: ModelNotFound | NotASpeechModel
+    ) -> SvcError:
         """What the client gets for a model that is not here, or is not for speech."""
         if config.model_dir:  # the error says which folder, and what it lacks
             return error
-        if endpoint := self.elsewhere(asked):
-            return ModelNotFound(f"The model {asked[:64]!r} is not for speech: send it to {endpoint}.", param="model")
-        if isinstance(error, NoSpeechModel):  # without a name, it is the operator's default that is wrong
-            text = f"The model {asked[:64]!r} is installed here, and is not for speech. See: svc models ls"
+        if endpoint := self.find_other_endpoint(requested_model):
+            return ModelNotFound(
+                f"The model {requested_model[:64]!r} is not for speech: send it to {endpoint}.", param="model"
+            )
+        if isinstance(error, NotASpeechModel):  # without a name, it is the operator's default that is wrong
+            text = f"The model {requested_model[:64]!r} is installed here, and is not for speech. See: svc models ls"
             return InvalidRequest(text, param="model") if config.model else error
-        return _not_for_this_key(asked) if key.models is not None else error  # no list of all that are installed
+        return (
+            _model_not_allowed(requested_model) if key.models is not None else error
+        )  # no list of all that are installed
 
-    async def _choose(self, config: Config) -> tuple[Model, str | None]:
+    async def _resolve_model(self, config: ConfigMessage) -> tuple[RecognitionModel, str | None]:
         """From what is here, after the registry was asked if need be. Raises what the catalogue raises."""
-        if self._pull is not None:
-            lacking = await asyncio.to_thread(self._catalogue.lacking, config)
-            if lacking is not None:
-                await self._fetch(self._pull, lacking)
-        return await asyncio.to_thread(self._catalogue.choose, config)
+        if self._pull_bundle is not None:
+            missing_reference = await asyncio.to_thread(self._model_catalog.missing_reference, config)
+            if missing_reference is not None:
+                await self._pull_missing(self._pull_bundle, missing_reference)
+        return await asyncio.to_thread(self._model_catalog.resolve, config)
 
-    async def _fetch(self, pull: Pull, reference: str) -> None:
+    async def _pull_missing(self, pull_bundle: PullBundle, reference: str) -> None:
         """One at a time. A failure is only logged: the catalogue says what is not here."""
-        async with self._pulling:
+        async with self._pull_lock:
             try:
-                await asyncio.to_thread(pull, reference)
+                await asyncio.to_thread(pull_bundle, reference)
             except (BundleNotFound, InvalidRequest):
                 log.info("the registry has no %s", reference[:64])
             except SvcError as error:
@@ -154,24 +171,25 @@ class Service:
         for session in sessions:
             session.shutdown()
         if sessions:
-            _, late = await asyncio.wait(
-                [asyncio.ensure_future(session.ended()) for session in sessions], timeout=SHUTDOWN_PATIENCE
+            _, unfinished = await asyncio.wait(
+                [asyncio.ensure_future(session.wait_closed()) for session in sessions],
+                timeout=SESSION_SHUTDOWN_TIMEOUT_SECONDS,
             )
-            for waiting in late:
-                waiting.cancel()
+            for task in unfinished:
+                task.cancel()
 
     async def close(self) -> None:
         """Ends the workers."""
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)
+        if self._preload_task is not None:
+            self._preload_task.cancel()
+            await asyncio.gather(self._preload_task, return_exceptions=True)
         await self.stop_sessions()
         await self.pool.close()
 
 
-def _nowhere(model: str) -> str | None:
+def _no_endpoint(model: str) -> str | None:
     return None
 
 
-def _not_for_this_key(name: str) -> ModelNotFound:
+def _model_not_allowed(name: str) -> ModelNotFound:
     return ModelNotFound(f"There is no speech model {name[:64]!r} for this key.", param="model")

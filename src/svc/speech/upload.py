@@ -10,140 +10,140 @@ from typing import Any
 from starlette.types import Receive
 
 from svc.errors import SpeechFailed, SvcError
-from svc.speech import link
-from svc.speech.books import Status, Visit
-from svc.speech.files import Sound, opened
-from svc.speech.form import Wanted
-from svc.speech.pool import Seat
-from svc.speech.service import Service
-from svc.wire.key import Key
+from svc.speech import ipc
+from svc.speech.accounting import SpeechRequestStatus, TrackedSpeechRequest
+from svc.speech.audio_files import AudioSource, open_audio
+from svc.speech.pool import WorkerSlot
+from svc.speech.service import SpeechService
+from svc.speech.upload_form import TranscriptionRequest
+from svc.wire.key import ApiKey
 
-PATIENCE = 600.0
+WORKER_PROGRESS_TIMEOUT_SECONDS = 600.0
 """Seconds without any progress of the worker."""
 
 
-class Entry:
+class UploadRecorder:
     """The ledger's entry of an upload. The first end counts."""
 
-    def __init__(self, service: Service, visit: Visit) -> None:
-        self._service, self._visit = service, visit
-        self.upload: Upload | None = None
+    def __init__(self, service: SpeechService, tracked_request: TrackedSpeechRequest) -> None:
+        self._service, self._tracked_request = service, tracked_request
+        self.upload: UploadTranscription | None = None
         """None while its form is read."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers with the remaining limits of the key."""
-        return self._visit.headers
+        return self._tracked_request.headers
 
-    def succeed(self) -> None:
+    def record_success(self) -> None:
         """Call it before the last byte leaves."""
-        self._end("ok", 200)
+        self._record_end("ok", 200)
 
-    def fail(self, error: SvcError, *, begun: bool = False) -> None:
+    def record_failure(self, error: SvcError, *, is_partially_sent: bool = False) -> None:
         """`begun`: a part of the transcript was sent."""
-        self._service.counts.failed(error.code)
-        if begun:
-            self._end("cut", 200, error.code)
+        self._service.metrics.record_error(error.code)
+        if is_partially_sent:
+            self._record_end("cut", 200, error.code)
         else:
-            self._end("error", error.status, error.code)
+            self._record_end("error", error.status, error.code)
 
-    def leave(self) -> None:
+    def record_disconnect(self) -> None:
         """The client has gone."""
-        self._end("client_closed", 499)
+        self._record_end("client_closed", 499)
 
-    def _end(self, status: Status, http_status: int, code: str | None = None) -> None:
+    def _record_end(self, status: SpeechRequestStatus, http_status: int, code: str | None = None) -> None:
         upload = self.upload
-        requested, model = (upload.requested, upload.model) if upload is not None else (None, None)
-        self._visit.end(status, http_status, asked=requested, model=model, code=code)
+        requested, model = (upload.requested_model, upload.model) if upload is not None else (None, None)
+        self._tracked_request.finish(status, http_status, requested_model=requested, model=model, code=code)
 
 
-async def disconnected(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class Upload:
+class UploadTranscription:
     """Feeds a seat, and waits for its one answer."""
 
-    def __init__(self, service: Service, key: Key, wanted: Wanted) -> None:
-        self._service, self._key, self._wanted = service, key, wanted
-        self._answer: asyncio.Future[link.Done] = asyncio.get_running_loop().create_future()
-        self._moved = asyncio.Event()
-        self._seat: Seat | None = None
-        self.requested = wanted.config.model or service.settings.default_model
+    def __init__(self, service: SpeechService, key: ApiKey, request: TranscriptionRequest) -> None:
+        self._service, self._key, self._request = service, key, request
+        self._result: asyncio.Future[ipc.FinalTranscript] = asyncio.get_running_loop().create_future()
+        self._progress = asyncio.Event()
+        self._slot: WorkerSlot | None = None
+        self.requested_model = request.config.model or service.settings.default_model
         self.model: str | None = None
         """The one that was reached."""
         self.language: str | None = None
         self.seconds = 0.0
         self.warning = ""
-        self.text = ""
+        self.stable_text = ""
         """The stable text so far: a prefix of the transcript."""
-        self.on_text: Callable[[], None] = _nothing
+        self.on_stable_text: Callable[[], None] = _ignore_text
         """Called when there is more of `text`."""
 
-    async def run(self) -> link.Done:
+    async def run(self) -> ipc.FinalTranscript:
         """Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed."""
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._service.pool.admit())
-            sound = await stack.enter_async_context(
-                opened(self._wanted.file.file, self._service.settings.max_upload_seconds)
+            stack.callback(self._service.pool.reserve_session())
+            source = await stack.enter_async_context(
+                open_audio(self._request.file.file, self._service.settings.max_upload_seconds)
             )
-            self._seat, self.model, self.language = await self._service.attach(
-                self._key, self._wanted.config, self, format_=sound.format, live=False
+            self._slot, self.model, self.language = await self._service.acquire_slot(
+                self._key, self._request.config, self, format_=source.format, live=False
             )
-            stack.callback(self._seat.release)
-            stack.callback(self._answer.cancel)
-            await self._feed(self._seat, sound)
-            self.seconds, self.warning = sound.seconds, sound.warning
-            self._service.counts.seconds += sound.seconds
-            answer: link.Done = await self._wait(asyncio.shield(self._answer))
-            return answer
+            stack.callback(self._slot.release)
+            stack.callback(self._result.cancel)
+            await self._send_audio(self._slot, source)
+            self.seconds, self.warning = source.seconds, source.warning
+            self._service.metrics.audio_seconds += source.seconds
+            transcript: ipc.FinalTranscript = await self._wait_with_timeout(asyncio.shield(self._result))
+            return transcript
 
-    async def _feed(self, seat: Seat, sound: Sound) -> None:
-        async for piece in sound.pieces():
-            while seat.full and not self._answer.done():
-                self._moved.clear()
-                await self._wait(self._moved.wait())
-            if self._answer.done():  # it failed
+    async def _send_audio(self, slot: WorkerSlot, source: AudioSource) -> None:
+        async for chunk in source.chunks():
+            while slot.is_full and not self._result.done():
+                self._progress.clear()
+                await self._wait_with_timeout(self._progress.wait())
+            if self._result.done():  # it failed
                 return
-            seat.feed(piece)
-        seat.flush()
+            slot.send_audio(chunk)
+        slot.flush()
 
-    async def _wait(self, what: Any) -> Any:
+    async def _wait_with_timeout(self, awaitable: Any) -> Any:
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await what
+            async with asyncio.timeout(WORKER_PROGRESS_TIMEOUT_SECONDS):
+                return await awaitable
         except TimeoutError:
-            if self._seat is not None:
-                self._seat.abandon()
+            if self._slot is not None:
+                self._slot.kill_worker()
             raise SpeechFailed("The speech worker took too long.") from None
 
-    def took(self, size: int) -> None:
-        if self._seat is not None:
-            self._seat.ahead -= size
-        self._moved.set()
+    def on_audio_processed(self, byte_count: int) -> None:
+        if self._slot is not None:
+            self._slot.unprocessed_bytes -= byte_count
+        self._progress.set()
 
-    def heard(self, message: link.Heard) -> None:
-        if message.stable:
-            self.text = message.text
-            self.on_text()
+    def on_hypothesis(self, message: ipc.RecognitionHypothesis) -> None:
+        if message.is_stable:
+            self.stable_text = message.text
+            self.on_stable_text()
 
-    def done(self, message: link.Done) -> None:
-        if not self._answer.done():
-            self._answer.set_result(message)
+    def on_final(self, message: ipc.FinalTranscript) -> None:
+        if not self._result.done():
+            self._result.set_result(message)
 
-    def faulted(self, message: str) -> None:
+    def on_recognition_failed(self, message: str) -> None:
         self._fail(message)
 
-    def lost(self, message: str) -> None:
+    def on_worker_lost(self, message: str) -> None:
         self._fail("The speech worker died; try again.")
 
     def _fail(self, message: str) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(SpeechFailed(message))
-        self._moved.set()
+        if not self._result.done():
+            self._result.set_exception(SpeechFailed(message))
+        self._progress.set()
 
 
-def _nothing() -> None:
+def _ignore_text() -> None:
     """Nobody waits for parts of the transcript."""

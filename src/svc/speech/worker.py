@@ -28,108 +28,111 @@ import numpy as np
 from svc import plugins, telemetry
 from svc.distribution import install_command
 from svc.errors import SpeechFailed, SvcError
-from svc.speech import link
-from svc.speech.detector import Detector
-from svc.speech.engines.base import Engine
-from svc.speech.voice import INSTANT, START, Job, Voice
+from svc.speech import ipc
+from svc.speech.engines.base import RecognitionEngine
+from svc.speech.recognition_stream import URGENCY_FIRST_PARTIAL, URGENCY_INSTANT, DecodeJob, RecognitionStream
+from svc.speech.vad import VoiceActivityDetector
 
 log = logging.getLogger("svc.speech.worker")
 
-TURN = 64
+MAX_WINDOWS_PER_TURN = 64
 """Windows of one voice that are worked through at a turn: 2 s of audio, about 10 ms."""
-READ = 1 << 16
-URGENT_NICE, USUAL_NICE = 3, 13
+SOCKET_READ_BYTES = 1 << 16
+URGENT_THREAD_NICENESS, BACKGROUND_THREAD_NICENESS = 3, 13
 """Of the lanes; the thread that answers is as nice as the gateway has made the process (2)."""
 
 
-class Worker:
+class SpeechWorker:
     """Reads in one thread, infers in two, does everything else in the thread that calls `run`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._inbox: queue.SimpleQueue[link.ToWorker | _Decoded | None] = queue.SimpleQueue()
-        self._urgent, self._usual = _Lane(self._inbox.put, URGENT_NICE), _Lane(self._inbox.put, USUAL_NICE)
-        self._voices: dict[int, Voice] = {}
-        self._engine: Engine | None = None
-        self._free: list[Detector] = []
+        self._inbox: queue.SimpleQueue[ipc.GatewayToWorker | _DecodeResult | None] = queue.SimpleQueue()
+        self._urgent_thread, self._background_thread = (
+            _InferenceThread(self._inbox.put, URGENT_THREAD_NICENESS),
+            _InferenceThread(self._inbox.put, BACKGROUND_THREAD_NICENESS),
+        )
+        self._streams: dict[int, RecognitionStream] = {}
+        self._engine: RecognitionEngine | None = None
+        self._free_detectors: list[VoiceActivityDetector] = []
 
     def run(self) -> None:
         """Until the gateway closes the socket."""
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
-        idle = True
+        threading.Thread(target=self._read_messages, name="reader", daemon=True).start()
+        is_idle = True
         while True:
             try:
                 while True:
-                    message = self._inbox.get(block=idle)
-                    idle = False
+                    message = self._inbox.get(block=is_idle)
+                    is_idle = False
                     if message is None:
                         return
                     self._handle(message)
             except queue.Empty:
-                idle = not self._turn()
+                is_idle = not self._run_turn()
 
-    def _read(self) -> None:
-        unframer = link.Unframer()
+    def _read_messages(self) -> None:
+        frame_decoder = ipc.IpcFrameDecoder()
         with contextlib.suppress(OSError):
-            while data := self._socket.recv(READ):
-                for body in unframer.push(data):
-                    self._inbox.put(link.to_worker.decode(body))
+            while data := self._socket.recv(SOCKET_READ_BYTES):
+                for body in frame_decoder.push(data):
+                    self._inbox.put(ipc.gateway_message_decoder.decode(body))
         self._inbox.put(None)
 
-    def _send(self, message: link.FromWorker) -> None:
+    def _send(self, message: ipc.WorkerToGateway) -> None:
         try:
-            self._socket.sendall(link.frame(message))
+            self._socket.sendall(ipc.encode_frame(message))
         except OSError:  # the gateway has gone; the reader notices too
             raise SystemExit(0) from None
 
-    def _handle(self, message: link.ToWorker | _Decoded) -> None:
-        if isinstance(message, _Decoded):
-            self._take(message)
-        elif isinstance(message, link.Load):
+    def _handle(self, message: ipc.GatewayToWorker | _DecodeResult) -> None:
+        if isinstance(message, _DecodeResult):
+            self._complete_job(message)
+        elif isinstance(message, ipc.LoadModel):
             self._load(message)
-        elif isinstance(message, link.Open):
+        elif isinstance(message, ipc.OpenStream):
             self._open(message)
-        elif isinstance(message, link.Drop):
-            if voice := self._voices.pop(message.voice, None):
-                voice.detector.reset()
-                self._free.append(voice.detector)
-        elif voice := self._voices.get(message.voice):
-            voice.put(message.data if isinstance(message, link.Audio) else message)
+        elif isinstance(message, ipc.CloseStream):
+            if stream := self._streams.pop(message.stream_id, None):
+                stream.detector.reset()
+                self._free_detectors.append(stream.detector)
+        elif stream := self._streams.get(message.stream_id):
+            stream.enqueue(message.data if isinstance(message, ipc.FeedAudio) else message)
 
-    def _take(self, decoded: _Decoded) -> None:
-        decoded.lane.busy = False
-        voice = decoded.job.voice
-        if self._voices.get(voice.number) is voice:  # else its session has gone
-            voice.decoded(decoded.job, decoded.text)
-            if decoded.fault is not None:
-                self._send(link.Faulted(voice.number, decoded.fault))
+    def _complete_job(self, result: _DecodeResult) -> None:
+        result.thread.is_busy = False
+        stream = result.job.stream
+        if self._streams.get(stream.stream_id) is stream:  # else its session has gone
+            stream.complete_job(result.job, result.text)
+            if result.error is not None:
+                self._send(ipc.RecognitionFailed(stream.stream_id, result.error))
 
-    def _load(self, message: link.Load) -> None:
+    def _load(self, message: ipc.LoadModel) -> None:
         model = message.model
         try:
             if "vad" not in model.files:
                 raise SpeechFailed(f"There is no voice activity detector for {model.name!r}.")
             self._engine = plugins.load("speech.engines", model.engine).load(model)
-            self._free = [Detector(model.files["vad"]) for _ in range(message.voices)]
-            for detector in self._free[:1]:
-                detector.hear(np.zeros(512, np.float32))
+            self._free_detectors = [VoiceActivityDetector(model.files["vad"]) for _ in range(message.max_streams)]
+            for detector in self._free_detectors[:1]:
+                detector.is_speech(np.zeros(512, np.float32))
                 detector.reset()
             noise = np.random.default_rng(1).normal(0, 0.01, 16000).astype(np.float32)
-            self._engine.begin(None).text(noise)
+            self._engine.begin_segment(None).decode_partial(noise)
         except (SvcError, ImportError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             log.warning("the model %s does not load", model.name, exc_info=error)
-            self._send(link.LoadFailed(_why(error)))
+            self._send(ipc.ModelLoadFailed(_client_message(error)))
             raise SystemExit(0) from None
-        self._send(link.Loaded())
+        self._send(ipc.ModelLoaded())
 
-    def _open(self, message: link.Open) -> None:
-        if self._engine is None or not self._free:
-            self._send(link.Faulted(message.voice, "The worker has no room for another session."))
+    def _open(self, message: ipc.OpenStream) -> None:
+        if self._engine is None or not self._free_detectors:
+            self._send(ipc.RecognitionFailed(message.stream_id, "The worker has no room for another session."))
             return
-        self._voices[message.voice] = Voice(
-            message.voice,
+        self._streams[message.stream_id] = RecognitionStream(
+            message.stream_id,
             self._engine,
-            self._free.pop(),
+            self._free_detectors.pop(),
             emit=self._send,
             vad=message.vad,
             language=message.language,
@@ -137,62 +140,62 @@ class Worker:
             live=message.live,
         )
 
-    def _turn(self) -> bool:
+    def _run_turn(self) -> bool:
         """What can be done at once; for each lane the most urgent, and among those the one that waits the longest."""
-        worked = False
-        for voice in self._voices.values():
-            worked = voice.advance(TURN) or worked
-        due = sorted((*what, number) for number, voice in self._voices.items() if (what := voice.due()))
-        for urgency, _, number in due:
-            lane = self._lane(urgency)
-            if urgency == INSTANT or not lane.busy:
-                worked = True
-                job = self._voices[number].work()
+        did_work = False
+        for stream in self._streams.values():
+            did_work = stream.advance(MAX_WINDOWS_PER_TURN) or did_work
+        pending = sorted((*what, number) for number, voice in self._streams.items() if (what := voice.pending_work()))
+        for urgency, _, stream_id in pending:
+            thread = self._thread_for(urgency)
+            if urgency == URGENCY_INSTANT or not thread.is_busy:
+                did_work = True
+                job = self._streams[stream_id].start_work()
                 if job is not None:
-                    lane.put(job)
-        return worked
+                    thread.submit(job)
+        return did_work
 
-    def _lane(self, urgency: int) -> _Lane:
-        alone = self._engine is not None and self._engine.incremental
-        return self._urgent if alone or urgency <= START else self._usual
+    def _thread_for(self, urgency: int) -> _InferenceThread:
+        is_incremental = self._engine is not None and self._engine.is_incremental
+        return self._urgent_thread if is_incremental or urgency <= URGENCY_FIRST_PARTIAL else self._background_thread
 
 
-class _Decoded(NamedTuple):
+class _DecodeResult(NamedTuple):
     """What the engine made of a job, or why it could not."""
 
-    lane: _Lane
-    job: Job
+    thread: _InferenceThread
+    job: DecodeJob
     text: str | None
-    fault: str | None = None
+    error: str | None = None
 
 
-class _Lane:
+class _InferenceThread:
     """A thread that infers; `tell` gets what came of each job."""
 
-    def __init__(self, tell: Callable[[_Decoded], None], nice: int) -> None:
-        self.busy = False
-        self._tell, self._nice = tell, nice
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"engine-{nice}", daemon=True).start()
+    def __init__(self, on_result: Callable[[_DecodeResult], None], niceness: int) -> None:
+        self.is_busy = False
+        self._on_result, self._niceness = on_result, niceness
+        self._jobs: queue.SimpleQueue[DecodeJob] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"engine-{niceness}", daemon=True).start()
 
-    def put(self, job: Job) -> None:
+    def submit(self, job: DecodeJob) -> None:
         """When it is not busy."""
-        self.busy = True
+        self.is_busy = True
         self._jobs.put(job)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while True:
             job = self._jobs.get()
             try:
-                self._tell(_Decoded(self, job, job.decode()))
+                self._on_result(_DecodeResult(self, job, job.decode()))
             except Exception as error:  # whatever an engine raises concerns this voice alone
                 log.warning("the engine failed", exc_info=error)
-                self._tell(_Decoded(self, job, None, f"The engine failed: {_why(error)}"))
+                self._on_result(_DecodeResult(self, job, None, f"The engine failed: {_client_message(error)}"))
 
 
-def _why(error: Exception) -> str:
+def _client_message(error: Exception) -> str:
     """One line for the client: an SvcError's own words, else the kind of the fault, without paths."""
     if isinstance(error, SvcError):
         return error.message
@@ -206,7 +209,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     telemetry.configure_child()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
-        Worker(sock).run()
+        SpeechWorker(sock).run()
     # Libraries' threads may still run; nothing is left to be saved.
     sys.stderr.flush()
     os._exit(0)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class Signature(msgspec.Struct, frozen=True):
     value: str
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BundleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One bundle. Entries of other tools have the first five fields only."""
 
     model_id: str
@@ -27,7 +27,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str
     size_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     path: str
-    sha256: Sha256 | None = None
+    sha256: Sha256Hex | None = None
     created: str | None = None
     """ISO 8601, UTC."""
     yanked: bool = False
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.model_id}/{self.version}/{self.target}"
 
 
-class _Shown(msgspec.Struct, frozen=True, kw_only=True):
+class _BundleEntryJson(msgspec.Struct, frozen=True, kw_only=True):
     """An entry as it is written: the eight fields always, signatures where there are some."""
 
     model_id: str
@@ -53,9 +53,9 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True):
     signatures: tuple[Signature, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-def shown(entry: Entry, path: str | None = None) -> _Shown:
+def entry_for_json(entry: BundleEntry, path: str | None = None) -> _BundleEntryJson:
     """The entry for encoding, with another path if one is given."""
-    return _Shown(
+    return _BundleEntryJson(
         model_id=entry.model_id,
         version=entry.version,
         target=entry.target,
@@ -68,7 +68,7 @@ def shown(entry: Entry, path: str | None = None) -> _Shown:
     )
 
 
-def statement(entry: Entry) -> bytes:
+def signed_statement(entry: BundleEntry) -> bytes:
     """What a signature covers: {id, version, platform, sha256, size}, as JSON with sorted keys and no spaces."""
     return msgspec.json.encode(
         {

@@ -13,20 +13,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from svc.wire.usage import Usage
+from svc.wire.usage import TokenUsage
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class Text(msgspec.Struct):
+class TextPart(msgspec.Struct):
     """Text; `cache` is Anthropic's cache_control object, which rides along."""
 
     text: str
     cache: dict[str, Any] | None = None
 
 
-class Image(msgspec.Struct):
+class ImagePart(msgspec.Struct):
     """An image by link (`url`), or by value (`media_type` and base64 `data`)."""
 
     url: str | None = None
@@ -36,7 +36,7 @@ class Image(msgspec.Struct):
     cache: dict[str, Any] | None = None
 
 
-class Document(msgspec.Struct):
+class DocumentPart(msgspec.Struct):
     """A file to read, by value (`media_type` and base64 `data`, or `text`), by link, or by the provider's id of it."""
 
     media_type: str | None = None
@@ -49,14 +49,14 @@ class Document(msgspec.Struct):
     cache: dict[str, Any] | None = None
 
 
-class Thinking(msgspec.Struct):
+class ThinkingPart(msgspec.Struct):
     """A model's thinking; `signature` has to go back unchanged on tool turns."""
 
     text: str
     signature: str | None = None
 
 
-class RedactedThinking(msgspec.Struct):
+class RedactedThinkingPart(msgspec.Struct):
     """Thinking that the provider keeps to itself; goes back unchanged."""
 
     data: str
@@ -75,29 +75,31 @@ class ToolResult(msgspec.Struct):
     """What a tool returned for the call `call_id`."""
 
     call_id: str
-    content: list[Text | Image | Document]
+    content: list[TextPart | ImagePart | DocumentPart]
     is_error: bool = False
     cache: dict[str, Any] | None = None
 
 
-class Refusal(msgspec.Struct):
+class RefusalPart(msgspec.Struct):
     """The model's own words when it declines."""
 
     text: str
 
 
-Part = Text | Image | Document | Thinking | RedactedThinking | ToolCall | ToolResult | Refusal
+ContentPart = (
+    TextPart | ImagePart | DocumentPart | ThinkingPart | RedactedThinkingPart | ToolCall | ToolResult | RefusalPart
+)
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """One turn, or a part of one."""
 
     role: Role
-    parts: list[Part]
+    parts: list[ContentPart]
     name: str | None = None
 
 
-class Tool(msgspec.Struct):
+class ToolDefinition(msgspec.Struct):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: str
@@ -127,7 +129,7 @@ class ChatRequest(msgspec.Struct):
     """A request in no provider's dialect. None means "not said"."""
 
     model: str
-    messages: list[Message]
+    messages: list[ChatMessage]
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
@@ -135,7 +137,7 @@ class ChatRequest(msgspec.Struct):
     top_p: float | None = None
     top_k: int | None = None
     stop: list[str] = []
-    tools: list[Tool] = []
+    tools: list[ToolDefinition] = []
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -151,24 +153,24 @@ class ChatRequest(msgspec.Struct):
     """Paths of fields that other dialects lack and that are left out; the response names them."""
 
 
-class Answer(msgspec.Struct):
+class ChatResponse(msgspec.Struct):
     """A whole answer."""
 
     id: str
     model: str
     created: int
-    parts: list[Part]
+    parts: list[ContentPart]
     finish: FinishReason
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
 
-class Start(msgspec.Struct, frozen=True):
+class StreamStart(msgspec.Struct, frozen=True):
     """The first event: who answers."""
 
     id: str
     model: str
     created: int
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -191,7 +193,7 @@ class RefusalDelta(msgspec.Struct, frozen=True):
     text: str
 
 
-class ToolStart(msgspec.Struct, frozen=True):
+class ToolCallStart(msgspec.Struct, frozen=True):
     """A tool call begins; `index` counts tool calls from 0, not content blocks."""
 
     index: int
@@ -199,46 +201,46 @@ class ToolStart(msgspec.Struct, frozen=True):
     name: str
 
 
-class ToolArguments(msgspec.Struct, frozen=True):
+class ToolCallArguments(msgspec.Struct, frozen=True):
     """A piece of the arguments' JSON text."""
 
     index: int
     text: str
 
 
-class UsageSeen(msgspec.Struct, frozen=True):
+class UsageUpdate(msgspec.Struct, frozen=True):
     """Usage so far; a later one replaces an earlier one, it is never added."""
 
-    usage: Usage
+    usage: TokenUsage
 
 
-class Finish(msgspec.Struct, frozen=True):
+class StreamFinish(msgspec.Struct, frozen=True):
     reason: FinishReason
 
 
-class StreamFailed(msgspec.Struct, frozen=True):
+class StreamError(msgspec.Struct, frozen=True):
     """The upstream said in mid-stream that it failed; `message` is safe to show."""
 
     message: str
     status: int = 502
 
 
-Delta = (
-    Start
+StreamDelta = (
+    StreamStart
     | TextDelta
     | ThinkingDelta
     | SignatureDelta
     | RedactedDelta
     | RefusalDelta
-    | ToolStart
-    | ToolArguments
-    | UsageSeen
-    | Finish
-    | StreamFailed
+    | ToolCallStart
+    | ToolCallArguments
+    | UsageUpdate
+    | StreamFinish
+    | StreamError
 )
 
 
-class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In what an upstream departs from its dialect; a row of data, not code."""
 
     rejects: tuple[str, ...] = ()

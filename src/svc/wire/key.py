@@ -16,7 +16,7 @@ PUBLISHER_SCOPES: Final = frozenset({"registry:read", "registry:write"})
 """What a key of `SVC_REGISTRY_KEYS` may do, at the registry."""
 
 
-class Key:
+class ApiKey:
     """A client's key, without its secret; two are never the same. Nothing in it changes."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Key:
         """Whether the key's allow-list has the model."""
         return self.models is None or model in self.models
 
-    def require(self, scope: str) -> None:
+    def require_scope(self, scope: str) -> None:
         """Raises PermissionDenied for a key without the scope."""
         if scope not in self.scopes:
             raise PermissionDenied(f"This API key lacks the scope '{scope}'.")

@@ -15,16 +15,16 @@ import msgspec
 
 from svc.errors import InvalidRequest
 
-MAX_TEXT = 64 * 1024
+MAX_CLIENT_MESSAGE_CHARS = 64 * 1024
 """Characters of a text message; a longer one is refused without being read."""
-MAX_NAME = 4096
+MAX_CONFIG_STRING_CHARS = 4096
 """Characters of a string in `config`."""
 
-Code = Literal["asr_error", "invalid_request", "rate_limit_exceeded", "model_not_found"]
-Reason = Literal["client_close", "idle_timeout", "session_limit", "server_shutdown", "key_revoked"]
+SpeechErrorCode = Literal["asr_error", "invalid_request", "rate_limit_exceeded", "model_not_found"]
+SpeechCloseReason = Literal["client_close", "idle_timeout", "session_limit", "server_shutdown", "key_revoked"]
 
 
-class Config(msgspec.Struct, frozen=True):
+class ConfigMessage(msgspec.Struct, frozen=True):
     """Which model, for which language; None is the default."""
 
     model: str | None = None
@@ -33,22 +33,22 @@ class Config(msgspec.Struct, frozen=True):
     model_dir: str | None = None
 
 
-class Flush(msgspec.Struct, frozen=True):
+class FlushMessage(msgspec.Struct, frozen=True):
     """The final transcript, please."""
 
 
-class Reset(msgspec.Struct, frozen=True):
+class ResetMessage(msgspec.Struct, frozen=True):
     """Forget this utterance."""
 
 
-class Close(msgspec.Struct, frozen=True):
+class CloseMessage(msgspec.Struct, frozen=True):
     """The end of the session."""
 
 
-ClientMessage = Config | Flush | Reset | Close
+ClientMessage = ConfigMessage | FlushMessage | ResetMessage | CloseMessage
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class ReadyEvent(msgspec.Struct, frozen=True, tag="ready"):
     """The session is configured."""
 
     session_id: str
@@ -72,31 +72,33 @@ class Final(msgspec.Struct, frozen=True, tag="final"):
     chunks_processed: int
 
 
-class Error(msgspec.Struct, frozen=True, tag="error"):
+class ErrorEvent(msgspec.Struct, frozen=True, tag="error"):
     """What went wrong; the session goes on unless `closed` follows."""
 
     message: str
-    code: Code = "asr_error"
+    code: SpeechErrorCode = "asr_error"
 
 
-class Closed(msgspec.Struct, frozen=True, tag="closed"):
+class ClosedEvent(msgspec.Struct, frozen=True, tag="closed"):
     """Nothing comes after this."""
 
-    reason: Reason
+    reason: SpeechCloseReason
 
 
-ServerMessage = Ready | Partial | Final | Error | Closed
+ServerMessage = ReadyEvent | Partial | Final | ErrorEvent | ClosedEvent
 
 
-def encode(message: ServerMessage) -> str:
+def encode_server_message(message: ServerMessage) -> str:
     """One JSON text frame."""
     return msgspec.json.encode(message).decode()
 
 
-def read_client_message(text: str) -> ClientMessage:
+def decode_client_message(text: str) -> ClientMessage:
     """Reads a text frame; unknown fields are ignored. Raises InvalidRequest that says what is wrong."""
-    if len(text) > MAX_TEXT:
-        raise InvalidRequest(f"The message is longer than {MAX_TEXT} characters; audio goes in binary frames.")
+    if len(text) > MAX_CLIENT_MESSAGE_CHARS:
+        raise InvalidRequest(
+            f"The message is longer than {MAX_CLIENT_MESSAGE_CHARS} characters; audio goes in binary frames."
+        )
     try:
         value = msgspec.json.decode(text.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
@@ -105,27 +107,27 @@ def read_client_message(text: str) -> ClientMessage:
         raise InvalidRequest("The message is not a JSON object.")
     match value.get("type"):
         case "config":
-            return _config(value)
+            return _decode_config(value)
         case "flush":
-            return Flush()
+            return FlushMessage()
         case "reset":
-            return Reset()
+            return ResetMessage()
         case "close":
-            return Close()
+            return CloseMessage()
         case str(unknown):
             raise InvalidRequest(f"There is no message type {unknown[:64]!r}; there are config, flush, reset, close.")
     raise InvalidRequest("The message has no 'type' that is a string.")
 
 
-def _config(value: dict[str, Any]) -> Config:
+def _decode_config(value: dict[str, Any]) -> ConfigMessage:
     fields: dict[str, Any] = {}
-    for name, kind in (("model", str), ("language", str), ("vad", bool), ("model_dir", str)):
+    for name, field_type in (("model", str), ("language", str), ("vad", bool), ("model_dir", str)):
         field = value.get(name)
         if field is None:
             continue
-        if not isinstance(field, kind):
-            raise InvalidRequest(f"'{name}' is not a {'boolean' if kind is bool else 'string'}.")
-        if isinstance(field, str) and len(field) > MAX_NAME:
+        if not isinstance(field, field_type):
+            raise InvalidRequest(f"'{name}' is not a {'boolean' if field_type is bool else 'string'}.")
+        if isinstance(field, str) and len(field) > MAX_CONFIG_STRING_CHARS:
             raise InvalidRequest(f"'{name}' is too long.")
         fields[name] = field
-    return Config(**fields)
+    return ConfigMessage(**fields)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-MOST_TOKENS: Final = 10**9
+MAX_USAGE_TOKENS: Final = 10**9
 """A provider that says more has lost count. Sums of these are always numbers that a database takes."""
 
 
-class Usage:
+class TokenUsage:
     """Tokens. `prompt_tokens` counts cached ones too; `completion_tokens` counts reasoning too. Never changed."""
 
     __slots__ = ("cache_write_tokens", "cached_tokens", "completion_tokens", "prompt_tokens", "reasoning_tokens")
@@ -27,7 +27,7 @@ class Usage:
         self.cache_write_tokens = cache_write_tokens
         self.reasoning_tokens = reasoning_tokens
 
-    def numbers(self) -> tuple[int, int, int, int, int]:
+    def as_tuple(self) -> tuple[int, int, int, int, int]:
         """In the order of the constructor."""
         return (
             self.prompt_tokens,
@@ -37,15 +37,15 @@ class Usage:
             self.reasoning_tokens,
         )
 
-    def plus(self, other: Usage) -> Usage:
+    def add(self, other: TokenUsage) -> TokenUsage:
         """Both together."""
-        return Usage(*[a + b for a, b in zip(self.numbers(), other.numbers(), strict=True)])
+        return TokenUsage(*[a + b for a, b in zip(self.as_tuple(), other.as_tuple(), strict=True)])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Usage) and self.numbers() == other.numbers()
+        return isinstance(other, TokenUsage) and self.as_tuple() == other.as_tuple()
 
     def __hash__(self) -> int:
-        return hash(self.numbers())
+        return hash(self.as_tuple())
 
     def __repr__(self) -> str:
-        return f"Usage{self.numbers()}"
+        return f"Usage{self.as_tuple()}"

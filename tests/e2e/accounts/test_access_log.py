@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from websockets.sync.client import connect
 
-from svc.gateway.access_log import log_end
+from svc.gateway.observability.access_log import encode_client_field
 from tests.e2e.accounts.test_keys import create
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.accounts.test_watching import UPGRADE
@@ -156,6 +156,6 @@ def test_a_websocket(start_gateway: StartGateway) -> None:
 
 
 def test_an_address_looks_the_same_whatever_socket_it_came_through() -> None:
-    assert log_end("::ffff:192.0.2.1") == log_end("192.0.2.1") == b',"client":"192.0.2.1"}\n'
-    assert log_end("2001:db8::1") == b',"client":"2001:db8::1"}\n'
-    assert log_end(None) == log_end("") == b',"client":null}\n'
+    assert encode_client_field("::ffff:192.0.2.1") == encode_client_field("192.0.2.1") == b',"client":"192.0.2.1"}\n'
+    assert encode_client_field("2001:db8::1") == b',"client":"2001:db8::1"}\n'
+    assert encode_client_field(None) == encode_client_field("") == b',"client":null}\n'

@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route, WebSocketRoute
 
-from svc import app, settings, telemetry
+from svc import settings, telemetry
+from svc.app.gateway import gateway_services
 from tests.e2e.accounts.test_keys import chat, create, until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
@@ -83,13 +84,13 @@ def unspent(text: str) -> dict[str, Any]:
 
 
 async def test_every_address_is_described_and_no_other(tmp_path: Path) -> None:
-    from svc.gateway.openapi import document
+    from svc.gateway.endpoints.openapi import openapi_document
 
-    described = json.loads(document())
+    described = json.loads(openapi_document())
     OpenAPIV31SpecValidator(described).validate()
     writer = telemetry.configure()
     found = settings.load({"SVC_HOME": str(tmp_path)})
-    async with app.wired(found, writer) as (_, _, application):
+    async with gateway_services(found, writer) as (_, _, application):
         there = set(HOT)
         for route in application.routes:
             if isinstance(route, WebSocketRoute):

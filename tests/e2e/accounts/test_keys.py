@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from svc.stores.base import StoredKey
-from svc.stores.opening import open_database
+from svc.stores.database.base import StoredKey
+from svc.stores.database.factory import open_database
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from svc.gateway.metrics import HELP
+from svc.gateway.observability.metrics import METRIC_HELP
 from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_limits import ask
 from tests.e2e.conftest import StartGateway
@@ -37,7 +37,7 @@ def metrics(gateway: Gateway) -> dict[str, float]:
             matched = LINE.fullmatch(line)
             assert matched, line
             name = re.sub(r"_(bucket|sum|count)$", "", matched[1])
-            assert name in HELP or matched[1] in HELP
+            assert name in METRIC_HELP or matched[1] in METRIC_HELP
             found[line.rpartition(" ")[0]] = float(matched[5])
     return found
 

@@ -45,7 +45,7 @@ class Machine(msgspec.Struct):
 
 @pytest.fixture(scope="session")
 def clips() -> dict[str, Path]:
-    return material.clips()
+    return material.make_clips()
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("publisher")
     environ = environment(home)
     subprocess.run([SVC, "models", "add", "espeak-en-us"], env=environ, check=True, timeout=60, capture_output=True)
-    folders = (material.model(), next((home / "svc" / "registry" / "espeak-en-us").glob("*/*/content")))
+    folders = (material.make_model(), next((home / "svc" / "registry" / "espeak-en-us").glob("*/*/content")))
     root = home / "published"
     for folder in folders:
         bundle = home / f"{folder.parts[-4]}.xyb"

@@ -55,7 +55,7 @@ def actors(cluster: Cluster) -> list[int]:
     def ours(pid: int) -> bool:
         return pid == cluster.worker.pid or (pid in parents and ours(parents[pid]))
 
-    return [pid for pid, name in names.items() if name.startswith(b"ray::Worker") and ours(pid)]
+    return [pid for pid, name in names.items() if name.startswith(b"ray::PipelineActor") and ours(pid)]
 
 
 def wait_for(port: int) -> None:

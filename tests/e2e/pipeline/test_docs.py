@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from svc.pipeline.definition import parse
+from svc.pipeline.definition import parse_pipeline
 from tests.e2e.pipeline.conftest import Machine
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -35,4 +35,4 @@ def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Pa
 
 def test_the_pipeline_is_one() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (REFERENCE / "pipelines.md").read_text(), flags=re.S)
-    assert [stage.id for stage in parse(text).stages] == ["hear", "answer", "speak"]
+    assert [stage.id for stage in parse_pipeline(text).stages] == ["hear", "answer", "speak"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.pipeline.conftest import Machine
 from tests.speech import material
-from tests.speech.material import TEXTS, errors, words
+from tests.speech.material import TEXTS, count_word_errors, words
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -31,7 +31,7 @@ def test_transcribe(machine: Machine, clips: dict[str, Path]) -> None:
     assert "MB to download" in checked
     assert not list((machine.home / "transcribe").rglob("*.ort"))
     said = machine.run("transcribe", "run", pipeline, "--input", str(clips["beckett"]))
-    assert errors(TEXTS["beckett"], said) <= 1
+    assert count_word_errors(TEXTS["beckett"], said) <= 1
     assert "content" in machine.run("transcribe", "run", pipeline, "--check")
 
 
@@ -41,7 +41,7 @@ def test_many_transcripts(machine: Machine, clips: dict[str, Path]) -> None:
     out = machine.run("transcribe", "run", str(EXAMPLES / "transcribe.yaml"), *inputs, "--input", "no.wav", status=1)
     lines = [json.loads(line) for line in out.splitlines()]
     for name, line in zip(names, lines, strict=False):
-        assert errors(TEXTS[name], line["output"]["text"]) <= 1
+        assert count_word_errors(TEXTS[name], line["output"]["text"]) <= 1
     assert lines[3]["error"]["code"] == "invalid_request"
 
 
@@ -53,7 +53,7 @@ def test_a_spoken_answer_says_what_its_text_says(machine: Machine) -> None:
     arguments = ("--input", "question.wav", "-o", str(out), "--json", "--keep", "kept")
     got = json.loads(machine.run("assistant", "run", str(EXAMPLES / "voice-assistant.yaml"), *arguments))
     hear, answer, speak = got["stages"]
-    assert errors(question, hear["output"]["text"]) <= 1
+    assert count_word_errors(question, hear["output"]["text"]) <= 1
     assert "Paris" in answer["output"]["text"]
     assert [stage["route"] for stage in got["stages"]] == ["device", "gateway", "device"]
     assert got["output"]["path"] == str(out)
@@ -64,7 +64,7 @@ def test_a_spoken_answer_says_what_its_text_says(machine: Machine) -> None:
     text = answer["output"]["text"]
     heard = machine.run("assistant", "run", str(EXAMPLES / "transcribe.yaml"), "--input", str(out))
     # The voice is a machine's and the model small: most of the words come back.
-    assert errors(text, heard) <= 0.25 * len(words(text)), (text, heard)
+    assert count_word_errors(text, heard) <= 0.25 * len(words(text)), (text, heard)
     assert len(list((machine.home / "kept").iterdir())) == 3
 
 
@@ -73,7 +73,7 @@ def test_a_voice_alone_comes_back_as_it_was_said(machine: Machine) -> None:
     (machine.home / "say.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
     machine.run("say", "run", "say.yaml", "--input", text, "-o", "said.wav")
     heard = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
-    assert errors(text, heard) <= 2, heard
+    assert count_word_errors(text, heard) <= 2, heard
     assert "name a file" in _failing(machine, "say", "run", "say.yaml", "--input", text)
 
 
@@ -106,10 +106,10 @@ def _failing(machine: Machine, *arguments: str) -> str:
 
 def test_a_natural_voice_is_understood(machine: Machine) -> None:
     """Piper's voice, by sherpa-onnx and espeak-ng, heard by Moonshine; both from the folder that recipes fill."""
-    root = material.model("piper-joe-en-us").parents[3]
-    material.model()
+    root = material.make_model("piper-joe-en-us").parents[3]
+    material.make_model()
     stages = "stages: [piper-joe-en-us@1.0.0, moonshine-tiny-en@1.0.0]"
     (machine.home / "natural.yaml").write_text(f"name: natural\nregistry: {{local_path: {root}}}\n{stages}\n")
     text = "The quick brown fox jumps over the lazy dog."
     said = machine.run("natural", "run", "natural.yaml", "--input", text)
-    assert errors(text, said) <= 1
+    assert count_word_errors(text, said) <= 1

@@ -10,7 +10,7 @@ import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
 from svc.recipes import make
-from svc.recipes.recipe import parse
+from svc.recipes.recipe import parse_recipe
 from tests.e2e.pipeline.conftest import Machine
 from tests.speech import material
 
@@ -26,9 +26,9 @@ stages:
 
 def bundle(folder: Path) -> None:
     """The model with its letters, which are among its own properties."""
-    recipe = parse((Path(__file__).parent / "reader.toml").read_bytes(), "reader")
-    make.make(recipe, material.HOME / "reader", material.nothing)
-    model = make.content(recipe, material.HOME / "reader") / "reader.onnx"
+    recipe = parse_recipe((Path(__file__).parent / "reader.toml").read_bytes(), "reader")
+    make.make_model(recipe, material.HOME / "reader", material.ignore_progress)
+    model = make.content_folder(recipe, material.HOME / "reader") / "reader.onnx"
     letters = onnxruntime.InferenceSession(str(model)).get_modelmeta().custom_metadata_map["character"]
     folder.mkdir(parents=True)
     shutil.copy(model, folder)

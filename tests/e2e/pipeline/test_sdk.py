@@ -51,7 +51,7 @@ def test_transcribe(client: svc.Client, clips: dict[str, Path]) -> None:
     by_path = client.transcribe(clips["beckett"])
     by_bytes = client.transcribe(clips["beckett"].read_bytes(), language="en")
     assert by_path.text == by_bytes.text
-    assert material.errors(TEXTS["beckett"], by_path.text) <= 1
+    assert material.count_word_errors(TEXTS["beckett"], by_path.text) <= 1
     with pytest.raises(errors.InvalidRequest):
         client.transcribe(b"no audio")
 
@@ -59,9 +59,9 @@ def test_transcribe(client: svc.Client, clips: dict[str, Path]) -> None:
 def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
     with client.live(language="en") as live:
         assert live.session_id
-        live.feed(material.pcm(clips["beckett"]))
-        assert material.errors(TEXTS["beckett"], live.finish().text) <= 1
-        live.feed(material.pcm(clips["en-hello-world"]))
+        live.feed(material.read_pcm(clips["beckett"]))
+        assert material.count_word_errors(TEXTS["beckett"], live.finish().text) <= 1
+        live.feed(material.read_pcm(clips["en-hello-world"]))
         live.flush()
         heard = []
         for event in live:
@@ -69,7 +69,7 @@ def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
             if isinstance(event, svc.Final):
                 break
         assert material.words(heard[-1].text) == ["hello", "world"]
-        live.feed(material.pcm(clips["beckett"]))
+        live.feed(material.read_pcm(clips["beckett"]))
         live.reset()
         assert live.finish().text == ""
     assert live.closed == "client_close"
@@ -78,7 +78,7 @@ def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
 
 
 def test_live_from_two_threads(client: svc.Client, clips: dict[str, Path]) -> None:
-    audio = material.pcm(clips["two-cities"])
+    audio = material.read_pcm(clips["two-cities"])
 
     def feed() -> None:
         for place in range(0, len(audio), 9999):
@@ -95,7 +95,7 @@ def test_live_from_two_threads(client: svc.Client, clips: dict[str, Path]) -> No
             partials += 1
         feeder.join(10)
     assert partials > 5
-    assert material.errors(TEXTS["two-cities"], event.text) <= 0.1 * len(TEXTS["two-cities"].split())
+    assert material.count_word_errors(TEXTS["two-cities"], event.text) <= 0.1 * len(TEXTS["two-cities"].split())
 
 
 def test_live_refusals(client: svc.Client) -> None:
@@ -113,11 +113,11 @@ def test_the_asynchronous_face(machine: Machine, clips: dict[str, Path]) -> None
                 pass
             assert "Paris" in stream.text
             async with await client.live() as live:
-                await asyncio.gather(live.feed(material.pcm(clips["beckett"])), asyncio.sleep(0))
+                await asyncio.gather(live.feed(material.read_pcm(clips["beckett"])), asyncio.sleep(0))
                 final = await live.finish()
-            assert material.errors(TEXTS["beckett"], final.text) <= 1
+            assert material.count_word_errors(TEXTS["beckett"], final.text) <= 1
             assert live.closed == "client_close"
-            assert material.errors(TEXTS["beckett"], (await client.transcribe(clips["beckett"])).text) <= 1
+            assert material.count_word_errors(TEXTS["beckett"], (await client.transcribe(clips["beckett"])).text) <= 1
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 from svc.errors import AlreadyExists
-from svc.stores.bundles.base import Draft
+from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
 from tests.soak.registry_kill import bundle
 
@@ -114,10 +114,10 @@ def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
     def publish(number):
         with FolderStore(root) as store:
             for version in range(40):
-                spool = store.spool()
+                spool = store.create_upload()
                 spool.write(bundle(f"p{version}", str(number % 2)))
                 try:
-                    entry, _ = store.publish(spool, Draft(f"p{version}", str(number % 2), "any"))
+                    entry, _ = store.publish(spool, BundleDraft(f"p{version}", str(number % 2), "any"))
                     kept[entry.key] = entry.sha256
                 except AlreadyExists:  # the other publisher of this name was first
                     continue

@@ -38,7 +38,7 @@ def serve(tmp_path, monkeypatch):
 
 
 def client(server, *token_hosts, user: str | None = "u"):
-    return oci.Oci(oci.parse(f"{server.url}/team/m:1"), user, "p", token_hosts)
+    return oci.OciRepository(oci.parse_oci_reference(f"{server.url}/team/m:1"), user, "p", token_hosts)
 
 
 def registry_with(realm):
@@ -64,7 +64,7 @@ def authorizations(server):
 def test_challenge_of_a_host_that_a_redirect_led_to_is_not_answered(serve, challenge):
     third = serve(lambda asked: Answer(401, {"www-authenticate": challenge.format(url=third.url)}))
     server = serve(lambda asked: Answer(307, {"location": f"{third.url}/blob"}))
-    with pytest.raises(RegistryFailed, match="401"), client(server).blob(DIGEST):
+    with pytest.raises(RegistryFailed, match="401"), client(server).open_blob(DIGEST):
         pass
     assert authorizations(third) == [None]
 
@@ -78,7 +78,7 @@ def test_redirect_after_login_carries_neither_password_nor_token(serve):
         return Answer(307, {"location": f"{third.url}/blob"})
 
     server = serve(answer)
-    with client(server).blob(DIGEST) as found:
+    with client(server).open_blob(DIGEST) as found:
         assert found.read() == b"blob"
     assert authorizations(server) == [None, BASIC]
     assert authorizations(third) == [None]
@@ -107,7 +107,7 @@ def test_redirect_from_https_to_http_on_the_same_host_carries_nothing(serve):
             return Answer(401, {"www-authenticate": "Basic realm=x"})
         return Answer(302, {"location": f"http://localhost:{plain.server_address[1]}/blob"})
 
-    with pytest.raises(RegistryFailed, match="401"), client(serve(answer, "localhost")).blob(DIGEST):
+    with pytest.raises(RegistryFailed, match="401"), client(serve(answer, "localhost")).open_blob(DIGEST):
         pass
     assert authorizations(plain) == [None]
 
@@ -119,14 +119,14 @@ def test_token_service_on_the_own_origin_gets_the_credentials(serve):
         return registry_with(lambda: f"{server.url}/token")(asked)
 
     server = serve(answer)
-    client(server).manifest()
+    client(server).fetch_manifest()
     assert authorizations(server) == [None, BASIC, "Bearer t0ken"]
 
 
 def test_token_service_with_https_on_the_same_host_gets_the_credentials(serve):
     service = serve(give_token, "localhost")
     server = serve(registry_with(lambda: f"{service.url}/token?a=b"), "localhost")
-    client(server).manifest()
+    client(server).fetch_manifest()
     assert authorizations(service) == [BASIC]
     assert service.asked[0].path.startswith("/token?a=b&service=s&scope=")
 
@@ -138,9 +138,9 @@ def test_token_service_of_a_stranger_gets_nothing_unless_it_is_named(serve, tls)
     server = serve(registry_with(lambda: f"{service.url}/token"))
     host = service.host.partition(":")[0]
     with pytest.raises(RegistryFailed, match=f"SVC_OCI_TOKEN_HOST={host}"):
-        client(server).manifest()
+        client(server).fetch_manifest()
     assert service.asked == []
-    client(server, host).manifest()
+    client(server, host).fetch_manifest()
     assert authorizations(service) == [BASIC]
 
 
@@ -149,7 +149,7 @@ def test_token_service_without_https_of_a_registry_with_https_is_not_asked(serve
     service = serve(give_token)
     server = serve(registry_with(lambda: f"http://localhost:{service.server_address[1]}/token"), "localhost")
     with pytest.raises(RegistryFailed, match="without https"):
-        client(server, "localhost", user=user).manifest()
+        client(server, "localhost", user=user).fetch_manifest()
     assert service.asked == []
 
 
@@ -163,14 +163,14 @@ def test_redirect_of_the_token_service_is_not_followed(serve):
 
     server = serve(answer)
     with pytest.raises(RegistryFailed, match="307"):
-        client(server).manifest()
+        client(server).fetch_manifest()
     assert third.asked == []
 
 
 def test_token_without_credentials_is_had_from_any_service(serve):
     service = serve(give_token)
     server = serve(registry_with(lambda: f"{service.url}/token"))
-    client(server, user=None).manifest()
+    client(server, user=None).fetch_manifest()
     assert authorizations(service) == [None]
 
 
@@ -188,23 +188,23 @@ def test_token_without_credentials_is_had_from_any_service(serve):
     ],
 )
 def test_token_service_host_under_the_parent_domain_is_related(host, registry, related):
-    assert oci._is_related(host, registry) is related
+    assert oci._is_under_parent_domain(host, registry) is related
 
 
 @pytest.mark.parametrize("realm", ["", "file:///etc/passwd", "http://[::1", "https://"])
 def test_malformed_token_service_is_a_registry_error(serve, realm):
     with pytest.raises(RegistryFailed):
-        client(serve(registry_with(lambda: realm))).manifest()
+        client(serve(registry_with(lambda: realm))).fetch_manifest()
 
 
 def test_manifest_with_deep_nesting_is_a_registry_error(serve):
     body = b'{"schemaVersion": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(RegistryFailed):
-        client(serve(lambda asked: Answer(body=body))).manifest()
+        client(serve(lambda asked: Answer(body=body))).fetch_manifest()
 
 
 def test_error_of_a_registry_holds_no_escape_sequence(serve):
     answer = Answer(500, body="\x1b[2J\u202eoops".encode())
     with pytest.raises(RegistryFailed) as caught:
-        client(serve(lambda asked: answer)).manifest()
+        client(serve(lambda asked: answer)).fetch_manifest()
     assert caught.value.message.endswith("\\u001b[2J\\u202eoops")

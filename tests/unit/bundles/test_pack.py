@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
-from svc.bundles.archive import metadata_of
-from svc.bundles.opening import extract, open_archive
+from svc.bundles.archive import read_metadata
+from svc.bundles.open_archive import extract, open_archive
 from svc.bundles.pack import pack
 from svc.errors import InvalidBundle
 
@@ -33,7 +33,7 @@ def test_everything_is_stored_and_comes_back(model, tmp_path):
         folder = tmp_path / f"tmp{trusted}"
         folder.mkdir()
         with open_archive(output) as archive:
-            assert metadata_of(archive).model_id == "m"
+            assert read_metadata(archive).model_id == "m"
             archive.verify()
             extract(archive, folder, tmp_path / f"out{trusted}", trusted=trusted)
         for path in (path for path in model.rglob("*") if path.is_file()):

@@ -2,33 +2,40 @@ import itertools
 
 import pytest
 
-from svc.bundles.platform import detect, fallbacks
-from svc.bundles.reference import Reference, choose, is_prerelease, newest, parse, sort
+from svc.bundles.platform import compatible_platforms, detect_platform
+from svc.bundles.reference import (
+    BundleReference,
+    is_prerelease,
+    newest_version,
+    parse_reference,
+    select_entry,
+    sort_versions,
+)
 from svc.errors import InvalidRequest
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 
-def entry(version: str, target: str = "any", yanked: bool = False) -> Entry:
-    return Entry(model_id="m", version=version, target=target, size_bytes=1, path="x", yanked=yanked)
+def entry(version: str, target: str = "any", yanked: bool = False) -> BundleEntry:
+    return BundleEntry(model_id="m", version=version, target=target, size_bytes=1, path="x", yanked=yanked)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("m", Reference("m")),
-        ("m@latest", Reference("m")),
-        ("m@1", Reference("m", "1")),
-        ("a.b_c-d@1.0-rc1", Reference("a.b_c-d", "1.0-rc1")),
+        ("m", BundleReference("m")),
+        ("m@latest", BundleReference("m")),
+        ("m@1", BundleReference("m", "1")),
+        ("a.b_c-d@1.0-rc1", BundleReference("a.b_c-d", "1.0-rc1")),
     ],
 )
 def test_reads_references(text, expected):
-    assert parse(text) == expected
+    assert parse_reference(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "@1", "m@", "../m", "m@..", "m@1@2", "m/n", "-m", ".m", "m@1 2", "ä", "m" * 129])
 def test_refuses_what_is_no_reference(text):
     with pytest.raises(InvalidRequest):
-        parse(text)
+        parse_reference(text)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +49,13 @@ def test_refuses_what_is_no_reference(text):
 )
 def test_versions_have_an_order(order):
     for shuffled in itertools.islice(itertools.permutations(order), 0, None, 97):
-        assert sort(shuffled) == order
+        assert sort_versions(shuffled) == order
 
 
 def test_prereleases_count_only_when_nothing_else_does():
-    assert newest(["1.0.0", "2.0.0-rc.1"]) == "1.0.0"
-    assert newest(["1.0-rc1", "1.0-rc2"]) == "1.0-rc2"
-    assert newest([]) is None
+    assert newest_version(["1.0.0", "2.0.0-rc.1"]) == "1.0.0"
+    assert newest_version(["1.0-rc1", "1.0-rc2"]) == "1.0-rc2"
+    assert newest_version([]) is None
     assert not is_prerelease("v1.0")
     assert not is_prerelease("2024-01-15")
 
@@ -68,15 +75,15 @@ def test_prereleases_count_only_when_nothing_else_does():
 def test_chooses(text, expected):
     entries = [entry(version) for version in ("1.2.3", "1.2.7", "1.10.0", "12.0.0-rc1", "3.1-rc1")]
     entries += [entry("2.0.0", yanked=True), entry("3", yanked=True)]
-    chosen = choose(parse(text), entries, ("linux-x86_64", "any"))
+    chosen = select_entry(parse_reference(text), entries, ("linux-x86_64", "any"))
     assert (chosen.version if chosen else None) == expected
 
 
 def test_prefers_its_own_platform_and_falls_back_to_any():
     both = [entry("1"), entry("1", "linux-x86_64"), entry("2", "ios-arm64"), entry("1.5")]
-    assert choose(parse("m@1"), both, fallbacks("linux-x86_64")).target == "linux-x86_64"
-    assert choose(parse("m"), both, fallbacks("linux-x86_64")).version == "1.5"
-    assert choose(parse("m@2"), both, fallbacks("linux-x86_64")) is None
+    assert select_entry(parse_reference("m@1"), both, compatible_platforms("linux-x86_64")).target == "linux-x86_64"
+    assert select_entry(parse_reference("m"), both, compatible_platforms("linux-x86_64")).version == "1.5"
+    assert select_entry(parse_reference("m@2"), both, compatible_platforms("linux-x86_64")) is None
 
 
 @pytest.mark.parametrize(
@@ -90,4 +97,4 @@ def test_prefers_its_own_platform_and_falls_back_to_any():
     ],
 )
 def test_detects_the_platform(system, machine, expected):
-    assert detect(system, machine) == expected
+    assert detect_platform(system, machine) == expected

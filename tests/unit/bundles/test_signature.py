@@ -7,9 +7,9 @@ import pytest
 
 from svc.bundles import signature
 from svc.errors import InvalidBundle, UsageError
-from svc.wire.bundle import Entry, Signature
+from svc.wire.bundle import BundleEntry, Signature
 
-ENTRY = Entry(model_id="m", version="1", target="any", size_bytes=10, path="x", sha256="a" * 64)
+ENTRY = BundleEntry(model_id="m", version="1", target="any", size_bytes=10, path="x", sha256="a" * 64)
 
 
 @pytest.fixture

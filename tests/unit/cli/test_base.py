@@ -21,7 +21,7 @@ class Screen(io.StringIO):
 def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     screen = Screen(terminal)
     monkeypatch.setattr("sys.stderr", screen)
-    with base.Progress() as progress:
+    with base.ProgressBar() as progress:
         progress("fetching", 0, 100_000_000)
         progress("fetching", 50_000_000, 100_000_000)
         progress("waiting", 0, 0)

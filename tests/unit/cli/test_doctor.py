@@ -13,9 +13,9 @@ from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
 
-from svc.cli import _probing, _running, main
+from svc.cli import _local_gateway, _probe, main
 from svc.errors import UsageError
-from svc.gateway.upstream import default_tls
+from svc.gateway.upstream.pool import default_ssl_context
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_what_is_no_provider_is_told_plainly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, scheme: str, said: bytes | None, words: str
 ) -> None:
     """None is the end of the connection."""
-    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
     with _sayer(said) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{scheme}://127.0.0.1:{port}/v1")
@@ -158,7 +158,7 @@ def test_an_interim_answer_is_not_taken_for_the_answer(
 def test_interim_answers_that_drip_do_not_hold_it_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
     with _sayer(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10, every=0.1) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
@@ -170,7 +170,7 @@ def test_interim_answers_that_drip_do_not_hold_it_up(
 def test_a_handshake_that_drips_does_not_hold_it_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_probing, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
     with _sayer(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(100), every=0.1) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"https://127.0.0.1:{port}/v1")
@@ -253,8 +253,8 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main(["doctor", "--json"]) == 0
     assert findings(capsys)["svc up"]["state"] == "off"
-    with _running.alone(home / "home"):
-        _running.remember(home / "home", "http://127.0.0.1:5/v1")
+    with _local_gateway.hold_up_lock(home / "home"):
+        _local_gateway.write_gateway_record(home / "home", "http://127.0.0.1:5/v1")
         assert main(["doctor", "--json"]) == 0
     found = findings(capsys)["svc up"]
     assert (found["state"], found["says"]) == ("ok", "runs at http://127.0.0.1:5/v1")
@@ -292,4 +292,4 @@ def test_a_provider_behind_tls_must_be_trusted(
             assert main(["doctor", "--json"]) == 1
             assert str(nothing) in findings(capsys)["certificates"]["says"]
             with pytest.raises(UsageError, match="SSL_CERT_FILE"):
-                default_tls()
+                default_ssl_context()

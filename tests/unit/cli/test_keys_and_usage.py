@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from svc.cli import base, main
-from svc.stores.base import Entry
-from svc.stores.opening import open_database
+from svc.stores.database.base import LedgerEntry
+from svc.stores.database.factory import open_database
 
 Command = Callable[..., str]
 
@@ -43,8 +43,8 @@ def shop(command: Command) -> dict[str, str]:
 
 def spend(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> None:
     database = open_database(f"sqlite:///{home / 'svc.db'}")
-    database.append(
-        Entry(
+    database.insert_entries(
+        LedgerEntry(
             time=f"2026-03-04T10:{number // 60:02}:{number % 60:02}.500Z",
             request_id=f"req-{number}",
             key_id=key["id"],
@@ -156,7 +156,7 @@ def test_usage_aligns_its_numbers_to_the_right(command: Command, shop: dict[str,
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    base.print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right=(1,))
+    base.print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right_aligned=(1,))
     assert capsys.readouterr().out.splitlines() == ["NAME   N", "東京   1", "e\u0301t    20"]
 
 

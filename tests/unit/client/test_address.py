@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import svc
-from svc.client.address import resolve, with_version
-from svc.client.config import Config, current
+from svc.client.address import resolve_gateway_url, with_v1_suffix
+from svc.client.config import SdkConfig, current_config
 from svc.errors import InvalidRequest
-from svc.wire.production import PRODUCTION_GATEWAY
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 ENVIRON = {"SVC_GATEWAY_URL": "http://gateway:3000/v1", "SVC_PLATFORM_URL": "http://platform:8000"}
 
@@ -32,11 +32,11 @@ def quiet(message: str) -> None:
 
 def test_the_four_steps_in_their_order() -> None:
     told = "http://told/v1"
-    assert resolve("http://option/v1", told, ENVIRON, quiet) == "http://option/v1"
-    assert resolve(None, told, ENVIRON, quiet) == told
-    assert resolve(None, None, ENVIRON, quiet) == "http://gateway:3000/v1"
-    assert resolve(None, None, {**ENVIRON, "SVC_GATEWAY_URL": " "}, quiet) == "http://platform:8000/v1"
-    assert resolve(None, None, {}, quiet) == PRODUCTION_GATEWAY
+    assert resolve_gateway_url("http://option/v1", told, ENVIRON, quiet) == "http://option/v1"
+    assert resolve_gateway_url(None, told, ENVIRON, quiet) == told
+    assert resolve_gateway_url(None, None, ENVIRON, quiet) == "http://gateway:3000/v1"
+    assert resolve_gateway_url(None, None, {**ENVIRON, "SVC_GATEWAY_URL": " "}, quiet) == "http://platform:8000/v1"
+    assert resolve_gateway_url(None, None, {}, quiet) == PRODUCTION_GATEWAY
 
 
 FORMS = [
@@ -77,9 +77,9 @@ def test_every_step_takes_every_form(given: str, meant: str, monkeypatch: pytest
     FORMS,
 )
 def test_v1_is_appended_once(given: str, meant: str) -> None:
-    assert with_version(given) == meant
-    assert with_version(with_version(given)) == meant
-    assert resolve(None, None, {"SVC_PLATFORM_URL": given}, quiet) == meant
+    assert with_v1_suffix(given) == meant
+    assert with_v1_suffix(with_v1_suffix(given)) == meant
+    assert resolve_gateway_url(None, None, {"SVC_PLATFORM_URL": given}, quiet) == meant
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,15 @@ def test_v1_is_appended_once(given: str, meant: str) -> None:
 )
 def test_what_is_no_address_is_refused_without_being_repeated(bad: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        with_version(bad)
+        with_v1_suffix(bad)
     assert "secret" not in caught.value.message
 
 
 def test_a_full_address_without_v1_is_taken_and_warned_about() -> None:
     said: list[str] = []
-    assert resolve(None, None, {"SVC_GATEWAY_URL": "http://host:1/api/"}, said.append) == "http://host:1/api"
+    assert (
+        resolve_gateway_url(None, None, {"SVC_GATEWAY_URL": "http://host:1/api/"}, said.append) == "http://host:1/api"
+    )
     assert [line.split()[0] for line in said] == ["SVC_GATEWAY_URL"]
 
 
@@ -107,20 +109,20 @@ def test_the_three_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     svc.set_api_key(" told-key\n")
     assert svc.Client().gateway_url == "http://told/v1"
     assert svc.Client(gateway_url="http://own/v1").gateway_url == "http://own/v1"
-    assert svc.Client()._core.key == "told-key"
+    assert svc.Client()._core.api_key == "told-key"
     svc.init(platform_url="http://platform/", registry="http://registry:8080")
-    assert current() == Config(None, "http://platform/v1", "http://registry:8080")
-    assert svc.Client()._core.key == "environ-key"
+    assert current_config() == SdkConfig(None, "http://platform/v1", "http://registry:8080")
+    assert svc.Client()._core.api_key == "environ-key"
     svc.init(gateway_url="a:1", platform_url="b:2")
     assert svc.AsyncClient().gateway_url == "https://a:1/v1"
 
 
 def test_a_key_never_shows_and_must_fit_a_header() -> None:
     svc.init(api_key="svc_sk_hidden", gateway_url="http://h")
-    assert "hidden" not in repr(current()) + repr(svc.Client()) + repr(svc.AsyncClient())
+    assert "hidden" not in repr(current_config()) + repr(svc.Client()) + repr(svc.AsyncClient())
     with pytest.raises(InvalidRequest):
         svc.set_api_key("two\r\nlines")
-    assert current().api_key == "svc_sk_hidden"
+    assert current_config().api_key == "svc_sk_hidden"
 
 
 def test_a_client_takes_a_bare_address_too() -> None:

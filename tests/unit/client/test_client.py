@@ -17,7 +17,7 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, body, fin, head, hold, raw, reset, sse, stall
-from tests.unit.client import faces
+from tests.unit.client import generate_client
 
 import svc
 from svc import errors
@@ -60,7 +60,7 @@ def problem(status: int, code: str, **headers: str) -> Any:
 def test_a_chat(call: Call, server: FakeProvider) -> None:
     got = call("chat", "Hi", model="m1", max_tokens=5, temperature=None)
     assert got.text == openai_wire.TEXT
-    assert got.usage == svc.client.chat.Usage(11, 7, 18)
+    assert got.usage == svc.client.chat.ChatUsage(11, 7, 18)
     assert got.raw["id"] == openai_wire.ID
     assert (got.model, got.finish_reason) == ("gpt-4o-2024-08-06", "stop")
     seen = server.wait()
@@ -309,27 +309,27 @@ def test_nothing_is_left_open(server: FakeProvider) -> None:
 
 def test_one_face_is_made_from_the_other() -> None:
     """As trees, since Python's versions write some of them in other words. `make faces` writes it."""
-    there = (faces.FOLDER / "client.py").read_text(encoding="utf-8")
-    assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(faces.make()))
+    there = (generate_client.FOLDER / "client.py").read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(generate_client.make()))
 
 
 def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(patience, "SDK_BREAKER_OPEN_SECONDS", 1.0)
     server.always_plays(answer(503, b"down for maintenance"))
     client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
-    for _ in range(patience.FAILURES):
+    for _ in range(patience.SDK_BREAKER_FAILURE_THRESHOLD):
         with pytest.raises(errors.GatewayFailed):
             client.models()
     for _ in range(3):
         with pytest.raises(errors.GatewayFailed, match="5 times in a row"):
             client.models()
-    assert len(server.requests) == patience.FAILURES  # it was spared
+    assert len(server.requests) == patience.SDK_BREAKER_FAILURE_THRESHOLD  # it was spared
     time.sleep(1.1)
     with pytest.raises(errors.GatewayFailed):  # one trial
         client.models()
     with pytest.raises(errors.GatewayFailed, match="6 times in a row"):
         client.models()
-    assert len(server.requests) == patience.FAILURES + 1
+    assert len(server.requests) == patience.SDK_BREAKER_FAILURE_THRESHOLD + 1
     server.always_plays(None)
     time.sleep(1.1)
     assert client.models()

@@ -11,9 +11,9 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 
 import svc
-from svc.cli import _running
+from svc.cli import _local_gateway
 from svc.client import discovery
-from svc.wire.production import PRODUCTION_GATEWAY
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 VARIABLES = ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY", "SVC_REGISTRY_URL", "SVC_REGISTRY_KEY")
 
@@ -31,8 +31,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def up(home: Path) -> Iterator[FakeProvider]:
     """The fake stands for the gateway of `svc up`: this process records where it is, as that one does."""
-    with FakeProvider(OpenAIWire(), key=_running.make_key(home)) as fake:
-        _running.remember(home, f"{fake.address}/v1")
+    with FakeProvider(OpenAIWire(), key=_local_gateway.ensure_api_key(home)) as fake:
+        _local_gateway.write_gateway_record(home, f"{fake.address}/v1")
         yield fake
 
 
@@ -40,7 +40,7 @@ def test_client_without_configuration_uses_address_and_key_of_svc_up(up: FakePro
     with svc.Client() as client:
         assert client.gateway_url == f"{up.address}/v1"
         client.chat("Hi", model="gpt-4o-mini")
-    assert up.wait(1).headers["authorization"] == f"Bearer {discovery.read_key(home)}"
+    assert up.wait(1).headers["authorization"] == f"Bearer {discovery.read_local_api_key(home)}"
 
 
 async def test_async_client_without_configuration_uses_svc_up(up: FakeProvider) -> None:
@@ -68,7 +68,7 @@ def test_client_with_the_address_of_svc_up_uses_its_key(up: FakeProvider, monkey
 
 
 def test_client_with_its_own_key_sends_that_one_to_svc_up(up: FakeProvider, home: Path) -> None:
-    up_key = discovery.read_key(home)
+    up_key = discovery.read_local_api_key(home)
     with svc.Client(api_key="sk-mine", retries=0) as client, pytest.raises(svc.SvcError):
         client.chat("Hi", model="gpt-4o-mini")
     sent = up.wait(1).headers["authorization"]
@@ -88,7 +88,7 @@ def test_client_with_a_record_that_is_not_readable_uses_the_default(home: Path) 
 
 
 def test_record_and_key_are_those_of_the_state_folder(home: Path) -> None:
-    _running.remember(home, "http://127.0.0.1:3000/v1")
-    assert json.loads((home / "gateway.json").read_text())["url"] == discovery.find(home)
+    _local_gateway.write_gateway_record(home, "http://127.0.0.1:3000/v1")
+    assert json.loads((home / "gateway.json").read_text())["url"] == discovery.find_gateway(home)
     assert discovery.state_folder({"SVC_HOME": str(home)}) == home
     assert discovery.state_folder({}) == Path("~/.svc").expanduser()

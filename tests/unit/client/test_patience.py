@@ -7,7 +7,13 @@ import time
 
 import pytest
 
-from svc.client.patience import FAILURES, OPEN_SECONDS, Breaker, delay, may_retry
+from svc.client.patience import (
+    SDK_BREAKER_FAILURE_THRESHOLD,
+    SDK_BREAKER_OPEN_SECONDS,
+    ClientCircuitBreaker,
+    is_retryable,
+    retry_delay,
+)
 from svc.errors import GatewayFailed
 
 
@@ -15,39 +21,39 @@ from svc.errors import GatewayFailed
     ("status", "again"), [(400, False), (401, False), (404, False), (408, True), (429, True), (502, True)]
 )
 def test_statuses(status: int, again: bool) -> None:
-    assert may_retry(status, {}) is again
-    assert may_retry(status, {"x-should-retry": "false"}) is False
-    assert may_retry(status, {"x-should-retry": "true"}) is True
+    assert is_retryable(status, {}) is again
+    assert is_retryable(status, {"x-should-retry": "false"}) is False
+    assert is_retryable(status, {"x-should-retry": "true"}) is True
 
 
 def test_the_delay_doubles_with_jitter() -> None:
     for attempt in range(8):
-        waits = [delay(attempt) or 0 for _ in range(50)]
+        waits = [retry_delay(attempt) or 0 for _ in range(50)]
         most = min(8.0, 0.5 * 2**attempt)
         assert most / 2 <= min(waits) < max(waits) <= most
 
 
 def test_what_the_server_asks_for() -> None:
-    assert 2.0 <= (delay(0, {"retry-after": "2"}) or 0) <= 2.3
-    assert 0.04 <= (delay(5, {"retry-after-ms": "40", "retry-after": "9"}) or 0) <= 0.3
-    assert delay(0, {"retry-after": "121"}) is None
-    assert (delay(0, {"retry-after": "soon"}) or 9) <= 0.5
-    assert (delay(0, {"retry-after": "nan"}) or 9) <= 0.5
+    assert 2.0 <= (retry_delay(0, {"retry-after": "2"}) or 0) <= 2.3
+    assert 0.04 <= (retry_delay(5, {"retry-after-ms": "40", "retry-after": "9"}) or 0) <= 0.3
+    assert retry_delay(0, {"retry-after": "121"}) is None
+    assert (retry_delay(0, {"retry-after": "soon"}) or 9) <= 0.5
+    assert (retry_delay(0, {"retry-after": "nan"}) or 9) <= 0.5
     date = email.utils.formatdate(time.time() + 5, usegmt=True)
-    assert 3.5 <= (delay(0, {"retry-after": date}) or 0) <= 5.5
+    assert 3.5 <= (retry_delay(0, {"retry-after": date}) or 0) <= 5.5
 
 
 def test_the_breaker_opens_and_lets_one_try() -> None:
     now = [0.0]
-    breaker = Breaker(lambda: now[0])
-    for _ in range(FAILURES):
-        breaker.enter()
-        breaker.failed()
+    breaker = ClientCircuitBreaker(lambda: now[0])
+    for _ in range(SDK_BREAKER_FAILURE_THRESHOLD):
+        breaker.raise_if_open()
+        breaker.record_failure()
     with pytest.raises(GatewayFailed, match="in a row"):
-        breaker.enter()
-    now[0] = OPEN_SECONDS + 1
-    breaker.enter()
+        breaker.raise_if_open()
+    now[0] = SDK_BREAKER_OPEN_SECONDS + 1
+    breaker.raise_if_open()
     with pytest.raises(GatewayFailed):
-        breaker.enter()
-    breaker.answered()
-    breaker.enter()
+        breaker.raise_if_open()
+    breaker.record_success()
+    breaker.raise_if_open()

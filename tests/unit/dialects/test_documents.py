@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Built, Target
+from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.errors import InvalidRequest
 
 WHERE = "messages[0].content[0]"
 
 
-def crossed(dialect: str, part: dict[str, Any]) -> Built:
+def crossed(dialect: str, part: dict[str, Any]) -> EncodedRequest:
     """A request with one part, from a client of `dialect` to an upstream of the other."""
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     raw = json.dumps(body).encode()
     if dialect == "anthropic":
-        return openai.dialect.write_request(anthropic.dialect.read_request(raw), Target("gpt"))
-    return anthropic.dialect.write_request(openai.dialect.read_request(raw), Target("claude"))
+        return openai.dialect.encode_request(anthropic.dialect.decode_request(raw), ModelProfile("gpt"))
+    return anthropic.dialect.encode_request(openai.dialect.decode_request(raw), ModelProfile("claude"))
 
 
 def file(**fields: str) -> dict[str, Any]:
@@ -57,15 +57,15 @@ def test_document_without_a_place_is_refused(dialect: str, part: dict[str, Any],
 
 
 def test_file_id_to_anthropic_needs_the_files_beta() -> None:
-    assert crossed("openai", file(file_id="file_1")).lines == (b"anthropic-beta: files-api-2025-04-14",)
-    assert crossed("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).lines == ()
+    assert crossed("openai", file(file_id="file_1")).header_lines == (b"anthropic-beta: files-api-2025-04-14",)
+    assert crossed("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).header_lines == ()
 
 
 def test_file_id_of_an_anthropic_client_keeps_its_own_beta_headers() -> None:
     part = document(type="file", file_id="file_1")
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
-    request = anthropic.dialect.read_request(json.dumps(body).encode())
-    assert anthropic.dialect.write_request(request, Target("claude")).lines == ()
+    request = anthropic.dialect.decode_request(json.dumps(body).encode())
+    assert anthropic.dialect.encode_request(request, ModelProfile("claude")).header_lines == ()
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -73,7 +73,7 @@ def test_context_and_citations_of_a_document_are_named_in_tool_results_too(insid
     part = document(type="text", data="x") | {"context": "From 2026.", "citations": {"enabled": True}}
     if inside:
         part = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
-    assert crossed("anthropic", part).dropped == ("messages[].context", "messages[].citations")
+    assert crossed("anthropic", part).dropped_fields == ("messages[].context", "messages[].citations")
 
 
 def test_text_document_of_a_tool_result_stays_in_it() -> None:

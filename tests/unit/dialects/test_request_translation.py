@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 
 from svc.dialects.anthropic import dialect as anthropic
-from svc.dialects.anthropic.outgoing import DEFAULT_MAX_TOKENS
-from svc.dialects.base import Dialect, Target
+from svc.dialects.anthropic.request_encoder import DEFAULT_ANTHROPIC_MAX_TOKENS
+from svc.dialects.base import Dialect, ModelProfile
 from svc.dialects.openai import dialect as openai
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
-    Image,
-    Message,
-    Quirks,
-    RedactedThinking,
-    Refusal,
+    ChatMessage,
+    ImagePart,
+    RedactedThinkingPart,
+    RefusalPart,
     ResponseFormat,
-    Text,
-    Thinking,
-    Tool,
+    TextPart,
+    ThinkingPart,
     ToolCall,
     ToolChoice,
+    ToolDefinition,
     ToolResult,
+    UpstreamOverrides,
 )
 
 CACHE = {"type": "ephemeral"}
-TARGET = Target("theirs", max_output_tokens=8192)
+TARGET = ModelProfile("theirs", max_output_tokens=8192)
 
 
 def read(dialect: Dialect, **fields: Any) -> Any:
@@ -36,7 +36,7 @@ def read(dialect: Dialect, **fields: Any) -> Any:
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
     if dialect is anthropic:
         body = {"max_tokens": 100, **body}
-    return dialect.read_request(json.dumps(body).encode())
+    return dialect.decode_request(json.dumps(body).encode())
 
 
 def content(dialect: Dialect, *blocks: Any, role: str = "user") -> Any:
@@ -44,13 +44,13 @@ def content(dialect: Dialect, *blocks: Any, role: str = "user") -> Any:
     return read(dialect, messages=[{"role": role, "content": list(blocks)}]).messages[0].parts
 
 
-def write(dialect: Dialect, source: Dialect, target: Target = TARGET, **fields: Any) -> dict[str, Any]:
-    built = dialect.write_request(read(source, **fields), target)
+def write(dialect: Dialect, source: Dialect, target: ModelProfile = TARGET, **fields: Any) -> dict[str, Any]:
+    built = dialect.encode_request(read(source, **fields), target)
     return dict(json.loads(built.body))
 
 
-def dropped(dialect: Dialect, source: Dialect, target: Target = TARGET, **fields: Any) -> tuple[str, ...]:
-    return dialect.write_request(read(source, **fields), target).dropped
+def dropped(dialect: Dialect, source: Dialect, target: ModelProfile = TARGET, **fields: Any) -> tuple[str, ...]:
+    return dialect.encode_request(read(source, **fields), target).dropped_fields
 
 
 def refused(dialect: Dialect, **fields: Any) -> str | None:
@@ -77,7 +77,7 @@ def test_anthropic_request_reads_every_field() -> None:
         output_config={"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
         service_tier="auto",
     )
-    assert request.messages[0] == Message("system", [Text("Be brief.")])
+    assert request.messages[0] == ChatMessage("system", [TextPart("Be brief.")])
     assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 100)
     assert (request.temperature, request.top_p, request.top_k, request.stop) == (0.5, 0.9, 40, ["END"])
     assert (request.user, request.effort, request.source) == ("u1", "high", "anthropic")
@@ -94,9 +94,9 @@ def test_anthropic_request_reads_every_kind_of_block() -> None:
         {"type": "image", "source": base64, "cache_control": CACHE},
         {"type": "image", "source": {"type": "url", "url": "https://i.example/a.png"}, "cache_control": CACHE},
     ) == [
-        Text("a", CACHE),
-        Image(media_type="image/png", data="AAAA", cache=CACHE),
-        Image(url="https://i.example/a.png", cache=CACHE),
+        TextPart("a", CACHE),
+        ImagePart(media_type="image/png", data="AAAA", cache=CACHE),
+        ImagePart(url="https://i.example/a.png", cache=CACHE),
     ]
     assert content(
         anthropic,
@@ -106,8 +106,8 @@ def test_anthropic_request_reads_every_kind_of_block() -> None:
         {"type": "tool_use", "id": "t2", "name": "g"},
         role="assistant",
     ) == [
-        Thinking("hm", "s"),
-        RedactedThinking("d"),
+        ThinkingPart("hm", "s"),
+        RedactedThinkingPart("d"),
         ToolCall("t1", "f", '{"a":1}', CACHE),
         ToolCall("t2", "g", "{}"),
     ]
@@ -118,8 +118,8 @@ def test_anthropic_request_reads_every_kind_of_block() -> None:
         {"type": "tool_result", "tool_use_id": "t2", "content": "text"},
         {"type": "tool_result", "tool_use_id": "t3"},
     ) == [
-        ToolResult("t1", [Text("x"), Image(media_type="image/png", data="AAAA")], True, CACHE),
-        ToolResult("t2", [Text("text")]),
+        ToolResult("t1", [TextPart("x"), ImagePart(media_type="image/png", data="AAAA")], True, CACHE),
+        ToolResult("t2", [TextPart("text")]),
         ToolResult("t3", []),
     ]
 
@@ -166,8 +166,8 @@ def test_anthropic_request_tool_choice(choice: dict[str, Any], expected: ToolCho
 def test_anthropic_request_tools_keep_every_field() -> None:
     tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True, "cache_control": CACHE}
     assert read(anthropic, tools=[tool, {"name": "g", "type": "custom"}]).tools == [
-        Tool("f", "d", {"type": "object"}, True, CACHE),
-        Tool("g"),
+        ToolDefinition("f", "d", {"type": "object"}, True, CACHE),
+        ToolDefinition("g"),
     ]
 
 
@@ -214,11 +214,11 @@ def test_openai_request_reads_every_kind_of_part() -> None:
         {"type": "image_url", "image_url": {"url": "http://i.example/a.png", "detail": "low"}},
         {"type": "image_url", "image_url": {"url": "DATA:Image/PNG;charset=x;BASE64,AAAA", "detail": "high"}},
     ) == [
-        Text("a", CACHE),
-        Text("b"),
-        Image(url="https://i.example/a.png", cache=CACHE),
-        Image(url="http://i.example/a.png", detail="low"),
-        Image(media_type="image/png", data="AAAA", detail="high"),
+        TextPart("a", CACHE),
+        TextPart("b"),
+        ImagePart(url="https://i.example/a.png", cache=CACHE),
+        ImagePart(url="http://i.example/a.png", detail="low"),
+        ImagePart(media_type="image/png", data="AAAA", detail="high"),
     ]
 
 
@@ -233,17 +233,17 @@ def test_openai_request_assistants_turn_keeps_its_order() -> None:
         "name": "bob",
     }
     request = read(openai, messages=[{"role": "user", "content": "Hi"}, message])
-    parts = [Thinking("hm"), Text("text"), Refusal("no"), ToolCall("c", "f", "{}", CACHE)]
-    assert request.messages[1] == Message("assistant", parts, "bob")
+    parts = [ThinkingPart("hm"), TextPart("text"), RefusalPart("no"), ToolCall("c", "f", "{}", CACHE)]
+    assert request.messages[1] == ChatMessage("assistant", parts, "bob")
     blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
     request = read(openai, messages=[{"role": "assistant", "thinking_blocks": blocks, "reasoning_content": "not this"}])
-    assert request.messages[0].parts == [Thinking("hm", "s"), RedactedThinking("d")]
+    assert request.messages[0].parts == [ThinkingPart("hm", "s"), RedactedThinkingPart("d")]
 
 
 def test_openai_request_tool_result_is_of_its_call() -> None:
     message = {"role": "tool", "tool_call_id": "c", "content": "result", "cache_control": CACHE}
-    assert read(openai, messages=[message]).messages[0] == Message(
-        "tool", [ToolResult("c", [Text("result", CACHE)], cache=CACHE)]
+    assert read(openai, messages=[message]).messages[0] == ChatMessage(
+        "tool", [ToolResult("c", [TextPart("result", CACHE)], cache=CACHE)]
     )
 
 
@@ -292,8 +292,8 @@ def test_openai_request_tools_keep_every_field() -> None:
         {"type": "function", "function": inside},
     ]
     assert read(openai, tools=tools).tools == [
-        Tool("f", "d", {"type": "object"}, True, CACHE),
-        Tool("g", cache=CACHE),
+        ToolDefinition("f", "d", {"type": "object"}, True, CACHE),
+        ToolDefinition("g", cache=CACHE),
     ]
     assert refused(openai, tools=[{"type": "function"}]) == "tools[0].function"
 
@@ -313,7 +313,7 @@ def test_anthropic_tool_result_in_tool_result_is_refused_at_any_depth() -> None:
     block = '{"type":"tool_result","tool_use_id":"t","content":[' * 300 + text + "]}" * 300
     raw = f'{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":[{block}]}}]}}'
     with pytest.raises(InvalidRequest, match="`tool_result`") as caught:
-        anthropic.read_request(raw.encode())
+        anthropic.decode_request(raw.encode())
     assert caught.value.param == "messages[0].content[0].content[0].type"
 
 
@@ -324,7 +324,7 @@ def test_write_request_arguments_of_any_depth_are_translated_or_refused() -> Non
         call = {"id": "c", "type": "function", "function": function}
         request = read(openai, messages=[{"role": "assistant", "tool_calls": [call]}])
         try:
-            anthropic.write_request(request, TARGET)
+            anthropic.encode_request(request, TARGET)
         except InvalidRequest:
             refusals += 1
     assert refusals
@@ -377,7 +377,7 @@ def test_anthropic_upstream_gets_every_field() -> None:
 def test_anthropic_upstream_max_tokens_comes_from_request_model_or_default() -> None:
     assert write(anthropic, openai, max_tokens=10)["max_tokens"] == 10
     assert write(anthropic, openai)["max_tokens"] == 8192
-    assert write(anthropic, openai, Target("theirs"))["max_tokens"] == DEFAULT_MAX_TOKENS
+    assert write(anthropic, openai, ModelProfile("theirs"))["max_tokens"] == DEFAULT_ANTHROPIC_MAX_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -629,33 +629,35 @@ def test_openai_upstream_assistants_turn() -> None:
 
 def test_head_of_an_anthropic_request_is_what_routing_needs() -> None:
     raw = json.dumps({"model": "m", "max_tokens": 77, "stream": True, "messages": [{"role": "user", "content": "x"}]})
-    head = anthropic.head(raw.encode())
-    assert (head.model, head.max_tokens, head.stream, head.include_usage, head.answers) == ("m", 77, True, True, 1)
+    head = anthropic.decode_routing_info(raw.encode())
+    assert (head.model, head.max_tokens, head.stream, head.include_usage, head.choice_count) == ("m", 77, True, True, 1)
 
 
 def test_anthropic_upstream_document_keeps_its_cache_mark() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
     block = {"type": "document", "source": source, "cache_control": CACHE}
     found = read(anthropic, messages=[{"role": "user", "content": [block, {"type": "text", "text": "sum it up"}]}])
-    body = json.loads(anthropic.write_request(found, TARGET).body)
+    body = json.loads(anthropic.encode_request(found, TARGET).body)
     assert body["messages"][0]["content"][0]["cache_control"] == CACHE
 
 
 def test_openai_upstream_refusal_of_the_assistant_is_kept() -> None:
     request = read(openai, messages=[{"role": "assistant", "content": "a", "refusal": "no"}])
-    body = json.loads(openai.write_request(request, TARGET).body)
+    body = json.loads(openai.encode_request(request, TARGET).body)
     assert body["messages"] == [{"role": "assistant", "content": "a", "refusal": "no"}]
     request = read(openai, messages=[{"role": "assistant", "refusal": "no"}])
-    body = json.loads(openai.write_request(request, TARGET).body)
+    body = json.loads(openai.encode_request(request, TARGET).body)
     assert body["messages"] == [{"role": "assistant", "content": None, "refusal": "no"}]
 
 
 def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> None:
-    target = Target("theirs", quirks=Quirks(rejects=("stream_options", "seed", "store"), stream_usage=False))
+    target = ModelProfile(
+        "theirs", overrides=UpstreamOverrides(rejects=("stream_options", "seed", "store"), stream_usage=False)
+    )
     asked = {"stream": True, "stream_options": {"include_usage": True}, "seed": 1}
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}).encode()
-    built = openai.pass_request(raw, openai.head(raw), target)
-    assert built.dropped == ("seed",)
+    built = openai.pass_through_request(raw, openai.decode_routing_info(raw), target)
+    assert built.dropped_fields == ("seed",)
     assert json.loads(built.body).keys() == {"model", "stream", "messages"}
 
 
@@ -671,7 +673,7 @@ def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> Non
 @pytest.mark.parametrize("dialect", [openai, anthropic])
 def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        dialect.head(raw)
+        dialect.decode_routing_info(raw)
     assert caught.value.message.startswith(words)
     assert "JSON is malformed" not in caught.value.message
 
@@ -683,6 +685,6 @@ def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, 
 def test_head_of_a_number_out_of_range_says_the_bound(field: str, value: float, words: str) -> None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], field: value}).encode()
     with pytest.raises(InvalidRequest) as caught:
-        openai.head(raw)
+        openai.decode_routing_info(raw)
     assert caught.value.param == field
     assert words in caught.value.message

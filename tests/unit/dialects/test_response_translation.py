@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from svc.dialects.anthropic import dialect as anthropic
-from svc.dialects.anthropic.shapes import finish_reason, stop_reason, usage_object
+from svc.dialects.anthropic.schema import encode_usage, to_finish_reason, to_stop_reason
 from svc.dialects.base import Dialect
 from svc.dialects.openai import dialect as openai
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
 from svc.wire.chat import (
-    Answer,
-    Delta,
-    Finish,
+    ChatResponse,
     RedactedDelta,
-    RedactedThinking,
-    Refusal,
+    RedactedThinkingPart,
     RefusalDelta,
+    RefusalPart,
     SignatureDelta,
-    Start,
-    StreamFailed,
-    Text,
+    StreamDelta,
+    StreamError,
+    StreamFinish,
+    StreamStart,
     TextDelta,
-    Thinking,
+    TextPart,
     ThinkingDelta,
-    ToolArguments,
+    ThinkingPart,
     ToolCall,
-    ToolStart,
-    UsageSeen,
+    ToolCallArguments,
+    ToolCallStart,
+    UsageUpdate,
 )
-from svc.wire.usage import Usage
+from svc.wire.usage import TokenUsage
 
-USAGE = Usage(100, 20, cached_tokens=30, cache_write_tokens=10, reasoning_tokens=5)
+USAGE = TokenUsage(100, 20, cached_tokens=30, cache_write_tokens=10, reasoning_tokens=5)
 ANTHROPIC_USAGE = {
     "input_tokens": 60,
     "cache_creation_input_tokens": 10,
@@ -58,12 +58,12 @@ def completion(said: dict[str, Any], **more: Any) -> bytes:
     return json.dumps({**body, **more}).encode()
 
 
-def answer(*parts: Any, finish: Any = "stop", usage: Usage | None = USAGE) -> Answer:
-    return Answer("id1", "theirs", 7, list(parts), finish, usage)
+def answer(*parts: Any, finish: Any = "stop", usage: TokenUsage | None = USAGE) -> ChatResponse:
+    return ChatResponse("id1", "theirs", 7, list(parts), finish, usage)
 
 
 def written(dialect: Dialect, *parts: Any, **more: Any) -> dict[str, Any]:
-    return dict(json.loads(dialect.write_answer(answer(*parts, **more))))
+    return dict(json.loads(dialect.encode_response(answer(*parts, **more))))
 
 
 def events(*bodies: dict[str, Any]) -> list[bytes]:
@@ -76,18 +76,18 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
-def deltas(dialect: Dialect, *stream: bytes) -> list[Delta]:
-    reader = dialect.reader()
-    return [delta for event in stream for delta in reader.read(event)]
+def deltas(dialect: Dialect, *stream: bytes) -> list[StreamDelta]:
+    reader = dialect.create_stream_decoder()
+    return [delta for event in stream for delta in reader.decode(event)]
 
 
-def started(dialect: Dialect, *stream: bytes) -> list[Delta]:
+def started(dialect: Dialect, *stream: bytes) -> list[StreamDelta]:
     """The deltas after the beginning, which both streams here have."""
     start = chunk({"role": "assistant", "content": ""})
     if dialect is anthropic:
         (start,) = events({"type": "message_start", "message": {"id": "m", "model": "theirs"}})
     found = deltas(dialect, start, *stream)
-    assert isinstance(found[0], Start)
+    assert isinstance(found[0], StreamStart)
     return found[1:]
 
 
@@ -109,7 +109,7 @@ def failure(read: Any, *arguments: Any) -> SvcError:
 
 
 def test_anthropic_response_reads_every_block() -> None:
-    found = anthropic.read_answer(
+    found = anthropic.decode_response(
         message(
             {"type": "thinking", "thinking": "hm", "signature": "s"},
             {"type": "thinking", "thinking": "unsigned"},
@@ -123,10 +123,10 @@ def test_anthropic_response_reads_every_block() -> None:
         )
     )
     assert found.parts == [
-        Thinking("hm", "s"),
-        Thinking("unsigned"),
-        RedactedThinking("d"),
-        Text("a"),
+        ThinkingPart("hm", "s"),
+        ThinkingPart("unsigned"),
+        RedactedThinkingPart("d"),
+        TextPart("a"),
         ToolCall("t1", "f", '{"a":1}'),
         ToolCall("t2", "g", "{}"),
     ]
@@ -134,24 +134,24 @@ def test_anthropic_response_reads_every_block() -> None:
 
 
 def test_anthropic_response_without_counts_has_none_of_them() -> None:
-    found = anthropic.read_answer(message({"type": "text", "text": "a"}, usage={}))
-    assert found.usage == Usage()
+    found = anthropic.decode_response(message({"type": "text", "text": "a"}, usage={}))
+    assert found.usage == TokenUsage()
 
 
 @pytest.mark.parametrize("missing", ["id", "name"])
 def test_anthropic_response_tool_call_needs_id_and_name(missing: str) -> None:
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     del call[missing]
-    error = failure(anthropic.read_answer, message(call))
+    error = failure(anthropic.decode_response, message(call))
     assert error.message == "The provider's answer has a tool call without a name."
 
 
 def test_anthropic_response_that_is_an_error_is_that_error() -> None:
     raw = json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}).encode()
-    error = failure(anthropic.read_answer, raw)
+    error = failure(anthropic.decode_response, raw)
     assert isinstance(error, RateLimited)
     assert error.message == "slow down"
-    error = failure(anthropic.read_answer, b'{"type":"message"}')
+    error = failure(anthropic.decode_response, b'{"type":"message"}')
     assert isinstance(error, ProviderFailed)
     assert error.message == "The provider's answer was not understandable."
 
@@ -171,8 +171,8 @@ def test_anthropic_response_that_is_an_error_is_that_error() -> None:
     ],
 )
 def test_anthropic_stop_reason_is_one_of_four(theirs: str | None, ours: str) -> None:
-    assert finish_reason(theirs) == ours
-    assert anthropic.read_answer(message(stop_reason=theirs)).finish == ours
+    assert to_finish_reason(theirs) == ours
+    assert anthropic.decode_response(message(stop_reason=theirs)).finish == ours
 
 
 # whole responses for an Anthropic client
@@ -181,11 +181,11 @@ def test_anthropic_stop_reason_is_one_of_four(theirs: str | None, ours: str) -> 
 def test_anthropic_client_gets_every_part() -> None:
     body = written(
         anthropic,
-        Thinking("hm", "s"),
-        Thinking("unsigned"),
-        RedactedThinking("d"),
-        Text("a"),
-        Text(""),
+        ThinkingPart("hm", "s"),
+        ThinkingPart("unsigned"),
+        RedactedThinkingPart("d"),
+        TextPart("a"),
+        TextPart(""),
         ToolCall("t1", "f", '{"a":1}'),
         ToolCall("t2", "g", " "),
         finish="tool_calls",
@@ -212,12 +212,12 @@ def test_anthropic_client_gets_every_part() -> None:
 @pytest.mark.parametrize(
     ("finish", "parts", "expected"),
     [
-        ("stop", [Text("a")], "end_turn"),
+        ("stop", [TextPart("a")], "end_turn"),
         ("stop", [ToolCall("t", "f", "{}")], "tool_use"),
-        ("stop", [Refusal("no")], "refusal"),
-        ("stop", [Refusal("no"), ToolCall("t", "f", "{}")], "tool_use"),
+        ("stop", [RefusalPart("no")], "refusal"),
+        ("stop", [RefusalPart("no"), ToolCall("t", "f", "{}")], "tool_use"),
         ("length", [ToolCall("t", "f", '{"a"')], "max_tokens"),
-        ("content_filter", [Text("a")], "refusal"),
+        ("content_filter", [TextPart("a")], "refusal"),
         ("tool_calls", [ToolCall("t", "f", "{}")], "tool_use"),
     ],
 )
@@ -227,19 +227,19 @@ def test_anthropic_client_is_told_why_it_ended(finish: str, parts: list[Any], ex
 
 def test_anthropic_client_arguments_that_are_no_object_are_an_error() -> None:
     for arguments in ("[1]", '{"a":', "x"):
-        error = failure(anthropic.write_answer, answer(ToolCall("t", "f", arguments)))
+        error = failure(anthropic.encode_response, answer(ToolCall("t", "f", arguments)))
         assert error.message == "The model called a tool with arguments that are no JSON object."
 
 
 def test_anthropic_usage_object_never_goes_below_zero() -> None:
-    assert usage_object(None) == {
+    assert encode_usage(None) == {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": 0,
     }
-    assert usage_object(Usage(5, 1, cached_tokens=9))["input_tokens"] == 0
-    assert stop_reason("stop", tools=False, refused=False) == "end_turn"
+    assert encode_usage(TokenUsage(5, 1, cached_tokens=9))["input_tokens"] == 0
+    assert to_stop_reason("stop", has_tool_calls=False, has_refusal=False) == "end_turn"
 
 
 # whole responses of an OpenAI upstream
@@ -255,22 +255,22 @@ def test_openai_response_reads_every_part() -> None:
         "prompt_tokens_details": {"cached_tokens": 30},
         "completion_tokens_details": {"reasoning_tokens": 5},
     }
-    found = openai.read_answer(completion(said, usage=counts))
-    assert found.parts == [Thinking("hm"), Text("a"), Refusal("no"), ToolCall("t1", "f", '{"a":1}')]
+    found = openai.decode_response(completion(said, usage=counts))
+    assert found.parts == [ThinkingPart("hm"), TextPart("a"), RefusalPart("no"), ToolCall("t1", "f", '{"a":1}')]
     assert (found.id, found.created, found.model, found.finish) == ("c1", 7, "theirs", "stop")
-    assert found.usage == Usage(100, 20, 30, 0, 5)
+    assert found.usage == TokenUsage(100, 20, 30, 0, 5)
 
 
 def test_openai_response_thinking_has_two_names() -> None:
-    assert openai.read_answer(completion({"content": "a", "reasoning": "hm"})).parts[0] == Thinking("hm")
+    assert openai.decode_response(completion({"content": "a", "reasoning": "hm"})).parts[0] == ThinkingPart("hm")
     both = {"content": "a", "reasoning": "second", "reasoning_content": "first"}
-    assert openai.read_answer(completion(both)).parts[0] == Thinking("first")
-    assert openai.read_answer(completion({"content": "a", "reasoning": 7})).parts == [Text("a")]
-    assert openai.read_answer(completion({"content": "a", "reasoning": ""})).parts == [Text("a")]
+    assert openai.decode_response(completion(both)).parts[0] == ThinkingPart("first")
+    assert openai.decode_response(completion({"content": "a", "reasoning": 7})).parts == [TextPart("a")]
+    assert openai.decode_response(completion({"content": "a", "reasoning": ""})).parts == [TextPart("a")]
 
 
 def test_openai_response_that_is_an_error_is_that_error() -> None:
-    error = failure(openai.read_answer, b'{"error":{"type":"invalid_request_error","message":"bad"}}')
+    error = failure(openai.decode_response, b'{"error":{"type":"invalid_request_error","message":"bad"}}')
     assert isinstance(error, InvalidRequest)
     assert error.message == "bad"
 
@@ -281,12 +281,12 @@ def test_openai_response_that_is_an_error_is_that_error() -> None:
 def test_openai_client_gets_every_part() -> None:
     body = written(
         openai,
-        Thinking("hm", "s"),
-        Thinking("unsigned"),
-        RedactedThinking("d"),
-        Text("a"),
-        Text("b"),
-        Refusal("no"),
+        ThinkingPart("hm", "s"),
+        ThinkingPart("unsigned"),
+        RedactedThinkingPart("d"),
+        TextPart("a"),
+        TextPart("b"),
+        RefusalPart("no"),
         ToolCall("t1", "f", '{"a":1}'),
         finish="tool_calls",
     )
@@ -321,12 +321,12 @@ def test_openai_client_gets_every_part() -> None:
 def test_openai_client_content_is_null_only_beside_calls_or_a_refusal() -> None:
     assert written(openai)["choices"][0]["message"]["content"] == ""
     assert written(openai, ToolCall("t", "f", "{}"))["choices"][0]["message"]["content"] is None
-    assert written(openai, Refusal("no"))["choices"][0]["message"]["content"] is None
+    assert written(openai, RefusalPart("no"))["choices"][0]["message"]["content"] is None
     assert "usage" not in written(openai, usage=None)
 
 
 def test_openai_client_half_a_surrogate_is_an_error_of_the_providers() -> None:
-    error = failure(openai.write_answer, answer(Text("\ud800")))
+    error = failure(openai.encode_response, answer(TextPart("\ud800")))
     assert isinstance(error, ProviderFailed)
     assert error.message == "The provider's answer was not understandable."
 
@@ -364,8 +364,8 @@ def test_anthropic_stream_reads_every_event() -> None:
             {"type": "invented_event", "delta": 7},
         ),
     )
-    assert isinstance(found[0], Start)
-    assert (found[0].id, found[0].model, found[0].usage) == ("m", "theirs", Usage(3))
+    assert isinstance(found[0], StreamStart)
+    assert (found[0].id, found[0].model, found[0].usage) == ("m", "theirs", TokenUsage(3))
     assert found[1:] == [
         ThinkingDelta("h"),
         ThinkingDelta("m"),
@@ -373,32 +373,32 @@ def test_anthropic_stream_reads_every_event() -> None:
         RedactedDelta("d"),
         TextDelta("a"),
         TextDelta("b"),
-        ToolStart(0, "t1", "f"),
-        ToolArguments(0, '{"a"'),
-        ToolStart(1, "t2", "g"),
-        ToolArguments(1, "{}"),
-        UsageSeen(Usage(3, 9)),
-        Finish("tool_calls"),
+        ToolCallStart(0, "t1", "f"),
+        ToolCallArguments(0, '{"a"'),
+        ToolCallStart(1, "t2", "g"),
+        ToolCallArguments(1, "{}"),
+        UsageUpdate(TokenUsage(3, 9)),
+        StreamFinish("tool_calls"),
     ]
 
 
 def test_anthropic_stream_usage_replaces_and_is_unknown_until_both_counts_are() -> None:
     stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
-    assert started(anthropic, *events({**stop, "usage": {"output_tokens": 9}})) == [Finish("stop")]
+    assert started(anthropic, *events({**stop, "usage": {"output_tokens": 9}})) == [StreamFinish("stop")]
     later = events(
         {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 5, "output_tokens": 1}},
         {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 4, "cache_read_input_tokens": 2}},
     )
-    assert started(anthropic, *later) == [UsageSeen(Usage(5, 1)), UsageSeen(Usage(7, 4, 2))]
+    assert started(anthropic, *later) == [UsageUpdate(TokenUsage(5, 1)), UsageUpdate(TokenUsage(7, 4, 2))]
 
 
 def test_anthropic_stream_is_complete_with_its_last_event() -> None:
-    reader = anthropic.reader()
+    reader = anthropic.create_stream_decoder()
     for event in events({"type": "message_start", "message": {}}, {"type": "message_delta", "delta": {}}):
-        reader.read(event)
-    assert not reader.complete
-    reader.read(events({"type": "message_stop"})[0])
-    assert reader.complete
+        reader.decode(event)
+    assert not reader.is_complete
+    reader.decode(events({"type": "message_stop"})[0])
+    assert reader.is_complete
 
 
 @pytest.mark.parametrize(
@@ -419,10 +419,10 @@ def test_anthropic_stream_malformed_event_is_an_error(event: dict[str, Any], wor
 
 def test_anthropic_stream_error_event_fails_it() -> None:
     event = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    assert started(anthropic, *events(event)) == [StreamFailed("The provider failed: Overloaded", 502)]
+    assert started(anthropic, *events(event)) == [StreamError("The provider failed: Overloaded", 502)]
     limited = {"type": "error", "error": {"type": "rate_limit_error"}}
     (failed,) = started(anthropic, *events(limited))
-    assert isinstance(failed, StreamFailed)
+    assert isinstance(failed, StreamError)
     assert failed.status == 429
 
 
@@ -447,32 +447,32 @@ def test_openai_stream_reads_every_chunk() -> None:
         b"data: [DONE]\n\n",
     )
     assert found == [
-        Start("c1", "theirs", 7),
+        StreamStart("c1", "theirs", 7),
         ThinkingDelta("hm"),
         ThinkingDelta("hm2"),
         TextDelta("a"),
         TextDelta("b"),
         RefusalDelta("no"),
-        ToolStart(0, "t1", "f"),
-        ToolArguments(0, '{"a"'),
-        Finish("tool_calls"),
-        UsageSeen(Usage(3, 4)),
+        ToolCallStart(0, "t1", "f"),
+        ToolCallArguments(0, '{"a"'),
+        StreamFinish("tool_calls"),
+        UsageUpdate(TokenUsage(3, 4)),
     ]
 
 
 def test_openai_stream_is_complete_with_done_alone() -> None:
-    reader = openai.reader()
-    reader.read(chunk({"content": "a"}, "stop"))
-    assert not reader.complete
-    assert reader.read(b"data: [DONE] \n\n") == []
-    assert reader.complete
+    reader = openai.create_stream_decoder()
+    reader.decode(chunk({"content": "a"}, "stop"))
+    assert not reader.is_complete
+    assert reader.decode(b"data: [DONE] \n\n") == []
+    assert reader.is_complete
 
 
 def test_openai_stream_vendor_usage_and_missing_names_are_filled_in() -> None:
     vendor = chunk({}, x_groq={"usage": {"prompt_tokens": 3, "completion_tokens": 4}})
-    assert started(openai, vendor) == [UsageSeen(Usage(3, 4))]
+    assert started(openai, vendor) == [UsageUpdate(TokenUsage(3, 4))]
     (start,) = deltas(openai, b'data: {"choices":[{"delta":{}}]}\n\n')
-    assert isinstance(start, Start)
+    assert isinstance(start, StreamStart)
     assert start.id.startswith("chatcmpl-")
     assert (start.model, start.created > 10**9) == ("unknown", True)
 
@@ -481,9 +481,9 @@ def test_openai_stream_arguments_before_the_name_wait_for_it() -> None:
     early = {"index": 0, "function": {"arguments": "{"}}
     named = {"index": 0, "function": {"name": "f", "arguments": "}"}}
     call, arguments = started(openai, chunk({"tool_calls": [early]}), chunk({"tool_calls": [named]}))
-    assert isinstance(call, ToolStart)
+    assert isinstance(call, ToolCallStart)
     assert (call.index, call.name, call.id.startswith("call_")) == (0, "f", True)
-    assert arguments == ToolArguments(0, "{}")
+    assert arguments == ToolCallArguments(0, "{}")
 
 
 def test_openai_stream_events_without_data_say_nothing() -> None:
@@ -519,30 +519,30 @@ def test_openai_stream_call_without_a_name_at_its_end_is_an_error() -> None:
     ],
 )
 def test_openai_stream_error_of_any_shape_fails_it(event: bytes) -> None:
-    assert deltas(openai, event) == [StreamFailed("The provider failed: broke", 502)]
+    assert deltas(openai, event) == [StreamError("The provider failed: broke", 502)]
 
 
 # streams for clients
 
 
 def test_openai_client_stream_has_thinking_blocks_whole() -> None:
-    writer = openai.writer(include_usage=True)
+    writer = openai.create_stream_encoder(include_usage=True)
     out = b"".join(
-        writer.write(delta)
+        writer.encode(delta)
         for delta in (
-            Start("id1", "theirs", 7),
+            StreamStart("id1", "theirs", 7),
             ThinkingDelta("h"),
             ThinkingDelta("m"),
             SignatureDelta("s"),
             RedactedDelta("d"),
             RefusalDelta("no"),
-            ToolStart(0, "t", "f"),
-            ToolArguments(0, "{}"),
-            Finish("tool_calls"),
-            UsageSeen(USAGE),
+            ToolCallStart(0, "t", "f"),
+            ToolCallArguments(0, "{}"),
+            StreamFinish("tool_calls"),
+            UsageUpdate(USAGE),
         )
     )
-    out += writer.end()
+    out += writer.encode_end()
     bodies = [json.loads(line[6:]) for line in out.decode().splitlines() if line.startswith("data: {")]
     assert [body["choices"][0]["delta"] for body in bodies if body["choices"]] == [
         {"role": "assistant", "content": ""},
@@ -563,31 +563,31 @@ def test_openai_client_stream_has_thinking_blocks_whole() -> None:
 
 
 def test_openai_client_stream_without_usage_asked_for_has_none() -> None:
-    writer = openai.writer(include_usage=False)
-    out = writer.write(Start("id1", "theirs", 7, USAGE)) + writer.write(TextDelta("a")) + writer.end()
+    writer = openai.create_stream_encoder(include_usage=False)
+    out = writer.encode(StreamStart("id1", "theirs", 7, USAGE)) + writer.encode(TextDelta("a")) + writer.encode_end()
     assert b"usage" not in out
     assert b'"finish_reason":"stop"' in out
 
 
 def test_anthropic_client_stream_opens_one_block_at_a_time() -> None:
-    writer = anthropic.writer(include_usage=True)
+    writer = anthropic.create_stream_encoder(include_usage=True)
     out = b"".join(
-        writer.write(delta)
+        writer.encode(delta)
         for delta in (
-            Start("id1", "theirs", 7, Usage(60)),
+            StreamStart("id1", "theirs", 7, TokenUsage(60)),
             ThinkingDelta("hm"),
             SignatureDelta("s"),
             RedactedDelta("d"),
             TextDelta("a"),
             TextDelta("b"),
             RefusalDelta("no"),
-            ToolStart(0, "t", "f"),
-            ToolArguments(0, "{}"),
-            UsageSeen(USAGE),
-            Finish("stop"),
+            ToolCallStart(0, "t", "f"),
+            ToolCallArguments(0, "{}"),
+            UsageUpdate(USAGE),
+            StreamFinish("stop"),
         )
     )
-    out += writer.end()
+    out += writer.encode_end()
     bodies = [json.loads(line[6:]) for line in out.decode().splitlines() if line.startswith("data: ")]
     shown = [
         (
@@ -627,5 +627,5 @@ def test_dialects_have_the_paths_that_their_references_name() -> None:
         ("openai", "/v1/chat/completions", "/chat/completions", "/models"),
         ("anthropic", "/v1/messages", "/v1/messages", "/v1/models"),
     ]
-    assert openai.credentials("k") == (("authorization", "Bearer k"),)
-    assert anthropic.credentials("k") == (("x-api-key", "k"), ("anthropic-version", "2023-06-01"))
+    assert openai.auth_headers("k") == (("authorization", "Bearer k"),)
+    assert anthropic.auth_headers("k") == (("x-api-key", "k"), ("anthropic-version", "2023-06-01"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from svc.errors import UsageError
-from svc.pipeline.definition import Options, Registry, Remote, Stage, parse
+from svc.pipeline.definition import RegistryLocation, RemoteRegistry, Stage, StageOptions, parse_pipeline
 
 WHOLE = """\
 name: assistant
@@ -27,10 +27,10 @@ stages:
 
 
 def test_everything_that_may_be_said() -> None:
-    pipeline = parse(WHOLE)
+    pipeline = parse_pipeline(WHOLE)
     assert (pipeline.name, pipeline.input) == ("assistant", "audio")
-    assert pipeline.registry == Registry("~/models", Remote("http://127.0.0.1:8080", 500, 3))
-    options = Options("Be brief.", 50, 0.0, 1.0, 3.0, "http://h/v1")
+    assert pipeline.registry == RegistryLocation("~/models", RemoteRegistry("http://127.0.0.1:8080", 500, 3))
+    options = StageOptions("Be brief.", 50, 0.0, 1.0, 3.0, "http://h/v1")
     assert pipeline.stages == (
         Stage("moonshine-tiny-en", "device", "moonshine-tiny-en@1.0.0"),
         Stage("answer", "integration", provider="openai", model="gpt-4o-mini", options=options),
@@ -41,7 +41,9 @@ def test_everything_that_may_be_said() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://r.example/x", "file:///srv/registry", "file://~/r"])
 def test_a_registry_is_an_address(url: str) -> None:
-    assert parse(f"name: x\nregistry: {url}\nstages: [a@1]").registry == Registry(remote=Remote(url))
+    assert parse_pipeline(f"name: x\nregistry: {url}\nstages: [a@1]").registry == RegistryLocation(
+        remote=RemoteRegistry(url)
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,12 +58,12 @@ def test_a_registry_is_an_address(url: str) -> None:
     ],
 )
 def test_device_stages(stage: str, reference: str) -> None:
-    (made,) = parse(f"name: x\nstages: [{stage}]").stages
+    (made,) = parse_pipeline(f"name: x\nstages: [{stage}]").stages
     assert (made.target, made.reference) == ("device", reference)
 
 
 def test_the_same_bundle_twice_gets_ids_of_its_own() -> None:
-    assert [stage.id for stage in parse("name: x\nstages: [a@1, a@1, a@1]").stages] == ["a", "a-2", "a-3"]
+    assert [stage.id for stage in parse_pipeline("name: x\nstages: [a@1, a@1, a@1]").stages] == ["a", "a-2", "a-3"]
 
 
 @pytest.mark.parametrize(
@@ -105,13 +107,13 @@ def test_the_same_bundle_twice_gets_ids_of_its_own() -> None:
 )
 def test_errors_say_where(text: str, place: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(text, "p.yaml")
+        parse_pipeline(text, "p.yaml")
     assert caught.value.message.startswith(f"p.yaml{place}")
     assert words in caught.value.message
 
 
 def test_a_huge_definition_is_refused() -> None:
     with pytest.raises(UsageError, match="larger than"):
-        parse("#" * (2 << 20))
+        parse_pipeline("#" * (2 << 20))
     with pytest.raises(UsageError, match="more than 100"):
-        parse("name: x\nstages: [" + ", ".join(f"a{number}@1" for number in range(101)) + "]")
+        parse_pipeline("name: x\nstages: [" + ", ".join(f"a{number}@1" for number in range(101)) + "]")

@@ -12,7 +12,7 @@ from tests.fakes.provider import FakeProvider
 from tests.unit.pipeline.conftest import content, run
 
 from svc.errors import UsageError
-from svc.pipeline.inputs import expand, names_of
+from svc.pipeline.inputs import expand_inputs, output_names
 
 ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
 SAY = "name: say\nstages: [voice@1.0.0]\n"
@@ -32,39 +32,43 @@ def results(text: str) -> list[dict[str, Any]]:
 
 
 def test_expand_folder_is_its_files_sorted(folder: Path) -> None:
-    found = expand(["notes"])
+    found = expand_inputs(["notes"])
     assert found.are_many
-    assert found.of_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/c.md"]
+    assert found.filter_by_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/c.md"]
 
 
 def test_expand_glob_is_what_it_matches(folder: Path) -> None:
-    assert expand(["notes/*.txt"]).of_kind("text") == ["notes/a.txt", "notes/b.txt"]
-    assert expand(["notes/**/*.txt"]).of_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/deep/d.txt"]
-    assert expand(["notes/[b]*"]).are_many
+    assert expand_inputs(["notes/*.txt"]).filter_by_kind("text") == ["notes/a.txt", "notes/b.txt"]
+    assert expand_inputs(["notes/**/*.txt"]).filter_by_kind("text") == [
+        "notes/a.txt",
+        "notes/b.txt",
+        "notes/deep/d.txt",
+    ]
+    assert expand_inputs(["notes/[b]*"]).are_many
 
 
 @pytest.mark.parametrize("text", ["What is 2*3?", "[a", "a\nb*.txt", "x" * 5000, "Is it *.txt?", "2 * 3.5"])
 def test_expand_text_stays_a_text(folder: Path, text: str) -> None:
-    found = expand([text])
-    assert [one.text for one in found.given] == [text]
+    found = expand_inputs([text])
+    assert [one.text for one in found.items] == [text]
     assert not found.are_many
 
 
 def test_expand_nothing_found_is_an_error(folder: Path) -> None:
     for text in ("notes/*.wav", "*.wav"):
         with pytest.raises(UsageError, match="No file matches"):
-            expand([text])
+            expand_inputs([text])
     (folder / "empty").mkdir()
     with pytest.raises(UsageError, match="no file in the folder"):
-        expand(["notes/empty"])
+        expand_inputs(["notes/empty"])
 
 
 def test_of_kind_passes_over_files_of_a_folder_and_no_others(folder: Path) -> None:
     (folder / "one.WAV").write_bytes(b"")
-    assert expand(["notes"]).of_kind("audio") == ["notes/one.WAV"]
-    assert expand(["notes/a.txt", "notes"]).of_kind("audio") == ["notes/a.txt", "notes/one.WAV"]
+    assert expand_inputs(["notes"]).filter_by_kind("audio") == ["notes/one.WAV"]
+    assert expand_inputs(["notes/a.txt", "notes"]).filter_by_kind("audio") == ["notes/a.txt", "notes/one.WAV"]
     with pytest.raises(UsageError, match="no image files"):
-        expand(["notes"]).of_kind("image")
+        expand_inputs(["notes"]).filter_by_kind("image")
 
 
 def test_names_are_those_of_the_inputs_and_collisions_are_resolved(folder: Path) -> None:
@@ -78,15 +82,15 @@ def test_names_are_those_of_the_inputs_and_collisions_are_resolved(folder: Path)
         "notes/deep/A.md",
         "notes/deep/x.wav.txt",
     ]
-    found = names_of([*inputs, "notes/deep/x.txt"], Path("kept"))
+    found = output_names([*inputs, "notes/deep/x.txt"], Path("kept"))
     assert found == ["a", "a-3", "00003", "a-2", "A-4", "x.wav", "x-2"]
-    assert found == names_of([*inputs, "notes/deep/x.txt"], Path("kept"))
+    assert found == output_names([*inputs, "notes/deep/x.txt"], Path("kept"))
 
 
 def test_names_never_lead_to_an_input(folder: Path) -> None:
     (folder / "talk.wav").write_bytes(b"the input")
-    assert names_of(["notes/talk.wav", "notes/a.txt"], folder) == ["talk-2", "a"]
-    assert names_of(["notes/talk.wav"], Path("kept")) == ["talk"]
+    assert output_names(["notes/talk.wav", "notes/a.txt"], folder) == ["talk-2", "a"]
+    assert output_names(["notes/talk.wav"], Path("kept")) == ["talk"]
 
 
 def test_run_folder_keeps_the_names_of_its_files(

@@ -17,7 +17,7 @@ from tests.fakes.script import Script, answer, fin, sse, stall
 from tests.unit.pipeline.conftest import content, result, run
 
 from svc.cli import main
-from svc.pipeline.stages.voice import sentences
+from svc.pipeline.stages.voice import split_sentences
 
 ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
 TWO = ONE + "  - {id: again, target: integration, provider: openai, model: gpt-4o, options: {system_prompt: S}}\n"
@@ -294,15 +294,15 @@ def test_sentences_are_spoken_as_soon_as_they_are_whole() -> None:
             taken.append(piece)
             yield piece
 
-    found = sentences(pieces())
+    found = split_sentences(pieces())
     assert next(found) == "Hello there."
     assert len(taken) == 2
     assert list(found) == ["How are you?", "3.5 is a number.", "Bye"]
 
 
 def test_endless_text_is_cut_at_a_space() -> None:
-    parts = list(sentences(iter(["word " * 500])))
+    parts = list(split_sentences(iter(["word " * 500])))
     assert max(map(len, parts)) <= 600
     assert " ".join(parts).split() == ["word"] * 500
-    assert "".join(sentences(iter(["x" * 2000]))) == "x" * 2000
-    assert list(sentences(iter(["", " … ", "\n"]))) == []
+    assert "".join(split_sentences(iter(["x" * 2000]))) == "x" * 2000
+    assert list(split_sentences(iter(["", " … ", "\n"]))) == []

@@ -17,7 +17,7 @@ import pytest
 from svc.errors import CommandFailed
 from svc.recipes import fetch as fetching
 from svc.recipes import make
-from svc.recipes.recipe import parse
+from svc.recipes.recipe import parse_recipe
 
 Text = Callable[..., str]
 WRONG = "0" * 64
@@ -33,8 +33,8 @@ def left_in(root: Path) -> list[str]:
 
 
 def test_the_folder_is_in_the_registry_layout(text: Text, tmp_path: Path) -> None:
-    recipe = parse(text().encode(), "toy")
-    assert make.make(recipe, tmp_path / "root", quiet)
+    recipe = parse_recipe(text().encode(), "toy")
+    assert make.make_model(recipe, tmp_path / "root", quiet)
     folder = tmp_path / "root/toy/2.0/any/content"
     assert left_in(folder) == ["model_metadata.json", "weights.bin", "words.bin"]
     assert json.loads((folder / "model_metadata.json").read_text()) == {
@@ -49,24 +49,24 @@ def test_the_folder_is_in_the_registry_layout(text: Text, tmp_path: Path) -> Non
 
 
 def test_twice_is_once_and_needs_no_index(text: Text, tmp_path: Path, index: Path) -> None:
-    recipe = parse(text().encode(), "toy")
-    assert make.make(recipe, tmp_path / "root", quiet)
+    recipe = parse_recipe(text().encode(), "toy")
+    assert make.make_model(recipe, tmp_path / "root", quiet)
     shutil.rmtree(index)
-    assert not make.make(recipe, tmp_path / "root", quiet)
+    assert not make.make_model(recipe, tmp_path / "root", quiet)
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "model_metadata.json"])
 def test_a_damaged_folder_is_made_again(text: Text, tmp_path: Path, name: str) -> None:
-    recipe = parse(text().encode(), "toy")
-    make.make(recipe, tmp_path / "root", quiet)
-    (make.content(recipe, tmp_path / "root") / name).unlink()
-    assert make.make(recipe, tmp_path / "root", quiet)
+    recipe = parse_recipe(text().encode(), "toy")
+    make.make_model(recipe, tmp_path / "root", quiet)
+    (make.content_folder(recipe, tmp_path / "root") / name).unlink()
+    assert make.make_model(recipe, tmp_path / "root", quiet)
     assert make.is_made(recipe, tmp_path / "root")
 
 
 def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    make.make(parse(text().encode(), "toy"), tmp_path / "root", lambda *state: seen.append(state))
+    make.make_model(parse_recipe(text().encode(), "toy"), tmp_path / "root", lambda *state: seen.append(state))
     size = wheel.stat().st_size
     assert seen[-1] == ("fetching toy-model 1.0", size, size)
     assert all(0 <= done <= total == size for _, done, total in seen)
@@ -85,7 +85,7 @@ def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -
 )
 def test_what_does_not_match_leaves_nothing(text: Text, tmp_path: Path, change: dict[str, str], says: str) -> None:
     with pytest.raises(CommandFailed, match=says):
-        make.make(parse(text(**change).encode(), "toy"), tmp_path / "root", quiet)
+        make.make_model(parse_recipe(text(**change).encode(), "toy"), tmp_path / "root", quiet)
     assert left_in(tmp_path / "root") == []
 
 
@@ -97,19 +97,19 @@ def test_an_index_that_cannot_be_reached_is_named_as_such(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(CommandFailed, match="could not be reached"):
-        make.make(parse(text(hash=WRONG).encode(), "toy"), tmp_path / "root", quiet)
+        make.make_model(parse_recipe(text(hash=WRONG).encode(), "toy"), tmp_path / "root", quiet)
 
 
 def test_a_python_without_pip_says_how_to_mend_it(text: Text, tmp_path: Path) -> None:
-    recipe = parse(text().encode(), "toy")
+    recipe = parse_recipe(text().encode(), "toy")
     with pytest.raises(CommandFailed, match="ensurepip"):
-        fetching.fetch(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
+        fetching.fetch_wheel(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
 
 
 def test_a_full_disk_is_seen_before_anything_is_fetched(text: Text, tmp_path: Path) -> None:
     huge = text().replace("size = ", "size = 900000000000000000 #", 1)
     with pytest.raises(CommandFailed, match="Not enough room"):
-        make.make(parse(huge.encode(), "toy"), tmp_path / "root", quiet)
+        make.make_model(parse_recipe(huge.encode(), "toy"), tmp_path / "root", quiet)
     assert left_in(tmp_path / "root") == []
 
 
@@ -131,15 +131,15 @@ def test_progress_is_watched_while_pip_makes_and_removes_folders(tmp_path: Path)
     command = [sys.executable, "-c", churn]
     (tmp_path / "tmp").mkdir()
     looking = 0.0005
-    assert fetching.run(command, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}, seen.append, looking) == ""
+    assert fetching.run_pip(command, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}, seen.append, looking) == ""
     assert len(seen) > 50
     assert set(seen) <= {0, 5}
 
 
 def test_many_at_once_make_it_once(text: Text, tmp_path: Path) -> None:
-    recipe = parse(text().encode(), "toy")
+    recipe = parse_recipe(text().encode(), "toy")
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda _: make.make(recipe, tmp_path / "root", quiet), range(4)))
+        made = list(threads.map(lambda _: make.make_model(recipe, tmp_path / "root", quiet), range(4)))
     assert sorted(made) == [False, False, False, True]
 
 
@@ -164,19 +164,19 @@ sha256 = "{sha256}"
 def test_a_maker_derives_a_file_from_others(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_maker(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    recipe = parse(text(more=derived(hashlib.sha256(b"9 1048576").hexdigest())).encode(), "toy")
-    make.make(recipe, tmp_path / "root", quiet)
-    assert (make.content(recipe, tmp_path / "root") / "count.txt").read_bytes() == b"9 1048576"
+    recipe = parse_recipe(text(more=derived(hashlib.sha256(b"9 1048576").hexdigest())).encode(), "toy")
+    make.make_model(recipe, tmp_path / "root", quiet)
+    assert (make.content_folder(recipe, tmp_path / "root") / "count.txt").read_bytes() == b"9 1048576"
     with pytest.raises(CommandFailed, match=r"count\.txt"):
-        make.make(parse(text(more=derived(WRONG)).encode(), "toy"), tmp_path / "other", quiet)
+        make.make_model(parse_recipe(text(more=derived(WRONG)).encode(), "toy"), tmp_path / "other", quiet)
     assert left_in(tmp_path / "other") == []
 
 
 def test_remove_leaves_no_empty_folders(text: Text, tmp_path: Path) -> None:
-    recipe = parse(text().encode(), "toy")
-    assert not make.remove(recipe, tmp_path / "root")
-    make.make(recipe, tmp_path / "root", quiet)
-    assert make.remove(recipe, tmp_path / "root")
+    recipe = parse_recipe(text().encode(), "toy")
+    assert not make.remove_model(recipe, tmp_path / "root")
+    make.make_model(recipe, tmp_path / "root", quiet)
+    assert make.remove_model(recipe, tmp_path / "root")
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".staging"]
 
 

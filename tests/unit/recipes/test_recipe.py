@@ -12,9 +12,9 @@ from svc.recipes import recipe
 Text = Callable[..., str]
 
 
-@pytest.mark.parametrize("name", recipe.names(Path("none")))
+@pytest.mark.parametrize("name", recipe.list_recipes(Path("none")))
 def test_every_recipe_of_the_product_is_whole(name: str) -> None:
-    found = recipe.load(name, Path("none"))
+    found = recipe.load_recipe(name, Path("none"))
     assert found.metadata.model_id == name
     assert found.metadata.metadata["task"]
     assert found.metadata.metadata["licence"] == found.licence
@@ -24,8 +24,8 @@ def test_every_recipe_of_the_product_is_whole(name: str) -> None:
 
 def test_a_recipe_of_ones_own_is_found(text: Text, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text())
-    assert "mine" in recipe.names(tmp_path)
-    assert recipe.load("mine", tmp_path).metadata.model_id == "toy"
+    assert "mine" in recipe.list_recipes(tmp_path)
+    assert recipe.load_recipe("mine", tmp_path).metadata.model_id == "toy"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_recipe_of_ones_own_is_found(text: Text, tmp_path: Path) -> None:
 )
 def test_an_unknown_name_says_which_there_are(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="smollm2-135m") as caught:
-        recipe.load(name, tmp_path)
+        recipe.load_recipe(name, tmp_path)
     assert len(caught.value.message) < 500
 
 
@@ -58,9 +58,9 @@ def test_an_unknown_name_says_which_there_are(name: str, tmp_path: Path) -> None
 def test_a_recipe_that_is_not_valid_is_refused(text: Text, old: str, new: str) -> None:
     assert old in text()
     with pytest.raises(UsageError, match="The recipe toy is not valid"):
-        recipe.parse(text().replace(old, new).encode(), "toy")
+        recipe.parse_recipe(text().replace(old, new).encode(), "toy")
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(UsageError, match="not valid"):
-        recipe.parse(b"\xff\xfe", "toy")
+        recipe.parse_recipe(b"\xff\xfe", "toy")

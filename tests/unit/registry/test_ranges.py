@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.registry.ranges import Part, choose
+from svc.registry.ranges import ByteRange, select_range
 
 TAG = '"sha256:aa"'
 DATA = bytes(range(256)) * 3
@@ -14,9 +14,9 @@ DATA = bytes(range(256)) * 3
 
 @given(first=st.integers(0, 1000), last=st.integers(0, 1000))
 def test_any_range_is_the_slice(first, last):
-    part = choose(len(DATA), TAG, range_=f"bytes={first}-{last}")
+    part = select_range(len(DATA), TAG, range_=f"bytes={first}-{last}")
     if last < first:
-        assert part == Part(200, 0, len(DATA))
+        assert part == ByteRange(200, 0, len(DATA))
     elif first >= len(DATA):
         assert part.status == 416
     else:
@@ -26,21 +26,21 @@ def test_any_range_is_the_slice(first, last):
 
 @given(length=st.integers(0, 2000))
 def test_any_suffix_is_the_slice(length):
-    part = choose(len(DATA), TAG, range_=f"bytes=-{length}")
+    part = select_range(len(DATA), TAG, range_=f"bytes=-{length}")
     assert part.status == (206 if length else 416)
     assert DATA[part.start : part.end] == (DATA[-length:] if length else b"")
 
 
 @given(start=st.integers(0, len(DATA) - 1))
 def test_any_open_range_is_the_slice(start):
-    part = choose(len(DATA), TAG, range_=f"bytes={start}-")
+    part = select_range(len(DATA), TAG, range_=f"bytes={start}-")
     assert DATA[part.start : part.end] == DATA[start:]
 
 
 @given(st.text(max_size=30))
 def test_nonsense_gets_the_whole_and_never_fails(text):
-    part = choose(len(DATA), TAG, range_=text, if_range=text)
-    assert part == Part(200, 0, len(DATA))
+    part = select_range(len(DATA), TAG, range_=text, if_range=text)
+    assert part == ByteRange(200, 0, len(DATA))
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_nonsense_gets_the_whole_and_never_fails(text):
     ],
 )
 def test_conditions(headers, status):
-    assert choose(len(DATA), TAG, **headers).status == status
+    assert select_range(len(DATA), TAG, **headers).status == status
 
 
 def test_an_empty_file():
-    assert choose(0, TAG, range_="bytes=0-").status == 416
-    assert choose(0, TAG) == Part(200, 0, 0)
+    assert select_range(0, TAG, range_="bytes=0-").status == 416
+    assert select_range(0, TAG) == ByteRange(200, 0, 0)
 
 
 def test_a_header_full_of_blanks_costs_no_time():
     blanks = " " * 15000
     began = time.monotonic()
-    assert choose(9, TAG, range_=f"bytes={blanks}-{blanks}x").status == 200
-    assert choose(9, TAG, range_=f"bytes{blanks}={blanks}1{blanks}-").status == 206
+    assert select_range(9, TAG, range_=f"bytes={blanks}-{blanks}x").status == 200
+    assert select_range(9, TAG, range_=f"bytes{blanks}={blanks}1{blanks}-").status == 206
     assert time.monotonic() - began < 2

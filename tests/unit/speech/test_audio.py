@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.errors import InvalidRequest
-from svc.speech.audio import Format, Joiner, read_wav
-from svc.speech.resample import Converter, Resampler, mono
+from svc.speech.audio import AudioFormat, SampleAligner, parse_wav
+from svc.speech.resample import Converter, Resampler, to_mono_floats
 
 
 def wav(samples: bytes, *, tag: int = 1, channels: int = 1, rate: int = 8000, bits: int = 16, size: int | None = None):
@@ -26,22 +26,22 @@ def test_a_wav_file_of_the_library():
         file.setsampwidth(2)
         file.setframerate(44100)
         file.writeframes(bytes(range(8)))
-    wav = read_wav(buffer.getvalue())
-    assert (wav.format, bytes(wav.samples)) == (Format(44100, 2, "s16"), bytes(range(8)))
+    wav = parse_wav(buffer.getvalue())
+    assert (wav.format, bytes(wav.samples)) == (AudioFormat(44100, 2, "s16"), bytes(range(8)))
 
 
 @pytest.mark.parametrize("size", [None, 0, 0x7FFF0000, 0xFFFFFFFF])
 def test_writers_to_a_pipe_do_not_know_the_size(size):
-    read = read_wav(wav(b"abcdef", size=size))
-    assert (read.format.rate, bytes(read.samples), read.lacks) == (8000, b"abcdef", "")
+    read = parse_wav(wav(b"abcdef", size=size))
+    assert (read.format.rate, bytes(read.samples), read.truncation_warning) == (8000, b"abcdef", "")
 
 
 def test_what_is_cut_off_is_said():
     whole = wav(bytes(64000))
-    read = read_wav(whole[:-48001])
+    read = parse_wav(whole[:-48001])
     assert len(read.samples) == 15998
-    assert read.lacks == "The WAV file is cut off: 1.0 of 4.0 seconds are there."
-    assert read_wav(whole + b"LIST\2\0\0\0ab").samples == bytes(64000)
+    assert read.truncation_warning == "The WAV file is cut off: 1.0 of 4.0 seconds are there."
+    assert parse_wav(whole + b"LIST\2\0\0\0ab").samples == bytes(64000)
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def test_what_is_cut_off_is_said():
 )
 def test_what_is_no_wav_file_is_refused(data):
     with pytest.raises(InvalidRequest):
-        read_wav(data)
+        parse_wav(data)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     try:
-        read = read_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
+        read = parse_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
     except InvalidRequest:
         return
-    assert len(read.samples) % read.format.frame == 0
+    assert len(read.samples) % read.format.frame_bytes == 0
     assert read.seconds >= 0
 
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=7)), st.integers(1, 8))
 def test_samples_are_joined_however_they_are_split(pieces, size):
-    joiner = Joiner(size)
+    joiner = SampleAligner(size)
     out = [joiner.push(piece) for piece in pieces]
     whole = b"".join(pieces)
     assert all(len(piece) % size == 0 for piece in out)
@@ -97,12 +97,14 @@ def test_samples_are_joined_however_they_are_split(pieces, size):
     ],
 )
 def test_every_encoding(encoding, data):
-    assert mono(data, Format(16000, 1, encoding)).tolist() == [0.5, -0.5]
-    assert mono(data, Format(16000, 2, encoding)).tolist() == [0.0]
+    assert to_mono_floats(data, AudioFormat(16000, 1, encoding)).tolist() == [0.5, -0.5]
+    assert to_mono_floats(data, AudioFormat(16000, 2, encoding)).tolist() == [0.0]
 
 
 def test_what_is_not_a_number_is_silence():
-    assert mono(struct.pack("<3f", float("nan"), float("inf"), 9.0), Format(16000, 1, "f32")).tolist() == [
+    assert to_mono_floats(
+        struct.pack("<3f", float("nan"), float("inf"), 9.0), AudioFormat(16000, 1, "f32")
+    ).tolist() == [
         0.0,
         1.0,
         1.0,
@@ -139,7 +141,7 @@ def test_pieces_make_no_difference(sizes, rate):
 
 
 def test_the_converter_gives_what_the_socket_takes():
-    converter = Converter(Format(8000, 1, "s16"))
+    converter = Converter(AudioFormat(8000, 1, "s16"))
     out = converter.push(struct.pack("<800h", *[1000] * 800)) + converter.push(b"")
     assert abs(len(out) - 3200) <= 4
     assert 990 <= np.frombuffer(out, "<i2")[800] <= 1001

@@ -7,9 +7,9 @@ import pytest
 
 from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
 from svc.settings import Settings, SpeechSettings
-from svc.speech.catalogue import Catalogue, Shelf
-from svc.speech.model import recognise
-from svc.wire.speech import Config
+from svc.speech.model import detect_model
+from svc.speech.model_catalog import SpeechBundleSource, SpeechModelCatalog
+from svc.wire.speech import ConfigMessage
 
 VAD = "silero_vad.onnx"
 
@@ -37,14 +37,14 @@ def folder(path: Path, *names: str, **stt: object) -> Path:
     ],
 )
 def test_a_folder_is_known_by_its_files(tmp_path, name, files, engine, family):
-    found = recognise(folder(tmp_path / name, *files))
+    found = detect_model(folder(tmp_path / name, *files))
     assert (found.name, found.engine, found.family, found.languages) == (name, engine, family, ())
     assert all(Path(path).is_file() for path in found.files.values())
 
 
 def test_the_quantised_file_is_taken(tmp_path):
     names = ["encoder.onnx", "encoder.int8.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"]
-    assert recognise(folder(tmp_path, *names)).files["encoder"].endswith("encoder.int8.onnx")
+    assert detect_model(folder(tmp_path, *names)).files["encoder"].endswith("encoder.int8.onnx")
 
 
 def test_a_description_comes_before_the_files(tmp_path):
@@ -52,7 +52,7 @@ def test_a_description_comes_before_the_files(tmp_path):
     described = folder(
         tmp_path / "x", "m.onnx", "t.txt", engine="mine", family="f", files=files, languages=["de"], name="n"
     )
-    found = recognise(described)
+    found = detect_model(described)
     assert (found.name, found.engine, found.family, found.languages) == ("n", "mine", "f", ("de",))
 
 
@@ -70,13 +70,13 @@ def test_a_description_comes_before_the_files(tmp_path):
 def test_a_description_that_is_wrong(tmp_path, stt):
     (tmp_path / "stt.json").write_text(stt)
     with pytest.raises(SpeechFailed):
-        recognise(tmp_path)
+        detect_model(tmp_path)
 
 
 @pytest.mark.parametrize("files", [[], ["tokens.txt"], ["model.onnx", "tokens.txt"], ["model.bin"]])
 def test_a_folder_that_is_no_model(tmp_path, files):
     with pytest.raises(SpeechFailed):
-        recognise(folder(tmp_path / "a", *files))
+        detect_model(folder(tmp_path / "a", *files))
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def home(tmp_path) -> Path:
     return tmp_path
 
 
-def catalogue(home: Path, *dirs: str) -> Catalogue:
+def catalogue(home: Path, *dirs: str) -> SpeechModelCatalog:
     speech = SpeechSettings(default_model="talk", model_dirs=dirs)
-    return Catalogue(Settings(home=home, speech=speech), Shelf(lambda reference: None, list))
+    return SpeechModelCatalog(Settings(home=home, speech=speech), SpeechBundleSource(lambda reference: None, list))
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def catalogue(home: Path, *dirs: str) -> Catalogue:
     ],
 )
 def test_references(home, name, version):
-    assert catalogue(home).choose(Config(model=name))[0].family == version
+    assert catalogue(home).resolve(ConfigMessage(model=name))[0].family == version
 
 
 @pytest.mark.parametrize("name", ["other", "talk@3", "talk@", "..", "../registry/talk", "talk@../1.2.0", "", "a b"])
 def test_names_that_are_not_there(home, name):
     if name in ("", "talk@"):
-        assert catalogue(home).choose(Config(model=name))
+        assert catalogue(home).resolve(ConfigMessage(model=name))
         return
     with pytest.raises(ModelNotFound) as refusal:
-        catalogue(home).choose(Config(model=name))
+        catalogue(home).resolve(ConfigMessage(model=name))
     assert "talk" in refusal.value.message
 
 
@@ -134,25 +134,25 @@ def test_a_folder_that_cannot_be_read(home):
     def unpack(reference: str) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/its/place")
 
-    full = Catalogue(Settings(home=home), Shelf(unpack, list))
+    full = SpeechModelCatalog(Settings(home=home), SpeechBundleSource(unpack, list))
     with pytest.raises(SpeechFailed) as failure:
-        full.choose(Config(model="another"))
+        full.resolve(ConfigMessage(model="another"))
     assert failure.value.message == "The model's files cannot be read: No space left on device."
-    assert full.lacking(Config(model="another")) is None
+    assert full.missing_reference(ConfigMessage(model="another")) is None
 
 
 def test_languages(home):
-    choose = catalogue(home).choose
-    assert choose(Config(language="EN-gb"))[1] == "en"
-    assert choose(Config(language="pt_br"))[1] == "pt-BR"
-    assert choose(Config())[1] is None
+    choose = catalogue(home).resolve
+    assert choose(ConfigMessage(language="EN-gb"))[1] == "en"
+    assert choose(ConfigMessage(language="pt_br"))[1] == "pt-BR"
+    assert choose(ConfigMessage())[1] is None
     with pytest.raises(InvalidRequest) as refusal:
-        choose(Config(language="fr"))
+        choose(ConfigMessage(language="fr"))
     assert "en, pt-BR" in refusal.value.message
 
 
 def test_a_folder_without_a_detector_borrows_one(home):
-    model, language = catalogue(home).choose(Config(model="bare", language="de"))
+    model, language = catalogue(home).resolve(ConfigMessage(model="bare", language="de"))
     assert model.files["vad"].endswith(VAD)
     assert (model.engine, language) == ("faster-whisper", "de")
 
@@ -162,13 +162,13 @@ def test_only_allowed_folders(home, tmp_path):
     (home / "models" / "link").symlink_to(outside)
     for wanted in (outside, home / "models" / "link", home / "models" / ".." / "elsewhere" / "m", home / "none"):
         with pytest.raises(InvalidRequest):
-            catalogue(home).choose(Config(model_dir=str(wanted)))
-    assert catalogue(home).choose(Config(model_dir=str(home / "models" / "bare")))[0].name == "bare"
-    assert catalogue(home, str(tmp_path / "elsewhere")).choose(Config(model_dir=str(outside)))[0].name == "m"
+            catalogue(home).resolve(ConfigMessage(model_dir=str(wanted)))
+    assert catalogue(home).resolve(ConfigMessage(model_dir=str(home / "models" / "bare")))[0].name == "bare"
+    assert catalogue(home, str(tmp_path / "elsewhere")).resolve(ConfigMessage(model_dir=str(outside)))[0].name == "m"
 
 
 def test_a_bundle_that_nobody_has_unpacked(home):
     made = folder(home / "made", "model.bin", "config.json")
-    catalogue = Catalogue(Settings(home=home), Shelf({"fresh@1": made}.get, lambda: ["fresh"]))
-    assert catalogue._installed("fresh@1") == made
-    assert catalogue.names() == ["bare", "fresh", "talk"]
+    catalogue = SpeechModelCatalog(Settings(home=home), SpeechBundleSource({"fresh@1": made}.get, lambda: ["fresh"]))
+    assert catalogue._find_installed_folder("fresh@1") == made
+    assert catalogue.model_names() == ["bare", "fresh", "talk"]

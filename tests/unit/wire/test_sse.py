@@ -7,22 +7,22 @@ import time
 import pytest
 
 from svc.errors import ProviderFailed
-from svc.wire.sse import MAX_EVENT, Splitter, event_data, event_name
+from svc.wire.sse import MAX_EVENT_BYTES, EventSplitter, event_data, event_name
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_line_ends(end: bytes) -> None:
-    splitter = Splitter()
+    splitter = EventSplitter()
     events = splitter.feed(b"\xef\xbb\xbf" + b"a" + end + b"b" + end + end + b"c" + end + end + b"d")
     assert events == [b"a\nb", b"c"]
-    assert splitter.rest == b"d"
+    assert splitter.remainder == b"d"
     assert splitter.flush() == b"d\n\n"
     assert splitter.flush() == b""
 
 
 def test_a_long_line_in_small_pieces_is_linear() -> None:
     def taken(size: int) -> float:
-        splitter = Splitter()
+        splitter = EventSplitter()
         begin = time.perf_counter()
         for _ in range(size // 100):
             splitter.feed(b"x" * 100)
@@ -34,12 +34,12 @@ def test_a_long_line_in_small_pieces_is_linear() -> None:
 
 
 def test_an_endless_event_is_bounded() -> None:
-    splitter = Splitter()
-    for _ in range(MAX_EVENT // 65_536):
+    splitter = EventSplitter()
+    for _ in range(MAX_EVENT_BYTES // 65_536):
         assert splitter.feed(b"x" * 65_536) == []
     with pytest.raises(ProviderFailed):
         splitter.feed(b"x")
-    assert len(splitter.rest) < MAX_EVENT + 2 * 65_536
+    assert len(splitter.remainder) < MAX_EVENT_BYTES + 2 * 65_536
 
 
 @pytest.mark.parametrize(

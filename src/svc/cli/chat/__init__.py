@@ -17,19 +17,19 @@ import readline
 import sys
 from typing import Any
 
-from svc.cli import _addresses
-from svc.cli.chat.answer import ENDINGS, Gateway, ask, models
+from svc.cli import _gateway_address
+from svc.cli.chat.gateway_client import FINISH_REASON_MESSAGES, GatewayAddress, list_models, request_chat
 from svc.errors import CommandFailed, SvcError, UsageError
 
-HERE = "http://127.0.0.1:3000/v1"
-HISTORY = 1000
+LOCAL_GATEWAY_URL = "http://127.0.0.1:3000/v1"
+MAX_HISTORY_LINES = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to ask, whom, and how."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; without it, standard input")
     parser.add_argument("--model", help="default: the embedded one, else the first that the gateway offers")
-    _addresses.add_gateway(parser)
+    _gateway_address.add_gateway_option(parser)
     parser.add_argument("--key", help="API key; in the environment (SVC_API_KEY) it is not seen in the process list")
     parser.add_argument("--system", help="instructions that come before the conversation")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="length limit of an answer")
@@ -40,16 +40,18 @@ def run(args: argparse.Namespace) -> int:
     """Answers once, or converses."""
     if args.max_tokens is not None and args.max_tokens < 1:
         raise UsageError("--max-tokens is at least 1. See: svc chat --help")
-    converse = not args.prompt and sys.stdin.isatty()
-    prompt = "" if converse else _prompt(args.prompt)
-    talk = Talk(Gateway(*_addresses.gateway_of(args.gateway, args.key, HERE)), args)
-    return talk.converse() if converse else talk.once(prompt)
+    interactive = not args.prompt and sys.stdin.isatty()
+    prompt = "" if interactive else _read_prompt(args.prompt)
+    conversation = Conversation(
+        GatewayAddress(*_gateway_address.resolve_gateway(args.gateway, args.key, LOCAL_GATEWAY_URL)), args
+    )
+    return conversation.run_interactive() if interactive else conversation.ask_once(prompt)
 
 
-class Talk:
+class Conversation:
     """A conversation: what was said so far, and how to go on."""
 
-    def __init__(self, gateway: Gateway, args: argparse.Namespace) -> None:
+    def __init__(self, gateway: GatewayAddress, args: argparse.Namespace) -> None:
         self._gateway = gateway
         self._model = args.model or _first_model(gateway)
         self._messages = [{"role": "system", "content": args.system}] if args.system else []
@@ -57,14 +59,14 @@ class Talk:
         if args.max_tokens is not None:
             self._options["max_tokens"] = args.max_tokens
 
-    def once(self, prompt: str) -> int:
+    def ask_once(self, prompt: str) -> int:
         """One answer."""
-        self._say(prompt)
+        self._send_prompt(prompt)
         return 0
 
-    def converse(self) -> int:
+    def run_interactive(self) -> int:
         """Question and answer, until Ctrl-D."""
-        readline.set_history_length(HISTORY)
+        readline.set_history_length(MAX_HISTORY_LINES)
         print(f"{self._model} at {self._gateway.url}. Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
         while True:
             try:
@@ -76,57 +78,57 @@ class Talk:
                 print()
                 continue
             if prompt.strip():
-                self._turn(prompt)
+                self._run_turn(prompt)
 
-    def _turn(self, prompt: str) -> None:
+    def _run_turn(self, prompt: str) -> None:
         try:
-            self._say(prompt)
+            self._send_prompt(prompt)
         except KeyboardInterrupt:
             print("\nsvc: stopped", file=sys.stderr)
         except SvcError as error:
             print(f"svc: {error.message}", file=sys.stderr)
 
-    def _say(self, prompt: str) -> None:
+    def _send_prompt(self, prompt: str) -> None:
         """Asks and prints; what was shown of the answer is remembered, however it ended."""
         self._messages.append({"role": "user", "content": prompt})
-        shown: list[str] = []
-        finish = ""
-        pieces = ask(self._gateway, {"model": self._model, "messages": self._messages, **self._options})
+        shown_chunks: list[str] = []
+        finish_reason = ""
+        chunks = request_chat(self._gateway, {"model": self._model, "messages": self._messages, **self._options})
         try:
-            for piece in pieces:
-                shown.append(piece.text)
-                finish = piece.finish or ""
-                sys.stdout.write(_clean(piece.text))
+            for chunk in chunks:
+                shown_chunks.append(chunk.text)
+                finish_reason = chunk.finish_reason or ""
+                sys.stdout.write(_strip_control_characters(chunk.text))
                 sys.stdout.flush()
         finally:
-            pieces.close()
-            text = "".join(shown)
+            chunks.close()
+            text = "".join(shown_chunks)
             if text:
                 self._messages.append({"role": "assistant", "content": text})
             else:
                 self._messages.pop()
             if text and not text.endswith("\n"):
                 print(flush=True)
-        if finish in ENDINGS:
-            print(f"svc: {ENDINGS[finish]}", file=sys.stderr)
+        if finish_reason in FINISH_REASON_MESSAGES:
+            print(f"svc: {FINISH_REASON_MESSAGES[finish_reason]}", file=sys.stderr)
 
 
-def _prompt(words: list[str]) -> str:
+def _read_prompt(words: list[str]) -> str:
     text = " ".join(words) if words else sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
         raise UsageError("There is no question. See: svc chat --help")
     return text
 
 
-def _first_model(gateway: Gateway) -> str:
-    offered = models(gateway)
-    if not offered:
+def _first_model(gateway: GatewayAddress) -> str:
+    available = list_models(gateway)
+    if not available:
         raise CommandFailed(f"The gateway at {gateway.url} offers no model. See: svc doctor")
-    own = [each for each in offered if each.get("owned_by") == "local"]
-    return str((own or offered)[0]["id"])
+    local = [each for each in available if each.get("owned_by") == "local"]
+    return str((local or available)[0]["id"])
 
 
-def _clean(text: str) -> str:
+def _strip_control_characters(text: str) -> str:
     """On a terminal no control characters: a model must not move the cursor or set the title."""
     if not sys.stdout.isatty():
         return text

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from svc.bundles.archive import BLOCK, metadata_of
-from svc.bundles.opening import open_archive
-from svc.bundles.platform import ANY
+from svc.bundles.archive import ARCHIVE_READ_BYTES, read_metadata
+from svc.bundles.open_archive import open_archive
+from svc.bundles.platform import ANY_PLATFORM
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.stores.bundles.base import Draft
+from svc.stores.bundles.base import BundleDraft
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,39 +20,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("--platform", metavar="NAME", help="default: the metadata's, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Publishes it; the same bytes again are no error."""
-    draft = draft_of(args.file, args.platform)
+    draft = read_draft(args.file, args.platform)
     if args.sign:
-        draft = msgspec.structs.replace(draft, signatures=(base.signature_of(args.file, draft),))
+        draft = msgspec.structs.replace(draft, signatures=(base.sign_bundle(args.file, draft),))
     size = args.file.stat().st_size
-    with base.open_store(args) as store, shared.Progress() as progress:
-        spool = store.spool(size)
+    with base.open_store(args) as store, shared.ProgressBar() as progress:
+        upload = store.create_upload(size)
         try:
             with args.file.open("rb") as file:
-                while block := file.read(BLOCK):
-                    spool.write(block)
-                    progress(f"adding {draft.key}", spool.size, size)
+                while block := file.read(ARCHIVE_READ_BYTES):
+                    upload.write(block)
+                    progress(f"adding {draft.key}", upload.size, size)
         except BaseException:
-            spool.close()
+            upload.close()
             raise
-        entry, created = store.publish(spool, draft)
+        entry, created = store.publish(upload, draft)
     if args.json:
-        base.print_entries([entry], as_json=True, where=store.where)
+        base.print_entries([entry], as_json=True, locate=store.location)
     else:
-        print(f"{entry.key} {'added' if created else 'is there already'}: {store.where(entry)}")
+        print(f"{entry.key} {'added' if created else 'is there already'}: {store.location(entry)}")
     return 0
 
 
-def draft_of(file: Path, platform: str | None) -> Draft:
+def read_draft(file: Path, platform: str | None) -> BundleDraft:
     """What the file's metadata says it is."""
-    base.need_file(file)
+    base.require_file(file)
     with open_archive(file) as archive:
-        about = metadata_of(archive)
-    draft = Draft(about.model_id, about.version, platform or about.platform or ANY)
-    draft.check()
+        metadata = read_metadata(archive)
+    draft = BundleDraft(metadata.model_id, metadata.version, platform or metadata.platform or ANY_PLATFORM)
+    draft.validate()
     return draft

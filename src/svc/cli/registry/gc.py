@@ -11,8 +11,8 @@ from svc.cli.registry import base
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """gc [--dry-run]"""
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

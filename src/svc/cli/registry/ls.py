@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 
 from svc.cli.registry import base
-from svc.client.bundles import entries_at
+from svc.client.bundles import list_entries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """ls [MODEL_ID]"""
     parser.add_argument("model_id", metavar="MODEL_ID", nargs="?")
-    base.add_registry(parser)
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_registry_option(parser)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints what there is."""
     if args.registry:
-        base.print_entries(entries_at(base.options(args, None), args.model_id), as_json=args.json)
+        base.print_entries(list_entries(base.resolve_options(args, None), args.model_id), as_json=args.json)
         return 0
     with base.open_store(args) as store:
-        base.print_entries(store.entries(args.model_id), as_json=args.json, where=store.where)
+        base.print_entries(store.entries(args.model_id), as_json=args.json, locate=store.location)
     return 0

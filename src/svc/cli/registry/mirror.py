@@ -8,45 +8,45 @@ import msgspec
 
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.client.bundles import copy, entries_at
+from svc.client.bundles import download_bundle, list_entries
 from svc.errors import SvcError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """mirror URL, or mirror --registry URL"""
     parser.add_argument("url", metavar="URL", nargs="?", help="the same as --registry URL")
-    base.add_registry(parser, required=True)
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_registry_option(parser, required=True)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """The exit status is 1 when a bundle could not be had; the others are still fetched."""
     args.registry = args.registry or args.url
-    base.address(args)
-    done: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
-    with base.open_store(args) as store, shared.Progress() as progress:
-        plain = base.options(args, None)
-        for entry in entries_at(plain):
-            known = store.find(entry.key)
+    base.registry_url(args)
+    keys_by_result: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
+    with base.open_store(args) as store, shared.ProgressBar() as progress:
+        options_without_progress = base.resolve_options(args, None)
+        for entry in list_entries(options_without_progress):
+            existing = store.find(entry.key)
             try:
-                if known is not None and store.is_whole(known):
-                    same = None in (entry.sha256, known.sha256) or entry.sha256 == known.sha256
-                    done["present" if same else "failed"].append(entry.key)
+                if existing is not None and store.is_complete(existing):
+                    same_hash = None in (entry.sha256, existing.sha256) or entry.sha256 == existing.sha256
+                    keys_by_result["present" if same_hash else "failed"].append(entry.key)
                 else:
                     label = f"mirroring {entry.key}"
                     options = msgspec.structs.replace(
-                        plain, report=lambda at, total, label=label: progress(label, at, total)
+                        options_without_progress, report=lambda at, total, label=label: progress(label, at, total)
                     )
-                    copy(store, entry, options)
-                    done["fetched"].append(entry.key)
-                if known is not None and known.yanked != entry.yanked:
+                    download_bundle(store, entry, options)
+                    keys_by_result["fetched"].append(entry.key)
+                if existing is not None and existing.yanked != entry.yanked:
                     store.set_yanked(entry.key, entry.yanked)
             except SvcError as error:
-                base.warn(error.message)
-                done["failed"].append(entry.key)
+                base.print_warning(error.message)
+                keys_by_result["failed"].append(entry.key)
     if args.json:
-        shared.print_json(done)
+        shared.print_json(keys_by_result)
     else:
-        print(", ".join(f"{len(keys)} {what}" for what, keys in done.items()))
-    return 1 if done["failed"] else 0
+        print(", ".join(f"{len(keys)} {what}" for what, keys in keys_by_result.items()))
+    return 1 if keys_by_result["failed"] else 0

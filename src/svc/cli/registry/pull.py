@@ -11,9 +11,9 @@ import msgspec
 from svc.bundles import oci
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.client.bundles import Bundle, Options, check_trust, resolve
+from svc.client.bundles import Bundle, ResolveOptions, check_trust, resolve_bundle
 from svc.errors import AlreadyExists
-from svc.stores.bundles.fetching import fetch_into
+from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
 
 
@@ -21,33 +21,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """pull REFERENCE"""
     parser.add_argument("reference", metavar="ID[@VERSION]", help="or oci://HOST/REPOSITORY:TAG, …@sha256:…")
     parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
-    base.add_registry(parser, required=True)
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_registry_option(parser, required=True)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints where the model lies."""
-    with shared.Progress() as progress:
-        options = base.options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
+    with shared.ProgressBar() as progress:
+        options = base.resolve_options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
         options = msgspec.structs.replace(options, file=True)
-        bundle = _pull_oci(args, options) if args.reference.startswith("oci://") else resolve(args.reference, options)
+        bundle = (
+            _pull_oci(args, options) if args.reference.startswith("oci://") else resolve_bundle(args.reference, options)
+        )
     if args.json:
-        about = msgspec.to_builtins(bundle.metadata)
-        shared.print_json({"reference": bundle.reference, "path": str(bundle.path), "metadata": about})
+        metadata = msgspec.to_builtins(bundle.metadata)
+        shared.print_json({"reference": bundle.reference, "path": str(bundle.path), "metadata": metadata})
     else:
         print(f"{bundle.reference} {bundle.path}", file=sys.stdout)
     return 0
 
 
-def _pull_oci(args: argparse.Namespace, options: Options) -> Bundle:
-    registry = base.oci_registry(oci.parse(args.reference))
-    entry = oci.entry_of(registry.manifest()[0])
+def _pull_oci(args: argparse.Namespace, options: ResolveOptions) -> Bundle:
+    repository = base.open_oci_repository(oci.parse_oci_reference(args.reference))
+    entry = oci.entry_from_manifest(repository.fetch_manifest()[0])
     check_trust(entry, options.trusted_keys)
     with FolderStore(options.root, options.limits) as store:
-        known = store.find(entry.key)
-        if known is not None and known.sha256 != entry.sha256:
+        existing = store.find(entry.key)
+        if existing is not None and existing.sha256 != entry.sha256:
             raise AlreadyExists(f"{entry.key} is here already, with other bytes than {args.reference} has.")
         unpack = functools.partial(store.unpack, trusted=True)
-        fetch_into(store, entry, oci.OciSource(registry), report=options.report, fetched=unpack)
-    return resolve(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))
+        fetch_into(store, entry, oci.OciBundleSource(repository), on_progress=options.report, on_fetched=unpack)
+    return resolve_bundle(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from svc.bundles import oci
-from svc.bundles.archive import BLOCK
-from svc.bundles.digest import sha256_of
+from svc.bundles.archive import ARCHIVE_READ_BYTES
+from svc.bundles.digest import sha256_file
 from svc.cli import base as shared
 from svc.cli.registry import add, base
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,60 +22,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platform", metavar="NAME", help="default: the metadata's, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
     parser.add_argument("--oci", metavar="REF", help="an OCI registry instead: HOST/REPOSITORY:TAG")
-    base.add_registry(parser, required=True)
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_registry_option(parser, required=True)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Uploads it."""
     if args.oci:
         return _push_oci(args)
-    remote = base.remote_for_writing(base.address(args))
-    draft = add.draft_of(args.file, args.platform)
+    client = base.publishing_client(base.registry_url(args))
+    draft = add.read_draft(args.file, args.platform)
     size = args.file.stat().st_size
     headers = {}
     if args.sign:
-        signature = base.signature_of(args.file, draft)
+        signature = base.sign_bundle(args.file, draft)
         headers["x-svc-signature"] = f"{signature.key} {signature.value}"
-    with shared.Progress() as progress:
+    with shared.ProgressBar() as progress:
 
         def pieces() -> Iterator[bytes]:
             done = 0
             with args.file.open("rb") as file:
-                while block := file.read(BLOCK):
+                while block := file.read(ARCHIVE_READ_BYTES):
                     yield block
                     done += len(block)
                     progress(f"pushing {draft.key}", done, size)
 
-        entry, created = remote.put(draft.key, size, pieces(), headers)
+        entry, created = client.publish(draft.key, size, pieces(), headers)
     if args.json:
         base.print_entries([entry], as_json=True)
     else:
-        print(f"{entry.key} {'published' if created else 'is there already'}: {remote.url}{remote.address(entry)}")
+        print(f"{entry.key} {'published' if created else 'is there already'}: {client.url}{client.bundle_path(entry)}")
     return 0
 
 
 def _push_oci(args: argparse.Namespace) -> int:
     """Prints the reference that pins what was pushed."""
-    place = oci.parse(args.oci)
-    draft = add.draft_of(args.file, args.platform)
+    reference = oci.parse_oci_reference(args.oci)
+    draft = add.read_draft(args.file, args.platform)
     if args.sign:
-        draft = msgspec.structs.replace(draft, signatures=(base.signature_of(args.file, draft),))
-    sha256 = sha256_of(args.file)
-    entry = Entry(
+        draft = msgspec.structs.replace(draft, signatures=(base.sign_bundle(args.file, draft),))
+    sha256 = sha256_file(args.file)
+    entry = BundleEntry(
         model_id=draft.model_id,
         version=draft.version,
-        target=draft.target,
+        target=draft.platform,
         size_bytes=args.file.stat().st_size,
         path="",
         sha256=sha256,
         signatures=draft.signatures,
     )
-    digest = base.oci_registry(place).push(args.file, sha256, oci.annotate(entry))
-    pinned = f"{place.origin.partition('://')[2]}/{place.repository}@{digest}"
+    digest = base.open_oci_repository(reference).push(args.file, sha256, oci.manifest_annotations(entry))
+    pinned_reference = f"{reference.origin.partition('://')[2]}/{reference.repository}@{digest}"
     if args.json:
-        shared.print_json({"reference": pinned, "digest": digest, "sha256": sha256})
+        shared.print_json({"reference": pinned_reference, "digest": digest, "sha256": sha256})
     else:
-        print(f"{entry.key} pushed: {pinned}")
+        print(f"{entry.key} pushed: {pinned_reference}")
     return 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 
-from svc import app, settings
+from svc import settings
+from svc.app import gateway
+from svc.app.listeners import listen
+from svc.app.stop_signals import restore_default_sigterm
 from svc.cli.registry import base
-from svc.listeners import listen
-from svc.stopping import end_at_once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """serve"""
-    base.add_root(parser)
+    base.add_root_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
     parser.add_argument("--private", action="store_true", help="reading needs a key too")
@@ -24,18 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
-    end_at_once()
-    found = settings.load(os.environ)
+    restore_default_sigterm()
+    config = settings.load(os.environ)
     listener = listen(args.host, args.port)
-    accel = args.accel_redirect
-    app.serve_registry(
-        found,
+    accel_prefix = args.accel_redirect
+    gateway.serve_registry(
+        config,
         listener,
         lambda address: print(f"registry {address}", flush=True),
         root=args.root,
         private=args.private,
         upstream=args.upstream,
         proxy=args.proxy,
-        accel=None if accel is None else f"/{accel.strip('/')}/",
+        accel=None if accel_prefix is None else f"/{accel_prefix.strip('/')}/",
     )
     return 0

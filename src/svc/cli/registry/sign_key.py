@@ -10,14 +10,14 @@ from svc.cli.registry import base
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """sign-key"""
-    base.add_json(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the public key."""
-    public = base.signing().make_key(base.signing_key())
+    public = base.load_signing_module().make_key(base.signing_key_path())
     if args.json:
-        shared.print_json({"public_key": public, "path": str(base.signing_key())})
+        shared.print_json({"public_key": public, "path": str(base.signing_key_path())})
     else:
         print(public)
     return 0

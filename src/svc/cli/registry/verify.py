@@ -13,8 +13,8 @@ from svc.cli.registry import base
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """verify [--repair]"""
     parser.add_argument("--repair", action="store_true", help="put damaged bundles aside, add sound unlisted ones")
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

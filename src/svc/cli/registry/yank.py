@@ -6,32 +6,32 @@ import argparse
 from collections.abc import Callable
 
 from svc.cli.registry import base
-from svc.wire.bundle import Entry
+from svc.wire.bundle import BundleEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """yank REFERENCE"""
     parser.add_argument("reference", metavar="ID@VERSION", help="or <model_id>/<version>/<platform>")
     parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
-    base.add_registry(parser)
-    base.add_root(parser)
-    base.add_json(parser)
+    base.add_registry_option(parser)
+    base.add_root_option(parser)
+    base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
     """Withdraws it, or takes that back."""
-    where: Callable[[Entry], str | None] = base.no_place
+    locate: Callable[[BundleEntry], str | None] = base.no_location
     if args.registry:
-        remote = base.remote_for_writing(args.registry)
-        entry = base.one(args.reference, remote.index(), args.platform)
-        entry = remote.set_yanked(entry.key, yanked)
+        client = base.publishing_client(args.registry)
+        entry = base.find_entry(args.reference, client.fetch_index(), args.platform)
+        entry = client.set_yanked(entry.key, yanked)
     else:
         with base.open_store(args) as store:
-            entry = base.one(args.reference, store.entries(), args.platform)
+            entry = base.find_entry(args.reference, store.entries(), args.platform)
             entry = store.set_yanked(entry.key, yanked)
-            where = store.where
+            locate = store.location
     if args.json:
-        base.print_entries([entry], as_json=True, where=where)
+        base.print_entries([entry], as_json=True, locate=locate)
     else:
         print(f"{entry.key} {'yanked' if yanked else 'no longer yanked'}")
     return 0

@@ -10,23 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from svc.dialects.anthropic.faults import relayed_error, write_error
-from svc.dialects.anthropic.head import read_head
-from svc.dialects.anthropic.incoming import read_request
-from svc.dialects.anthropic.outgoing import write_request
-from svc.dialects.anthropic.reader import AnthropicReader
-from svc.dialects.anthropic.stream import PassedStream
-from svc.dialects.anthropic.whole import pass_answer, read_answer, write_answer
-from svc.dialects.anthropic.writer import AnthropicWriter
-from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter, Target
-from svc.dialects.failures import find_message
-from svc.dialects.flow import Pipe
-from svc.dialects.passing import pass_request
+from svc.dialects.anthropic.errors import decode_upstream_error, encode_error
+from svc.dialects.anthropic.request_decoder import decode_request
+from svc.dialects.anthropic.request_encoder import encode_request
+from svc.dialects.anthropic.response_codec import decode_response, encode_response, pass_through_response
+from svc.dialects.anthropic.routing_info import decode_routing_info
+from svc.dialects.anthropic.stream_decoder import AnthropicStreamDecoder
+from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
+from svc.dialects.anthropic.stream_passthrough import AnthropicPassthrough
+from svc.dialects.base import (
+    Dialect,
+    EncodedRequest,
+    EncodedResponse,
+    ModelProfile,
+    RoutingInfo,
+    StreamDecoder,
+    StreamEncoder,
+)
+from svc.dialects.request_passthrough import pass_through_request
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import SvcError, UpstreamError
-from svc.wire.chat import Answer, ChatRequest
+from svc.wire.chat import ChatRequest, ChatResponse
 
 
-class Anthropic(Dialect):
+class AnthropicDialect(Dialect):
     """`Dialect` for `POST {base}/v1/messages`."""
 
     __slots__ = ()
@@ -41,48 +49,48 @@ class Anthropic(Dialect):
             request_id_header="request-id",
         )
 
-    def head(self, raw: bytes) -> Head:
-        return read_head(raw)
+    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
+        return decode_routing_info(raw)
 
-    def read_request(self, raw: bytes) -> ChatRequest:
-        return read_request(raw)
+    def decode_request(self, raw: bytes) -> ChatRequest:
+        return decode_request(raw)
 
-    def write_answer(self, answer: Answer) -> bytes:
-        return write_answer(answer)
+    def encode_response(self, response: ChatResponse) -> bytes:
+        return encode_response(response)
 
-    def writer(self, *, include_usage: bool) -> StreamWriter:
-        return AnthropicWriter()  # whose clients always get usage
+    def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
+        return AnthropicStreamEncoder()  # whose clients always get usage
 
-    def write_error(self, error: SvcError, request_id: str) -> bytes:
-        return write_error(error, request_id)
+    def encode_error(self, error: SvcError, request_id: str) -> bytes:
+        return encode_error(error, request_id)
 
-    def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
+    def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
         version = ("anthropic-version", "2023-06-01")
-        return (("x-api-key", key), version) if key else (version,)
+        return (("x-api-key", api_key), version) if api_key else (version,)
 
-    def write_request(self, request: ChatRequest, target: Target) -> Built:
-        return write_request(request, target)
+    def encode_request(self, request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
+        return encode_request(request, profile)
 
-    def read_answer(self, raw: bytes) -> Answer:
-        return read_answer(raw)
+    def decode_response(self, raw: bytes) -> ChatResponse:
+        return decode_response(raw)
 
-    def reader(self) -> StreamReader:
-        return AnthropicReader()
+    def create_stream_decoder(self) -> StreamDecoder:
+        return AnthropicStreamDecoder()
 
-    def read_error(self, raw: bytes) -> str | None:
-        return find_message(raw)
+    def decode_error_message(self, raw: bytes) -> str | None:
+        return decode_error_message(raw)
 
-    def relayed_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        return relayed_error(status, headers, raw)
+    def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+        return decode_upstream_error(status, headers, raw)
 
-    def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
-        return pass_request(raw, head, target, ask_usage=False)
+    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
+        return pass_through_request(raw, routing_info, profile, ask_usage=False)
 
-    def pass_answer(self, raw: bytes) -> Passed:
-        return pass_answer(raw)
+    def pass_through_response(self, raw: bytes) -> EncodedResponse:
+        return pass_through_response(raw)
 
-    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
-        return PassedStream()
+    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
+        return AnthropicPassthrough()
 
 
-dialect: Dialect = Anthropic()
+dialect: Dialect = AnthropicDialect()

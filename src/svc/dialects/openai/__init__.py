@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import msgspec
 
-from svc.dialects.base import Built, Dialect, Head, Passed, StreamReader, StreamWriter, Target
-from svc.dialects.failures import find_message
-from svc.dialects.flow import Pipe
-from svc.dialects.openai.answer import pass_answer
-from svc.dialects.openai.head import read_head
-from svc.dialects.openai.incoming import read_request
-from svc.dialects.openai.outgoing import write_request
-from svc.dialects.openai.reader import OpenAIReader
-from svc.dialects.openai.series import takes_only_completion_tokens
-from svc.dialects.openai.stream import PassedStream
-from svc.dialects.openai.whole import read_answer, write_answer
-from svc.dialects.openai.writer import OpenAIWriter
-from svc.dialects.passing import pass_request
+from svc.dialects.base import (
+    Dialect,
+    EncodedRequest,
+    EncodedResponse,
+    ModelProfile,
+    RoutingInfo,
+    StreamDecoder,
+    StreamEncoder,
+)
+from svc.dialects.openai.model_series import requires_max_completion_tokens
+from svc.dialects.openai.request_decoder import decode_request
+from svc.dialects.openai.request_encoder import encode_request
+from svc.dialects.openai.response_codec import decode_response, encode_response
+from svc.dialects.openai.response_passthrough import pass_through_response
+from svc.dialects.openai.routing_info import decode_routing_info
+from svc.dialects.openai.stream_decoder import OpenAIStreamDecoder
+from svc.dialects.openai.stream_encoder import OpenAIStreamEncoder
+from svc.dialects.openai.stream_passthrough import OpenAIPassthrough
+from svc.dialects.request_passthrough import pass_through_request
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import SvcError
-from svc.wire.chat import Answer, ChatRequest, Quirks
-from svc.wire.problem import encode_problem
+from svc.wire.chat import ChatRequest, ChatResponse, UpstreamOverrides
+from svc.wire.error import encode_error_body
 
 
-class OpenAI(Dialect):
+class OpenAIDialect(Dialect):
     """`Dialect` for `POST {base}/chat/completions`."""
 
     __slots__ = ()
@@ -38,49 +46,51 @@ class OpenAI(Dialect):
             "openai", endpoint="/v1/chat/completions", chat_path="/chat/completions", models_path="/models"
         )
 
-    def head(self, raw: bytes) -> Head:
-        return read_head(raw)
+    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
+        return decode_routing_info(raw)
 
-    def read_request(self, raw: bytes) -> ChatRequest:
-        return read_request(raw)
+    def decode_request(self, raw: bytes) -> ChatRequest:
+        return decode_request(raw)
 
-    def write_answer(self, answer: Answer) -> bytes:
-        return write_answer(answer)
+    def encode_response(self, response: ChatResponse) -> bytes:
+        return encode_response(response)
 
-    def writer(self, *, include_usage: bool) -> StreamWriter:
-        return OpenAIWriter(include_usage=include_usage)
+    def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
+        return OpenAIStreamEncoder(include_usage=include_usage)
 
-    def write_error(self, error: SvcError, request_id: str) -> bytes:
-        return encode_problem(error)
+    def encode_error(self, error: SvcError, request_id: str) -> bytes:
+        return encode_error_body(error)
 
-    def credentials(self, key: str) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {key}"),) if key else ()
+    def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {api_key}"),) if api_key else ()
 
-    def model_quirks(self, model: str, quirks: Quirks) -> Quirks:
-        if not takes_only_completion_tokens(model) or "max_tokens" in quirks.rejects:
-            return quirks
-        return msgspec.structs.replace(quirks, rejects=(*quirks.rejects, "max_tokens"))
+    def model_overrides(self, model: str, overrides: UpstreamOverrides) -> UpstreamOverrides:
+        if not requires_max_completion_tokens(model) or "max_tokens" in overrides.rejects:
+            return overrides
+        return msgspec.structs.replace(overrides, rejects=(*overrides.rejects, "max_tokens"))
 
-    def write_request(self, request: ChatRequest, target: Target) -> Built:
-        return write_request(request, target)
+    def encode_request(self, request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
+        return encode_request(request, profile)
 
-    def read_answer(self, raw: bytes) -> Answer:
-        return read_answer(raw)
+    def decode_response(self, raw: bytes) -> ChatResponse:
+        return decode_response(raw)
 
-    def reader(self) -> StreamReader:
-        return OpenAIReader()
+    def create_stream_decoder(self) -> StreamDecoder:
+        return OpenAIStreamDecoder()
 
-    def read_error(self, raw: bytes) -> str | None:
-        return find_message(raw)
+    def decode_error_message(self, raw: bytes) -> str | None:
+        return decode_error_message(raw)
 
-    def pass_request(self, raw: bytes, head: Head, target: Target) -> Built:
-        return pass_request(raw, head, target, ask_usage=True)
+    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
+        return pass_through_request(raw, routing_info, profile, ask_usage=True)
 
-    def pass_answer(self, raw: bytes) -> Passed:
-        return pass_answer(raw)
+    def pass_through_response(self, raw: bytes) -> EncodedResponse:
+        return pass_through_response(raw)
 
-    def pass_stream(self, *, include_usage: bool, target: Target | None = None) -> Pipe:
-        return PassedStream(include_usage=include_usage, known=target.known if target is not None else None)
+    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
+        return OpenAIPassthrough(
+            include_usage=include_usage, chunk_caches=profile.chunk_caches if profile is not None else None
+        )
 
 
-dialect: Dialect = OpenAI()
+dialect: Dialect = OpenAIDialect()

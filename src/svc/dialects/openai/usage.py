@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from svc.dialects.openai.shapes import CompletionDetails, PromptDetails, UsageShape
-from svc.dialects.reading import FIELDS
-from svc.wire.usage import MOST_TOKENS, Usage
+from svc.dialects.openai.schema import CompletionTokensDetails, PromptTokensDetails, UsagePayload
+from svc.dialects.validation import astuple
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 
-def usage_of(shape: UsageShape) -> Usage:
+def to_usage(payload: UsagePayload) -> TokenUsage:
     """Its counts; what it leaves out is 0."""
-    prompt, completion, total, of_prompt, of_completion = FIELDS(shape)
-    return usage_from(prompt, completion, total, of_prompt, of_completion)
+    prompt, completion, total, prompt_details, completion_details = astuple(payload)
+    return usage_from_counts(prompt, completion, total, prompt_details, completion_details)
 
 
-def usage_from(
+def usage_from_counts(
     prompt: int,
     completion: int,
     total: int,
-    of_prompt: PromptDetails | None,
-    of_completion: CompletionDetails | None,
-) -> Usage:
+    prompt_details: PromptTokensDetails | None,
+    completion_details: CompletionTokensDetails | None,
+) -> TokenUsage:
     """As `usage_of`, of what the object holds.
 
     Some providers count thinking in `total_tokens` alone, and bill it: whatever exceeds the prompt is output.
     """
-    billed = total - prompt
-    if completion < billed <= MOST_TOKENS:
-        completion = billed
-    cached = 0 if of_prompt is None else of_prompt.cached_tokens or 0
-    reasoning = 0 if of_completion is None else of_completion.reasoning_tokens or 0
-    return Usage(prompt, completion, cached, 0, reasoning)
+    billed_output = total - prompt
+    if completion < billed_output <= MAX_USAGE_TOKENS:
+        completion = billed_output
+    cached = 0 if prompt_details is None else prompt_details.cached_tokens or 0
+    reasoning = 0 if completion_details is None else completion_details.reasoning_tokens or 0
+    return TokenUsage(prompt, completion, cached, 0, reasoning)

@@ -6,11 +6,11 @@ from collections import OrderedDict
 
 import msgspec
 
-OVERHEAD = 600
+ENTRY_OVERHEAD_BYTES = 600
 """Bytes that an answer takes beside its own."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class CachedResponse(msgspec.Struct, frozen=True):
     """An answer as its client got it. `expires` in Unix seconds; `provider` and `model` are what really answered."""
 
     body: bytes
@@ -20,37 +20,37 @@ class Kept(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
 
 
-class Memory:
+class LruMemoryCache:
     """`limit` in bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self.size = 0
-        self._limit = limit
-        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self.used_bytes = 0
+        self._max_bytes = max_bytes
+        self._responses: OrderedDict[bytes, CachedResponse] = OrderedDict()
 
-    def get(self, name: bytes, now: float) -> Kept | None:
+    def get(self, cache_key: bytes, now: float) -> CachedResponse | None:
         """What is kept under a name, and has not expired."""
-        kept = self._kept.get(name)
-        if kept is None:
+        cached = self._responses.get(cache_key)
+        if cached is None:
             return None
-        if kept.expires <= now:
-            self._forget(name)
+        if cached.expires <= now:
+            self._evict(cache_key)
             return None
-        self._kept.move_to_end(name)
-        return kept
+        self._responses.move_to_end(cache_key)
+        return cached
 
-    def put(self, name: bytes, kept: Kept) -> None:
+    def put(self, cache_key: bytes, cached: CachedResponse) -> None:
         """Takes the place of what was there."""
-        if name in self._kept:
-            self._forget(name)
-        self._kept[name] = kept
-        self.size += _size(kept)
-        while self.size > self._limit:
-            self._forget(next(iter(self._kept)))
+        if cache_key in self._responses:
+            self._evict(cache_key)
+        self._responses[cache_key] = cached
+        self.used_bytes += _entry_bytes(cached)
+        while self.used_bytes > self._max_bytes:
+            self._evict(next(iter(self._responses)))
 
-    def _forget(self, name: bytes) -> None:
-        self.size -= _size(self._kept.pop(name))
+    def _evict(self, cache_key: bytes) -> None:
+        self.used_bytes -= _entry_bytes(self._responses.pop(cache_key))
 
 
-def _size(kept: Kept) -> int:
-    return len(kept.body) + OVERHEAD
+def _entry_bytes(cached: CachedResponse) -> int:
+    return len(cached.body) + ENTRY_OVERHEAD_BYTES

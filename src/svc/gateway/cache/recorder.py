@@ -4,56 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from svc.gateway.offers import Offer
-from svc.gateway.relay import Sink
+from svc.gateway.proxy.splice import StreamSink
+from svc.gateway.routing.backends import Backend
 
-Keep = Callable[[bytes, Offer, tuple[str, ...]], None]
+StoreResponse = Callable[[bytes, Backend, tuple[str, ...]], None]
 
 
-class Room:
+class RecordingQuota:
     """For answers that have not ended yet: `most` bytes of all of them together, `most_each` of one."""
 
-    def __init__(self, most: int, most_each: int) -> None:
-        self.used = 0
-        self.most = most
-        self.most_each = most_each
+    def __init__(self, max_bytes: int, max_response_bytes: int) -> None:
+        self.used_bytes = 0
+        self.max_bytes = max_bytes
+        self.max_response_bytes = max_response_bytes
 
 
-class Recorder(Sink):
+class ResponseRecorder(StreamSink):
     """Stands before the client. What there is no room for is not kept; the client gets it all the same."""
 
-    __slots__ = ("_client", "_keep", "_parts", "_room", "_size")
+    __slots__ = ("_chunks", "_downstream", "_quota", "_recorded_bytes", "_store")
 
-    def __init__(self, client: Sink, room: Room, keep: Keep) -> None:
-        self._client = client
-        self._room = room
-        self._keep = keep
-        self._parts: list[bytes] | None = []
-        self._size = 0
+    def __init__(self, downstream: StreamSink, quota: RecordingQuota, store: StoreResponse) -> None:
+        self._downstream = downstream
+        self._quota = quota
+        self._store = store
+        self._chunks: list[bytes] | None = []
+        self._recorded_bytes = 0
 
-    def write(self, data: bytes, end: bool) -> None:
+    def write(self, chunk: bytes, is_last: bool) -> None:
         """A piece of a stream: taken down, and sent."""
-        self.note(data)
-        self._client.write(data, end)
+        self.append(chunk)
+        self._downstream.write(chunk, is_last)
 
-    def note(self, data: bytes) -> None:
+    def append(self, chunk: bytes) -> None:
         """A piece of an answer, or all of it."""
-        if self._parts is None:
+        if self._chunks is None:
             return
-        self._parts.append(data)
-        self._size += len(data)
-        self._room.used += len(data)
-        if self._size > self._room.most_each or self._room.used > self._room.most:
-            self.drop()
+        self._chunks.append(chunk)
+        self._recorded_bytes += len(chunk)
+        self._quota.used_bytes += len(chunk)
+        if self._recorded_bytes > self._quota.max_response_bytes or self._quota.used_bytes > self._quota.max_bytes:
+            self.discard()
 
-    def keep(self, offer: Offer, dropped: tuple[str, ...]) -> None:
+    def finish(self, backend: Backend, dropped_fields: tuple[str, ...]) -> None:
         """The answer is whole."""
-        parts = self._parts
-        self.drop()
-        if parts is not None:
-            self._keep(b"".join(parts), offer, dropped)
+        chunks = self._chunks
+        self.discard()
+        if chunks is not None:
+            self._store(b"".join(chunks), backend, dropped_fields)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """The answer is not to be kept; twice is the same as once."""
-        self._room.used -= self._size
-        self._parts, self._size = None, 0
+        self._quota.used_bytes -= self._recorded_bytes
+        self._chunks, self._recorded_bytes = None, 0

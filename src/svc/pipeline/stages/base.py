@@ -15,32 +15,32 @@ import msgspec
 
 from svc.client.bundles import Bundle
 from svc.errors import PipelineFailed
-from svc.pipeline.definition import Kind
-from svc.speech.audio import Format
+from svc.pipeline.definition import DataKind
+from svc.speech.audio import AudioFormat
 
 Route = Literal["device", "gateway", "direct"]
 
 
-class Sound(msgspec.Struct, frozen=True):
+class AudioChunk(msgspec.Struct, frozen=True):
     """Samples, and how they are written."""
 
-    format: Format
+    format: AudioFormat
     data: bytes
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ImageFile(msgspec.Struct, frozen=True):
     """An image file, as it is."""
 
     data: bytes
 
 
-Item = str | Sound | Picture
+StageChunk = str | AudioChunk | ImageFile
 """A piece of what flows between stages."""
-Kinds = tuple[Kind, Kind]
+StageKinds = tuple[DataKind, DataKind]
 """What a stage takes, and what it gives."""
 
 
-class Usage(msgspec.Struct, frozen=True):
+class StageUsage(msgspec.Struct, frozen=True):
     """Tokens that a stage cost."""
 
     prompt_tokens: int
@@ -48,30 +48,30 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class Runner(Protocol):
+class StageRunner(Protocol):
     """A stage that is ready. `run` may be called from several threads at once; each call is one run."""
 
-    takes: Kind
-    gives: Kind
+    input_kind: DataKind
+    output_kind: DataKind
     route: Route
     model: str
     provider: str | None
 
-    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
+    def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
         """Pieces of the output as they are made; asks for input as it needs it. Raises SvcError."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
 
 
-class Told:
+class StageRunInfo:
     """What a run learned beside its output."""
 
     def __init__(self) -> None:
-        self.usage: Usage | None = None
+        self.usage: StageUsage | None = None
 
 
-def inside(bundle: Bundle, name: str) -> Path:
+def bundle_file(bundle: Bundle, name: str) -> Path:
     """A file of the bundle. Raises PipelineFailed when it is not there, or lies elsewhere."""
     path = (bundle.path / name).resolve()
     if "\0" in name or not path.is_relative_to(bundle.path.resolve()) or not path.exists():
@@ -79,6 +79,6 @@ def inside(bundle: Bundle, name: str) -> Path:
     return path
 
 
-def text_of(given: Iterator[Item]) -> str:
+def join_text(chunks: Iterator[StageChunk]) -> str:
     """All of a text."""
-    return "".join(piece for piece in given if isinstance(piece, str))
+    return "".join(piece for piece in chunks if isinstance(piece, str))

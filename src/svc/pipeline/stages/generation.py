@@ -13,94 +13,103 @@ from pathlib import Path
 
 import msgspec
 
-from svc.bundles.metadata import Metadata
+from svc.bundles.metadata import BundleMetadata
 from svc.client.bundles import Bundle
 from svc.client.client import Client
 from svc.distribution import install_command
-from svc.environment import child_environment
 from svc.errors import PipelineFailed
-from svc.gateway.local import START_TIMEOUT, STOP_TIMEOUT, Orders, Sampling, installed, threads
+from svc.gateway.local_model.supervisor import (
+    LOCAL_MODEL_START_TIMEOUT_SECONDS,
+    LOCAL_MODEL_STOP_TIMEOUT_SECONDS,
+    LocalServerOptions,
+    Sampling,
+    inference_thread_count,
+    is_installed,
+)
 from svc.pipeline.definition import Stage
-from svc.pipeline.stages._asking import ask
-from svc.pipeline.stages.base import Item, Kinds, Told
+from svc.pipeline.stages._language_model import stream_chat
+from svc.pipeline.stages.base import StageChunk, StageKinds, StageRunInfo
+from svc.subprocess_env import build_subprocess_env
 
-CONTEXT = 8192
+DEFAULT_CONTEXT_TOKENS = 8192
 
 
-def fits(about: Metadata) -> bool:
+def fits(metadata: BundleMetadata) -> bool:
     """A language model in llama.cpp's format."""
-    return about.type == "Gguf"
+    return metadata.type == "Gguf"
 
 
-def kinds(about: Metadata) -> Kinds:
+def kinds(metadata: BundleMetadata) -> StageKinds:
     """Text is answered."""
     return "text", "text"
 
 
-def make(stage: Stage, bundle: Bundle) -> Generation:
+def make(stage: Stage, bundle: Bundle) -> GenerationRunner:
     """Raises PipelineFailed when the bundle lacks its weights, or the extra is not installed."""
     template = bundle.metadata.execution_template
-    name, context = template.get("model_file"), template.get("context_length", CONTEXT)
+    name, context_tokens = template.get("model_file"), template.get("context_length", DEFAULT_CONTEXT_TOKENS)
     if not isinstance(name, str) or Path(name).name != name or not (bundle.path / name).is_file():
         raise PipelineFailed(f"The bundle {bundle.reference} has no file that its `model_file` names.")
-    if not isinstance(context, int) or not 128 <= context <= 1 << 20:
+    if not isinstance(context_tokens, int) or not 128 <= context_tokens <= 1 << 20:
         raise PipelineFailed(f"The bundle {bundle.reference} has a `context_length` that is none.")
     try:
         sampling = msgspec.convert(template.get("sampling", {}), Sampling)
     except msgspec.ValidationError as error:
         raise PipelineFailed(f"The bundle {bundle.reference} has a `sampling` that is none: {error}.") from error
-    if not installed():
+    if not is_installed():
         raise PipelineFailed(f"Text generation on this machine needs an extra: {install_command('local')}")
-    return Generation(stage, bundle, bundle.path / name, context, sampling)
+    return GenerationRunner(stage, bundle, bundle.path / name, context_tokens, sampling)
 
 
-class Generation:
+class GenerationRunner:
     """A `Runner`."""
 
-    takes = gives = "text"
+    input_kind = output_kind = "text"
     route = "device"
     provider = None
 
-    def __init__(self, stage: Stage, bundle: Bundle, weights: Path, context: int, sampling: Sampling) -> None:
+    def __init__(
+        self, stage: Stage, bundle: Bundle, weights_path: Path, context_tokens: int, sampling: Sampling
+    ) -> None:
         self.model = bundle.reference
         self._stage = stage
-        self._key = secrets.token_urlsafe(32)
-        self._orders = Orders(
+        self._api_key = secrets.token_urlsafe(32)
+        self._process_config = LocalServerOptions(
             model=bundle.metadata.model_id,
-            model_path=str(weights),
-            key=self._key,
-            context=context,
-            threads=threads(),
+            model_path=str(weights_path),
+            key=self._api_key,
+            context=context_tokens,
+            threads=inference_thread_count(),
             sampling=sampling,
         )
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
 
-    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
-        return ask(self._started(), self._orders.model, self._stage.options, given, told)
+    def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
+        return stream_chat(self._get_client(), self._process_config.model, self._stage.options, input_chunks, run_info)
 
-    def _started(self) -> Client:
+    def _get_client(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = Client(gateway_url=self._start(), api_key=self._key, retries=0)
+                self._client = Client(gateway_url=self._start_process(), api_key=self._api_key, retries=0)
             return self._client
 
-    def _start(self) -> str:
+    def _start_process(self) -> str:
         """The child's address. It ends by itself when this process does, since its standard input does."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "svc.gateway.local_server"],
+            [sys.executable, "-m", "svc.gateway.local_model.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=child_environment(),
+            env=build_subprocess_env(),
         )
         self._process = process
         assert process.stdin is not None  # they are pipes
         assert process.stdout is not None
-        process.stdin.write(msgspec.json.encode(self._orders) + b"\n")
+        process.stdin.write(msgspec.json.encode(self._process_config) + b"\n")
         process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
+        ready, _, _ = select.select([process.stdout], [], [], LOCAL_MODEL_START_TIMEOUT_SECONDS)
         line = process.stdout.readline() if ready else b""
         if not line:
             self.close()
@@ -113,7 +122,7 @@ class Generation:
             self._client.close()
         if process is not None:
             process.kill()
-            process.wait(STOP_TIMEOUT)
+            process.wait(LOCAL_MODEL_STOP_TIMEOUT_SECONDS)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()

@@ -8,70 +8,70 @@ from importlib.util import find_spec
 from typing import Any
 
 from svc import plugins
-from svc.bundles.metadata import Metadata
+from svc.bundles.metadata import BundleMetadata
 from svc.client.bundles import Bundle
 from svc.distribution import install_command
 from svc.errors import PipelineFailed
-from svc.pipeline.definition import Kind, Stage
-from svc.pipeline.stages.base import Item, Kinds, Told, inside
-from svc.pipeline.steps.described import Described, describe
+from svc.pipeline.definition import DataKind, Stage
+from svc.pipeline.stages.base import StageChunk, StageKinds, StageRunInfo, bundle_file
+from svc.pipeline.steps.schema import ModelSteps, read_steps
 
-_NEEDED = ("numpy", "onnxruntime", "tokenizers", "PIL")
+_REQUIRED_PACKAGES = ("numpy", "onnxruntime", "tokenizers", "PIL")
 
 
-def fits(about: Metadata) -> bool:
+def fits(metadata: BundleMetadata) -> bool:
     """A model in ONNX's format."""
-    return about.type == "Onnx"
+    return metadata.type == "Onnx"
 
 
-def kinds(about: Metadata) -> Kinds:
+def kinds(metadata: BundleMetadata) -> StageKinds:
     """What it takes and gives. Raises PipelineFailed for a step that cannot be run, or a file that is not there."""
-    described = describe(about)
-    for name in (_model_file(about), *described.files):
-        if name not in about.files:
-            raise PipelineFailed(f"The bundle {about.model_id}@{about.version} lacks its file {name[:80]!r}.")
-    return described.takes, "text"
+    steps = read_steps(metadata)
+    for name in (_model_file(metadata), *steps.files):
+        if name not in metadata.files:
+            raise PipelineFailed(f"The bundle {metadata.model_id}@{metadata.version} lacks its file {name[:80]!r}.")
+    return steps.input_kind, "text"
 
 
-def make(stage: Stage, bundle: Bundle) -> Onnx:
+def make(stage: Stage, bundle: Bundle) -> OnnxRunner:
     """Raises PipelineFailed when files are missing, or the extra is not installed."""
-    described = describe(bundle.metadata)
-    for name in (_model_file(bundle.metadata), *described.files):
-        inside(bundle, name)
-    if any(find_spec(name) is None for name in _NEEDED):
+    steps = read_steps(bundle.metadata)
+    for name in (_model_file(bundle.metadata), *steps.files):
+        bundle_file(bundle, name)
+    if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
         raise PipelineFailed(f"ONNX models need an extra: {install_command('onnx')}")
-    return Onnx(bundle, described)
+    return OnnxRunner(bundle, steps)
 
 
-def _model_file(about: Metadata) -> str:
-    name = about.execution_template.get("model_file")
+def _model_file(metadata: BundleMetadata) -> str:
+    name = metadata.execution_template.get("model_file")
     if not isinstance(name, str) or not name:
-        raise PipelineFailed(f"The bundle {about.model_id}@{about.version} has no `model_file`.")
+        raise PipelineFailed(f"The bundle {metadata.model_id}@{metadata.version} has no `model_file`.")
     return name
 
 
-class Onnx:
+class OnnxRunner:
     """A `Runner`. The model is loaded when it is used first; runs go beside each other."""
 
-    gives: Kind = "text"
+    output_kind: DataKind = "text"
     route = "device"
     provider = None
 
-    def __init__(self, bundle: Bundle, described: Described) -> None:
+    def __init__(self, bundle: Bundle, steps: ModelSteps) -> None:
         self.model = bundle.reference
-        self.takes = described.takes
-        self._bundle, self._steps = bundle, described
+        self.input_kind = steps.input_kind
+        self._bundle, self._steps = bundle, steps
         self._lock = threading.Lock()
-        self._loaded: Any = None
+        self._loaded_model: Any = None
 
-    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
-        items = list(given)
+    def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
+        chunks = list(input_chunks)
         with self._lock:
-            if self._loaded is None:
+            if self._loaded_model is None:
                 path = self._bundle.path / _model_file(self._bundle.metadata)
-                self._loaded = plugins.load("pipeline.steps", "model").Model(self._bundle, path, self._steps)
-            loaded = self._loaded
-        yield loaded.answer(items)
+                self._loaded_model = plugins.load("pipeline.steps", "model").OnnxModel(self._bundle, path, self._steps)
+            model = self._loaded_model
+        yield model.predict(chunks)
 
     def close(self) -> None:
-        self._loaded = None
+        self._loaded_model = None

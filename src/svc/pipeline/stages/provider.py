@@ -5,57 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from svc import settings
-from svc.bundles.metadata import Metadata
-from svc.client.chat import Server
+from svc.bundles.metadata import BundleMetadata
+from svc.client.chat import ChatBackend
 from svc.client.client import Client
-from svc.client.core import Direct
-from svc.dialects.base import Target
+from svc.client.core import DirectProvider
+from svc.dialects.base import ModelProfile
 from svc.errors import GatewayFailed, ProviderFailed, UsageError
-from svc.gateway.offers import offers_of
-from svc.gateway.providers import Provider, providers_of
+from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.providers import Provider, build_providers
 from svc.pipeline.definition import Stage
-from svc.pipeline.stages._asking import ask
-from svc.pipeline.stages.base import Item, Route, Told
+from svc.pipeline.stages._language_model import stream_chat
+from svc.pipeline.stages.base import Route, StageChunk, StageRunInfo
 
 
-def fits(about: Metadata) -> bool:
+def fits(metadata: BundleMetadata) -> bool:
     """Bundles run on the device."""
     return False
 
 
-def make(stage: Stage, environ: Mapping[str, str]) -> Asking:
+def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
     """The stage, with the way that it takes. Raises UsageError, InvalidRequest for addresses that are none."""
     model = stage.model or ""
-    provider = None if stage.options.gateway_url else _provider(stage, model, environ)
+    provider = None if stage.options.gateway_url else _find_provider(stage, model, environ)
     if provider is None:
-        return Asking(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
-    target = next(
-        (offer.target for offer in offers_of(provider) if offer.model_id == model),
-        Target(model=model, quirks=provider.dialect.model_quirks(model, provider.quirks)),
+        return ProviderRunner(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
+    profile = next(
+        (offer.profile for offer in build_backends(provider) if offer.model_id == model),
+        ModelProfile(model=model, overrides=provider.dialect.model_overrides(model, provider.overrides)),
     )
-    direct = Direct(
+    direct = DirectProvider(
         provider.address.geturl(),
-        dict(provider.dialect.credentials(provider.key)),
-        Server(provider.dialect, target),
+        dict(provider.dialect.auth_headers(provider.key)),
+        ChatBackend(provider.dialect, profile),
     )
-    return Asking(stage, Client(direct=direct), "direct", provider.name)
+    return ProviderRunner(stage, Client(direct=direct), "direct", provider.name)
 
 
-def _provider(stage: Stage, model: str, environ: Mapping[str, str]) -> Provider | None:
+def _find_provider(stage: Stage, model: str, environ: Mapping[str, str]) -> Provider | None:
     """Whose key is in the environment. A stage that names no provider means the one that has the model."""
     try:
-        known = [provider for provider in providers_of(settings.load(environ)) if provider.key]
+        keyed_providers = [provider for provider in build_providers(settings.load(environ)) if provider.key]
     except UsageError as error:
         raise UsageError(f"The providers that are configured cannot be used: {error.message}") from error
     if stage.provider:
-        return next((provider for provider in known if provider.name == stage.provider.lower()), None)
-    return next((one for one in known if any(offered.id == model for offered in one.models)), None)
+        return next((provider for provider in keyed_providers if provider.name == stage.provider.lower()), None)
+    return next((one for one in keyed_providers if any(offered.id == model for offered in one.models)), None)
 
 
-class Asking:
+class ProviderRunner:
     """A `Runner`."""
 
-    takes = gives = "text"
+    input_kind = output_kind = "text"
 
     def __init__(self, stage: Stage, client: Client, route: Route, provider: str | None) -> None:
         self.route: Route = route
@@ -64,9 +64,9 @@ class Asking:
         self.address = client.gateway_url
         self._stage, self._client = stage, client
 
-    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
+    def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
         try:
-            yield from ask(self._client, self.model, self._stage.options, given, told)
+            yield from stream_chat(self._client, self.model, self._stage.options, input_chunks, run_info)
         except GatewayFailed as error:
             if self.route == "gateway":
                 raise

@@ -16,22 +16,22 @@ from typing import Any, Literal
 import msgspec
 
 from svc import plugins
-from svc.bundles.metadata import Metadata
+from svc.bundles.metadata import BundleMetadata
 from svc.client.bundles import Bundle
 from svc.distribution import install_command
 from svc.errors import InvalidRequest, PipelineFailed
 from svc.pipeline.definition import Stage
-from svc.pipeline.stages.base import Item, Kinds, Sound, Told, inside
-from svc.speech.audio import Format
+from svc.pipeline.stages.base import AudioChunk, StageChunk, StageKinds, StageRunInfo, bundle_file
+from svc.speech.audio import AudioFormat
 
-LONGEST = 600
+MAX_SENTENCE_CHARS = 600
 """Characters that are spoken at once at most, where no sentence ends."""
-_END = re.compile(r"(?<=[.!?…。！？])[\"'”’)\]]*\s+|\n{2,}")
-_PACKAGES = {"espeak": ("espeakng_loader", "voice"), "sherpa": ("sherpa_onnx", "speech")}
+_SENTENCE_END = re.compile(r"(?<=[.!?…。！？])[\"'”’)\]]*\s+|\n{2,}")
+_ENGINE_PACKAGES = {"espeak": ("espeakng_loader", "voice"), "sherpa": ("sherpa_onnx", "speech")}
 """What an engine needs, and the extra that has it."""
 
 
-class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VoiceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """tts.json."""
 
     engine: str
@@ -44,85 +44,87 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed: float = 1.0
 
 
-def fits(about: Metadata) -> bool:
+def fits(metadata: BundleMetadata) -> bool:
     """A speech bundle with a voice."""
-    task = (about.metadata or {}).get("task")
-    return about.type == "Speech" and ("tts.json" in about.files or task == "text-to-speech")
+    task = (metadata.metadata or {}).get("task")
+    return metadata.type == "Speech" and ("tts.json" in metadata.files or task == "text-to-speech")
 
 
-def kinds(about: Metadata) -> Kinds:
+def kinds(metadata: BundleMetadata) -> StageKinds:
     """Text is spoken."""
     return "text", "audio"
 
 
-def make(stage: Stage, bundle: Bundle) -> Voice:
+def make(stage: Stage, bundle: Bundle) -> VoiceRunner:
     """Raises PipelineFailed for a description that is none, or an engine that is not installed."""
     try:
-        about = msgspec.json.decode((bundle.path / "tts.json").read_bytes(), type=Description)
+        description = msgspec.json.decode((bundle.path / "tts.json").read_bytes(), type=VoiceDescription)
     except (OSError, msgspec.DecodeError) as error:
         raise PipelineFailed(f"The bundle {bundle.reference} has no tts.json that can be read: {error}.") from error
-    if about.engine not in _PACKAGES:
+    if description.engine not in _ENGINE_PACKAGES:
         raise PipelineFailed(
-            f"The bundle {bundle.reference} asks for an unknown engine {about.engine[:40]!r} to speak."
+            f"The bundle {bundle.reference} asks for an unknown engine {description.engine[:40]!r} to speak."
         )
-    for package, extra in (_PACKAGES[engine] for engine in (about.engine, about.sounds) if engine):
+    for package, extra in (_ENGINE_PACKAGES[engine] for engine in (description.engine, description.sounds) if engine):
         if find_spec(package) is None:
             raise PipelineFailed(f"This voice needs an extra: {install_command(extra)}")
-    for name in about.files.values():
-        inside(bundle, name)
-    return Voice(bundle, about)
+    for name in description.files.values():
+        bundle_file(bundle, name)
+    return VoiceRunner(bundle, description)
 
 
-class Voice:
+class VoiceRunner:
     """A `Runner`. An engine says one thing at a time."""
 
-    takes, gives = "text", "audio"
+    input_kind, output_kind = "text", "audio"
     route = "device"
     provider = None
 
-    def __init__(self, bundle: Bundle, about: Description) -> None:
+    def __init__(self, bundle: Bundle, description: VoiceDescription) -> None:
         self.model = bundle.reference
-        self._folder, self._about = bundle.path, about
+        self._folder, self._description = bundle.path, description
         self._lock = threading.Lock()
         self._engine: Any = None
 
-    def run(self, given: Iterator[Item], told: Told) -> Iterator[Item]:
-        spoken = False
-        for sentence in sentences(given):
+    def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
+        has_spoken = False
+        for sentence in split_sentences(input_chunks):
             with self._lock:
                 if self._engine is None:
-                    self._engine = plugins.load("pipeline.voices", self._about.engine).load(self._folder, self._about)
+                    self._engine = plugins.load("pipeline.voices", self._description.engine).load(
+                        self._folder, self._description
+                    )
                 rate, samples = self._engine.say(sentence)
-            spoken = True
-            yield Sound(Format(rate), samples)
-        if not spoken:
+            has_spoken = True
+            yield AudioChunk(AudioFormat(rate), samples)
+        if not has_spoken:
             raise InvalidRequest("There is nothing to say: the text that came is empty.")
 
     def close(self) -> None:
         self._engine = None
 
 
-def sentences(given: Iterator[Item]) -> Iterator[str]:
+def split_sentences(chunks: Iterator[StageChunk]) -> Iterator[str]:
     """Sentences as soon as they are whole, from text in any pieces."""
     rest = ""
-    for piece in given:
-        rest += piece if isinstance(piece, str) else ""
-        while (cut := _cut(rest)) is not None:
+    for chunk in chunks:
+        rest += chunk if isinstance(chunk, str) else ""
+        while (cut := _find_cut(rest)) is not None:
             sentence, rest = rest[:cut].strip(), rest[cut:]
-            if _speakable(sentence):
+            if _is_speakable(sentence):
                 yield sentence
-    if _speakable(rest):
+    if _is_speakable(rest):
         yield rest.strip()
 
 
-def _cut(text: str) -> int | None:
-    if (end := _END.search(text)) is not None:
+def _find_cut(text: str) -> int | None:
+    if (end := _SENTENCE_END.search(text)) is not None:
         return end.end()
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_SENTENCE_CHARS:
         return None
-    space = text.rfind(" ", 1, LONGEST)
-    return space if space > 0 else LONGEST
+    space = text.rfind(" ", 1, MAX_SENTENCE_CHARS)
+    return space if space > 0 else MAX_SENTENCE_CHARS
 
 
-def _speakable(text: str) -> bool:
+def _is_speakable(text: str) -> bool:
     return any(letter.isalnum() for letter in text)

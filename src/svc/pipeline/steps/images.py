@@ -10,32 +10,32 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from svc.errors import InvalidRequest
-from svc.pipeline.steps.described import Resize
+from svc.pipeline.steps.schema import Resize
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM")
-MAX_PIXELS = 1 << 26
-_WAYS = {
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM")
+MAX_IMAGE_PIXELS = 1 << 26
+_RESAMPLING_FILTERS = {
     "Nearest": Image.Resampling.NEAREST,
     "Bilinear": Image.Resampling.BILINEAR,
     "Bicubic": Image.Resampling.BICUBIC,
 }
 
 
-def decode(data: bytes, channels: int) -> NDArray[Any]:
+def decode_image(data: bytes, channels: int) -> NDArray[Any]:
     """With 1 channel in grey, else in red, green and blue; upright. Raises InvalidRequest for what is no image."""
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise InvalidRequest(f"The image has more than {MAX_PIXELS >> 20} million pixels.")
+        image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+        if image.width * image.height > MAX_IMAGE_PIXELS:
+            raise InvalidRequest(f"The image has more than {MAX_IMAGE_PIXELS >> 20} million pixels.")
         upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidRequest(f"This is no image that can be read ({', '.join(FORMATS)}): {error}.") from None
+        raise InvalidRequest(f"This is no image that can be read ({', '.join(IMAGE_FORMATS)}): {error}.") from None
     pixels = np.asarray(upright)
     return pixels[:, :, None] if channels == 1 else pixels
 
 
-def resize(pixels: NDArray[Any], step: Resize) -> NDArray[Any]:
+def resize_image(pixels: NDArray[Any], step: Resize) -> NDArray[Any]:
     """In the step's size, whatever its proportions."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    made = np.asarray(image.resize((step.width, step.height), _WAYS[step.interpolation]))
-    return made[:, :, None] if made.ndim == 2 else made
+    resized = np.asarray(image.resize((step.width, step.height), _RESAMPLING_FILTERS[step.interpolation]))
+    return resized[:, :, None] if resized.ndim == 2 else resized

@@ -11,98 +11,100 @@ from numpy.typing import NDArray
 
 from svc.client.bundles import Bundle
 from svc.errors import InvalidRequest
-from svc.pipeline.stages.base import Item, Picture, Sound, text_of
-from svc.pipeline.steps import after, before, images, tokens
-from svc.pipeline.steps.described import (
-    After,
+from svc.pipeline.stages.base import AudioChunk, ImageFile, StageChunk, join_text
+from svc.pipeline.steps import images, postprocessing, preprocessing, tokenization
+from svc.pipeline.steps.onnx_session import OnnxSession
+from svc.pipeline.steps.schema import (
     Argmax,
     AudioDecode,
-    Before,
     CenterCrop,
     CTCDecode,
-    Described,
     MeanPool,
+    ModelSteps,
     Normalize,
+    PostprocessingStep,
+    PreprocessingStep,
     Reshape,
     Resize,
     Softmax,
     Tokenize,
     TopK,
 )
-from svc.pipeline.steps.session import Session
 
 Array = NDArray[Any]
 
 
-class Model:
+class OnnxModel:
     """Raises PipelineFailed, InvalidBundle for files that are not what they should be. Threads may share it."""
 
-    def __init__(self, bundle: Bundle, path: Path, steps: Described) -> None:
+    def __init__(self, bundle: Bundle, path: Path, steps: ModelSteps) -> None:
         self._steps = steps
-        self._session = Session(path, bundle.reference)
+        self._session = OnnxSession(path, bundle.reference)
         self._tokenizer: Any = None
         self._vocabularies: dict[str, list[str]] = {}
-        for step in (*steps.before, *steps.after):
+        for step in (*steps.preprocessing, *steps.postprocessing):
             if isinstance(step, Tokenize):
-                self._tokenizer = tokens.load(bundle.path, step)
+                self._tokenizer = tokenization.load_tokenizer(bundle.path, step)
             elif isinstance(step, CTCDecode):
-                self._vocabularies[step.vocab_file] = after.vocabulary((bundle.path / step.vocab_file).read_bytes())
+                self._vocabularies[step.vocab_file] = postprocessing.parse_vocabulary(
+                    (bundle.path / step.vocab_file).read_bytes()
+                )
 
-    def answer(self, items: Sequence[Item]) -> str:
+    def predict(self, chunks: Sequence[StageChunk]) -> str:
         """One run. Raises SvcError."""
         if self._tokenizer is not None:
-            named = tokens.encode(self._tokenizer, text_of(iter(items)))
-            return self._written(self._session.run_named(named), named["attention_mask"])
-        data = self._start(items)
-        for step in self._steps.before:
-            data = self._prepare(data, step)
-        return self._written(self._session.run(_numbers(data)), None)
+            model_inputs = tokenization.encode_text(self._tokenizer, join_text(iter(chunks)))
+            return self._postprocess(self._session.run_named(model_inputs), model_inputs["attention_mask"])
+        data = self._read_input(chunks)
+        for step in self._steps.preprocessing:
+            data = self._preprocess(data, step)
+        return self._postprocess(self._session.run(_to_float_array(data)), None)
 
-    def _start(self, items: Sequence[Item]) -> Array:
-        match self._steps.takes:
+    def _read_input(self, chunks: Sequence[StageChunk]) -> Array:
+        match self._steps.input_kind:
             case "audio":
-                rates = [step.sample_rate for step in self._steps.before if isinstance(step, AudioDecode)]
-                return before.audio((item for item in items if isinstance(item, Sound)), rates[0])
+                rates = [step.sample_rate for step in self._steps.preprocessing if isinstance(step, AudioDecode)]
+                return preprocessing.load_audio((item for item in chunks if isinstance(item, AudioChunk)), rates[0])
             case "image":
-                pictures = [item for item in items if isinstance(item, Picture)]
-                if len(pictures) != 1:
+                image_files = [item for item in chunks if isinstance(item, ImageFile)]
+                if len(image_files) != 1:
                     raise InvalidRequest("This stage takes one image.")
-                return images.decode(pictures[0].data, self._session.channels)
+                return images.decode_image(image_files[0].data, self._session.image_channels)
             case _:
-                return before.numbers(text_of(iter(items)))
+                return preprocessing.parse_numbers(join_text(iter(chunks)))
 
-    def _prepare(self, data: Array, step: Before) -> Array:
+    def _preprocess(self, data: Array, step: PreprocessingStep) -> Array:
         match step:
             case Resize():
-                return images.resize(data, step)
+                return images.resize_image(data, step)
             case CenterCrop():
-                return before.crop(data, step.width, step.height)
+                return preprocessing.center_crop(data, step.width, step.height)
             case Normalize():
-                return before.normalize(_numbers(data), step)
+                return preprocessing.normalize(_to_float_array(data), step)
             case Reshape():
-                return before.reshape(_numbers(data), step)
+                return preprocessing.reshape(_to_float_array(data), step)
             case _:
                 return data  # AudioDecode and Tokenize: where it came from
 
-    def _written(self, data: Any, mask: Array | None) -> str:
-        for step in self._steps.after:
-            data = self._finish(data, mask, step)
-        return after.written(data)
+    def _postprocess(self, data: Any, mask: Array | None) -> str:
+        for step in self._steps.postprocessing:
+            data = self._run_postprocessing_step(data, mask, step)
+        return postprocessing.to_json_text(data)
 
-    def _finish(self, data: Array, mask: Array | None, step: After) -> Any:
+    def _run_postprocessing_step(self, data: Array, mask: Array | None, step: PostprocessingStep) -> Any:
         match step:
             case MeanPool():
-                return after.mean_pool(data, mask, step.dim)
+                return postprocessing.mean_pool(data, mask, step.dim)
             case Softmax():
-                return after.softmax(data, step.dim)
+                return postprocessing.softmax(data, step.dim)
             case Argmax():
-                return after.argmax(data, step.dim)
+                return postprocessing.argmax(data, step.dim)
             case TopK():
-                return after.top_k(data, step.k, step.dim)
+                return postprocessing.top_k(data, step.k, step.dim)
             case CTCDecode():
-                return after.ctc(data, self._vocabularies[step.vocab_file], step.blank_index)
+                return postprocessing.ctc_decode(data, self._vocabularies[step.vocab_file], step.blank_index)
 
 
-def _numbers(data: Array) -> Array:
+def _to_float_array(data: Array) -> Array:
     """An image is bytes until a step computes with it."""
-    return before.channels_first(data) if data.dtype == np.uint8 else data
+    return preprocessing.channels_first(data) if data.dtype == np.uint8 else data

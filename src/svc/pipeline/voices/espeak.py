@@ -13,15 +13,15 @@ import espeakng_loader
 
 from svc.errors import PipelineFailed
 
-SYNCHRONOUS = 2
-NO_EXIT = 0x8000
-UTF8 = 1
-RATE = 1
-LEAST, MOST = 80, 450
-IPA = 2
-MARKS = ",;:.!?"
-_BREAK = re.compile(rf"(?<=[{MARKS}])\s+")
-_SWITCH = re.compile(r"\([a-z-]+\)")
+ESPEAK_SYNCHRONOUS = 2
+ESPEAK_NO_EXIT = 0x8000
+ESPEAK_UTF8 = 1
+ESPEAK_RATE_PARAMETER = 1
+MIN_WORDS_PER_MINUTE, MAX_WORDS_PER_MINUTE = 80, 450
+ESPEAK_IPA = 2
+PUNCTUATION_MARKS = ",;:.!?"
+_CLAUSE_BREAK = re.compile(rf"(?<=[{PUNCTUATION_MARKS}])\s+")
+_LANGUAGE_SWITCH = re.compile(r"\([a-z-]+\)")
 """`(en)`: from here on it is said in another language."""
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
@@ -29,82 +29,90 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 def sounds(text: str, voice: str) -> str:
     """How a text sounds, in the phonetic alphabet, for engines that are told. Raises PipelineFailed."""
-    return _library().sounds(text, voice)
+    return _library().to_phonemes(text, voice)
 
 
-def load(folder: Path, about: Any) -> Espeak:
+def load(folder: Path, about: Any) -> EspeakVoice:
     """Raises PipelineFailed for a voice that the library does not have."""
-    return Espeak(_library(), about.voice, about.rate)
+    return EspeakVoice(_library(), about.voice, about.rate)
 
 
-class Espeak:
+class EspeakVoice:
     """One voice."""
 
-    def __init__(self, library: Library, voice: str, rate: int) -> None:
-        self._library, self._voice, self._rate = library, voice, min(max(rate, LEAST), MOST)
-        library.choose(voice, self._rate)
+    def __init__(self, library: EspeakLibrary, voice: str, rate: int) -> None:
+        self._library, self._voice, self._rate = (
+            library,
+            voice,
+            min(max(rate, MIN_WORDS_PER_MINUTE), MAX_WORDS_PER_MINUTE),
+        )
+        library.set_voice(voice, self._rate)
 
     def say(self, text: str) -> tuple[int, bytes]:
         """Samples per second, and 16-bit samples, mono."""
         return self._library.rate, self._library.say(text, self._voice, self._rate)
 
 
-class Library:
+class EspeakLibrary:
     """The library keeps one state for the whole process, so all voices take turns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lib = ctypes.CDLL(espeakng_loader.get_library_path())
         data = espeakng_loader.get_data_path().encode()
-        self.rate = int(self._lib.espeak_Initialize(SYNCHRONOUS, 0, data, NO_EXIT))
+        self.rate = int(self._lib.espeak_Initialize(ESPEAK_SYNCHRONOUS, 0, data, ESPEAK_NO_EXIT))
         if self.rate <= 0:
             raise PipelineFailed("espeak-ng could not be started: its data is missing.")
         self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
-        self._pieces: list[bytes] = []
-        self._callback = _Callback(self._take)  # kept, since the library calls it
+        self._sample_chunks: list[bytes] = []
+        self._callback = _Callback(self._on_samples)  # kept, since the library calls it
         self._lib.espeak_SetSynthCallback(self._callback)
 
-    def choose(self, voice: str, rate: int) -> None:
+    def set_voice(self, voice: str, rate: int) -> None:
         """Raises PipelineFailed for a voice that there is not."""
         if self._lib.espeak_SetVoiceByName(voice.encode()) != 0:
             raise PipelineFailed(f"espeak-ng has no voice {voice[:40]!r}.")
-        self._lib.espeak_SetParameter(RATE, rate, 0)
+        self._lib.espeak_SetParameter(ESPEAK_RATE_PARAMETER, rate, 0)
 
     def say(self, text: str, voice: str, rate: int) -> bytes:
         """16-bit samples, mono."""
         raw = text.replace("\0", " ").encode() + b"\0"
         with self._lock:
-            self.choose(voice, rate)
-            self._pieces.clear()
-            status = self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, UTF8, None, None)
+            self.set_voice(voice, rate)
+            self._sample_chunks.clear()
+            status = self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, ESPEAK_UTF8, None, None)
             self._lib.espeak_Synchronize()
             if status != 0:
                 raise PipelineFailed(f"espeak-ng could not say it (status {status}).")
-            return b"".join(self._pieces)
+            return b"".join(self._sample_chunks)
 
-    def sounds(self, text: str, voice: str) -> str:
+    def to_phonemes(self, text: str, voice: str) -> str:
         """How a text sounds, in the phonetic alphabet, with its punctuation."""
         with self._lock:
-            self.choose(voice, MOST)
-            return " ".join(self._clause(clause) for clause in _BREAK.split(text.replace("\0", " ")) if clause.strip())
+            self.set_voice(voice, MAX_WORDS_PER_MINUTE)
+            return " ".join(
+                self._clause_to_phonemes(clause)
+                for clause in _CLAUSE_BREAK.split(text.replace("\0", " "))
+                if clause.strip()
+            )
 
-    def _clause(self, clause: str) -> str:
-        words = clause.rstrip(f"{MARKS} ")
+    def _clause_to_phonemes(self, clause: str) -> str:
+        words = clause.rstrip(f"{PUNCTUATION_MARKS} ")
         mark = clause[len(words) : len(words) + 1].strip()  # the library leaves it out
         raw = ctypes.create_string_buffer(words.strip().encode())
         rest = ctypes.c_void_p(ctypes.addressof(raw))
-        said: list[str] = []
+        phonemes: list[str] = []
         while rest.value:  # the library sets it to where it has come, and to nothing at the end
-            found = self._lib.espeak_TextToPhonemes(ctypes.byref(rest), UTF8, IPA)
-            said.append(_SWITCH.sub("", (found or b"").decode("utf-8", "replace")).strip())
-        return " ".join(part for part in said if part) + mark
+            part_phonemes = self._lib.espeak_TextToPhonemes(ctypes.byref(rest), ESPEAK_UTF8, ESPEAK_IPA)
+            phonemes.append(_LANGUAGE_SWITCH.sub("", (part_phonemes or b"").decode("utf-8", "replace")).strip())
+        return " ".join(part for part in phonemes if part) + mark
 
-    def _take(self, samples: Any, count: int, _events: Any) -> int:
+    def _on_samples(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
-            self._pieces.append(ctypes.string_at(samples, 2 * count))
+            self._sample_chunks.append(ctypes.string_at(samples, 2 * count))
         return 0
 
 
 @functools.cache
-def _library() -> Library:
-    return Library()
+def _library() -> EspeakLibrary:
+    return EspeakLibrary()

@@ -15,56 +15,60 @@ import sherpa_onnx
 from svc import plugins
 from svc.errors import PipelineFailed
 
-FAMILIES = ("vits", "kokoro", "matcha")
-PROPERTIES = ("sample_rate", "n_speakers", "language")
+VOICE_FAMILIES = ("vits", "kokoro", "matcha")
+REQUIRED_MODEL_PROPERTIES = ("sample_rate", "n_speakers", "language")
 
 
-def load(folder: Path, about: Any) -> Sherpa:
+def load(folder: Path, about: Any) -> SherpaVoice:
     """Raises PipelineFailed for a family that is not known, or files that are no voice."""
-    return Sherpa(folder, about)
+    return SherpaVoice(folder, about)
 
 
-class Sherpa:
+class SherpaVoice:
     """One model."""
 
     def __init__(self, folder: Path, about: Any) -> None:
-        if about.family not in FAMILIES:
+        if about.family not in VOICE_FAMILIES:
             raise PipelineFailed(f"The engine sherpa has no voice family {about.family[:40]!r}.")
         files = {role: str(folder / name) for role, name in about.files.items()}
-        model = sherpa_onnx.OfflineTtsModelConfig(num_threads=1, **{about.family: _part(about.family, files)})
+        model = sherpa_onnx.OfflineTtsModelConfig(
+            num_threads=1, **{about.family: _create_family_config(about.family, files)}
+        )
         config = sherpa_onnx.OfflineTtsConfig(model=model)
         if not config.validate():
             raise PipelineFailed("The files of this voice do not fit its family.")
         if about.family == "vits":
-            _check_properties(Path(files.get("model", "")))
+            _check_model_properties(Path(files.get("model", "")))
         try:
             self._tts = sherpa_onnx.OfflineTts(config)
         except RuntimeError as error:
             raise PipelineFailed(f"The model of this voice cannot be loaded: {error}") from error
         self._speaker, self._speed = about.speaker, about.speed
         self._voice = about.voice
-        self._sounds = plugins.load("pipeline.voices", about.sounds).sounds if about.sounds else None
-        self._known = _symbols(Path(files.get("tokens", ""))) if about.sounds else frozenset()
+        self._to_phonemes = plugins.load("pipeline.voices", about.sounds).sounds if about.sounds else None
+        self._known_symbols = _read_symbols(Path(files.get("tokens", ""))) if about.sounds else frozenset()
 
     def say(self, text: str) -> tuple[int, bytes]:
         """Samples per second, and 16-bit samples, mono. Raises PipelineFailed when nothing comes."""
-        how = sherpa_onnx.GenerationConfig()
-        how.sid, how.speed = self._speaker, self._speed
-        if self._sounds is not None:
-            how.phoneme_codepoints = [[ord(one) for one in self._sounds(text, self._voice) if one in self._known]]
-        made = self._tts.generate(text, how)
-        if not len(made.samples):
+        generation_config = sherpa_onnx.GenerationConfig()
+        generation_config.sid, generation_config.speed = self._speaker, self._speed
+        if self._to_phonemes is not None:
+            generation_config.phoneme_codepoints = [
+                [ord(one) for one in self._to_phonemes(text, self._voice) if one in self._known_symbols]
+            ]
+        audio = self._tts.generate(text, generation_config)
+        if not len(audio.samples):
             raise PipelineFailed("The voice has no sounds for this text.")
-        samples = np.clip(np.asarray(made.samples, np.float32), -1, 1)
-        return int(made.sample_rate), (samples * 32767).astype("<i2").tobytes()
+        samples = np.clip(np.asarray(audio.samples, np.float32), -1, 1)
+        return int(audio.sample_rate), (samples * 32767).astype("<i2").tobytes()
 
 
-def _check_properties(model: Path) -> None:
+def _check_model_properties(model: Path) -> None:
     """Without these the library ends the whole process. Raises PipelineFailed."""
     if not model.is_file() or not model.stat().st_size:
         raise PipelineFailed("The model of this voice is missing, or empty.")
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        missing = [name for name in PROPERTIES if data.find(bytes([10, len(name)]) + name.encode()) < 0]
+        missing = [name for name in REQUIRED_MODEL_PROPERTIES if data.find(bytes([10, len(name)]) + name.encode()) < 0]
     if missing:
         raise PipelineFailed(
             f"The model of this voice lacks the properties {', '.join(missing)}, which sherpa-onnx reads; "
@@ -72,7 +76,7 @@ def _check_properties(model: Path) -> None:
         )
 
 
-def _symbols(tokens: Path) -> frozenset[str]:
+def _read_symbols(tokens: Path) -> frozenset[str]:
     """What the voice was taught: one symbol and its number in each line. Raises PipelineFailed."""
     try:
         lines = tokens.read_text(encoding="utf-8").splitlines()
@@ -81,7 +85,7 @@ def _symbols(tokens: Path) -> frozenset[str]:
     return frozenset(line[0] for line in lines if line)
 
 
-def _part(family: str, files: dict[str, str]) -> Any:
+def _create_family_config(family: str, files: dict[str, str]) -> Any:
     makers = {
         "vits": sherpa_onnx.OfflineTtsVitsModelConfig,
         "kokoro": sherpa_onnx.OfflineTtsKokoroModelConfig,

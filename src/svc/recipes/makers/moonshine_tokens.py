@@ -12,12 +12,12 @@ from base64 import b64encode
 def make(tokenizer: bytes) -> bytes:
     """The tokens in the order of their numbers. Raises ValueError when the file ends inside a token."""
     lines: list[bytes] = []
-    place = 0
-    while place < len(tokenizer):
-        length, place = tokenizer[place], place + 1
+    offset = 0
+    while offset < len(tokenizer):
+        length, offset = tokenizer[offset], offset + 1
         if length >= 128:
-            length, place = length - 128 + 128 * tokenizer[place], place + 1
-        token, place = tokenizer[place : place + length], place + length
+            length, offset = length - 128 + 128 * tokenizer[offset], offset + 1
+        token, offset = tokenizer[offset : offset + length], offset + length
         if len(token) != length:
             raise ValueError("tokenizer.bin ends inside a token")
         lines.append(b"%b %d\n" % (b64encode(token), len(lines)))

@@ -11,24 +11,26 @@ import json
 
 def make(model: bytes, config: bytes) -> bytes:
     """Raises ValueError, KeyError for a configuration that is not Piper's."""
-    about = json.loads(config)
+    config_json = json.loads(config)
     properties = {
         "model_type": "vits",
         "comment": "piper",
-        "language": about.get("language", {}).get("name_english", "English"),
-        "voice": about["espeak"]["voice"],
+        "language": config_json.get("language", {}).get("name_english", "English"),
+        "voice": config_json["espeak"]["voice"],
         "has_espeak": "1",
-        "n_speakers": str(about["num_speakers"]),
-        "sample_rate": str(about["audio"]["sample_rate"]),
+        "n_speakers": str(config_json["num_speakers"]),
+        "sample_rate": str(config_json["audio"]["sample_rate"]),
     }
-    pairs = (_field(1, name.encode()) + _field(2, value.encode()) for name, value in properties.items())
-    return model + b"".join(_field(14, pair) for pair in pairs)
+    encoded_properties = (
+        _encode_field(1, name.encode()) + _encode_field(2, value.encode()) for name, value in properties.items()
+    )
+    return model + b"".join(_encode_field(14, pair) for pair in encoded_properties)
 
 
-def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
+def _encode_field(number: int, data: bytes) -> bytes:
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(data)) + data
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     low, high = value & 127, value >> 7
-    return bytes([low | 128]) + _varint(high) if high else bytes([low])
+    return bytes([low | 128]) + _encode_varint(high) if high else bytes([low])

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Decoded(NamedTuple):
+class DecodedAudio(NamedTuple):
     """A sound file that is open."""
 
     rate: int
     """Samples per second."""
     seconds: float | None
     """The duration that the file states. None if it states none, or only an estimate is possible."""
-    pieces: Iterator[bytes]
+    chunks: Iterator[bytes]
     """16-bit mono samples."""

@@ -7,21 +7,23 @@ from typing import Any, BinaryIO
 
 import av
 
-from svc.speech.decoders.base import Decoded
+from svc.speech.decoders.base import DecodedAudio
 
-RATE = 16000
-FORMATS = {"mp4": "mov", "webm": "matroska", "aac": "aac"}
+OUTPUT_SAMPLE_RATE_HZ = 16000
+CONTAINER_FORMATS = {"mp4": "mov", "webm": "matroska", "aac": "aac"}
 
 
-def decode(file: BinaryIO, kind: str) -> Decoded:
+def decode(file: BinaryIO, kind: str) -> DecodedAudio:
     """Raises what the library raises for what it cannot read."""
-    container: Any = av.open(file, mode="r", format=FORMATS[kind], options={"protocol_whitelist": ""})
+    container: Any = av.open(file, mode="r", format=CONTAINER_FORMATS[kind], options={"protocol_whitelist": ""})
     stream = container.streams.audio[0]
     stream.thread_count = 1
-    return Decoded(RATE, _seconds(container, stream, kind), _samples(container, stream))
+    return DecodedAudio(
+        OUTPUT_SAMPLE_RATE_HZ, _stated_seconds(container, stream, kind), _decode_chunks(container, stream)
+    )
 
 
-def _seconds(container: Any, stream: Any, kind: str) -> float | None:
+def _stated_seconds(container: Any, stream: Any, kind: str) -> float | None:
     if kind == "aac":
         return None  # it has no header: the library guesses by the bit rate
     if stream.duration is not None:
@@ -29,10 +31,10 @@ def _seconds(container: Any, stream: Any, kind: str) -> float | None:
     return None if container.duration is None else container.duration / av.time_base
 
 
-def _samples(container: Any, stream: Any) -> Iterator[bytes]:
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
+def _decode_chunks(container: Any, stream: Any) -> Iterator[bytes]:
+    resampler = av.AudioResampler(format="s16", layout="mono", rate=OUTPUT_SAMPLE_RATE_HZ)
     for frame in container.decode(stream):
-        for piece in resampler.resample(frame):
-            yield piece.to_ndarray().tobytes()
-    for piece in resampler.resample(None):
-        yield piece.to_ndarray().tobytes()
+        for resampled in resampler.resample(frame):
+            yield resampled.to_ndarray().tobytes()
+    for resampled in resampler.resample(None):
+        yield resampled.to_ndarray().tobytes()

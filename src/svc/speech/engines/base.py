@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from svc.speech.link import Details
+from svc.speech.ipc import DecodingDetails
 from svc.speech.resample import Samples
 
 
-class Hearing(Protocol):
+class SegmentDecoder(Protocol):
     """One segment of speech. `samples` is always the whole segment so far, floats at 16 kHz."""
 
-    details: Details
+    details: DecodingDetails
     """Of the last `final`."""
 
-    def text(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> str:
         """What has been said so far."""
 
-    def final(self, samples: Samples) -> str:
+    def decode_final(self, samples: Samples) -> str:
         """What was said; nothing comes after it."""
 
 
-class Engine(Protocol):
+class RecognitionEngine(Protocol):
     """A loaded model. Two threads use it, and may at once ask the same Hearing, unless it is incremental."""
 
-    incremental: bool
+    is_incremental: bool
     """A Hearing remembers what it had, so that a hypothesis costs only what is new, and all are made by one thread."""
 
-    def begin(self, language: str | None) -> Hearing:
+    def begin_segment(self, language: str | None) -> SegmentDecoder:
         """A new segment; None is the model's own choice of a language."""

@@ -8,61 +8,63 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
-from svc.speech.link import Details
-from svc.speech.model import Model
+from svc.speech.ipc import DecodingDetails
+from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
-THREADS = 1
-TAIL = np.zeros(5120, np.float32)
+INFERENCE_THREADS = 1
+TRAILING_SILENCE = np.zeros(5120, np.float32)
 """Silence after a segment: without it, a word that is cut off makes Moonshine repeat itself, or write digits."""
 
 
-def load(model: Model) -> Offline:
+def load(model: RecognitionModel) -> SherpaOfflineEngine:
     """Loads the model; raises SpeechFailed for a family that is not known."""
-    return Offline(model)
+    return SherpaOfflineEngine(model)
 
 
-class Offline:
+class SherpaOfflineEngine:
     """One model; it is its own hearing, since each hypothesis is made from the whole segment."""
 
-    incremental = False
-    details = Details()
+    is_incremental = False
+    details = DecodingDetails()
     """The library tells no probabilities."""
 
-    def __init__(self, model: Model) -> None:
-        self._recognizer = _make(model)
+    def __init__(self, model: RecognitionModel) -> None:
+        self._recognizer = _create_recognizer(model)
 
-    def begin(self, language: str | None) -> Offline:
+    def begin_segment(self, language: str | None) -> SherpaOfflineEngine:
         """These models choose the language by themselves, or have one."""
         return self
 
-    def text(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> str:
         """Decodes the segment."""
         stream = self._recognizer.create_stream()
-        stream.accept_waveform(16000, np.concatenate((samples, TAIL)))
+        stream.accept_waveform(16000, np.concatenate((samples, TRAILING_SILENCE)))
         self._recognizer.decode_stream(stream)
         text: str = stream.result.text
         return text.strip()
 
-    final = text
+    decode_final = decode_partial
 
 
-def _make(model: Model) -> Any:
-    maker = sherpa_onnx.OfflineRecognizer
-    files, extra = model.files, {"num_threads": THREADS, **model.options}
+def _create_recognizer(model: RecognitionModel) -> Any:
+    recognizer_class = sherpa_onnx.OfflineRecognizer
+    files, options = model.files, {"num_threads": INFERENCE_THREADS, **model.options}
     match model.family:
         case "moonshine":
-            return maker.from_moonshine_v2(files["encoder"], files["decoder"], files["tokens"], **extra)
+            return recognizer_class.from_moonshine_v2(files["encoder"], files["decoder"], files["tokens"], **options)
         case "whisper":
-            return maker.from_whisper(files["encoder"], files["decoder"], files["tokens"], **extra)
+            return recognizer_class.from_whisper(files["encoder"], files["decoder"], files["tokens"], **options)
         case "transducer":
-            return maker.from_transducer(files["encoder"], files["decoder"], files["joiner"], files["tokens"], **extra)
+            return recognizer_class.from_transducer(
+                files["encoder"], files["decoder"], files["joiner"], files["tokens"], **options
+            )
         case "sense-voice":
-            return maker.from_sense_voice(files["model"], files["tokens"], use_itn=True, **extra)
+            return recognizer_class.from_sense_voice(files["model"], files["tokens"], use_itn=True, **options)
         case "paraformer":
-            return maker.from_paraformer(files["model"], files["tokens"], **extra)
+            return recognizer_class.from_paraformer(files["model"], files["tokens"], **options)
         case "nemo-ctc":
-            return maker.from_nemo_ctc(files["model"], files["tokens"], **extra)
+            return recognizer_class.from_nemo_ctc(files["model"], files["tokens"], **options)
         case "zipformer-ctc":
-            return maker.from_zipformer_ctc(files["model"], files["tokens"], **extra)
+            return recognizer_class.from_zipformer_ctc(files["model"], files["tokens"], **options)
     raise SpeechFailed(f"The engine sherpa-offline has no family {model.family!r}.")

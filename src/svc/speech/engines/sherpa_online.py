@@ -12,56 +12,56 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
-from svc.speech.link import Details
-from svc.speech.model import Model
+from svc.speech.ipc import DecodingDetails
+from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
-THREADS = 1
-TAIL = np.zeros(8000, np.float32)
+INFERENCE_THREADS = 1
+TRAILING_SILENCE = np.zeros(8000, np.float32)
 """Silence that pushes the last word through the model's look-ahead."""
 
 
-def load(model: Model) -> Online:
+def load(model: RecognitionModel) -> SherpaOnlineEngine:
     """Loads the model; raises SpeechFailed for a family that is not known."""
-    return Online(model)
+    return SherpaOnlineEngine(model)
 
 
-class Online:
+class SherpaOnlineEngine:
     """One model."""
 
-    incremental = True
+    is_incremental = True
 
-    def __init__(self, model: Model) -> None:
-        self._recognizer = _make(model)
+    def __init__(self, model: RecognitionModel) -> None:
+        self._recognizer = _create_recognizer(model)
 
-    def begin(self, language: str | None) -> Hearing:
+    def begin_segment(self, language: str | None) -> OnlineSegmentDecoder:
         """A segment; the model's language is what it was trained on."""
-        return Hearing(self._recognizer)
+        return OnlineSegmentDecoder(self._recognizer)
 
 
-class Hearing:
+class OnlineSegmentDecoder:
     """One segment: a stream of the library, and how many samples it has had."""
 
-    details = Details()
+    details = DecodingDetails()
     """The library tells no probabilities."""
 
     def __init__(self, recognizer: Any) -> None:
         self._recognizer = recognizer
         self._stream = recognizer.create_stream()
-        self._fed = 0
+        self._accepted_samples = 0
 
-    def text(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> str:
         """Feeds what is new."""
-        if len(samples) < self._fed:  # the segment was cut before what was heard already
-            self._stream, self._fed = self._recognizer.create_stream(), 0
-        self._stream.accept_waveform(16000, samples[self._fed :])
-        self._fed = len(samples)
+        if len(samples) < self._accepted_samples:  # the segment was cut before what was heard already
+            self._stream, self._accepted_samples = self._recognizer.create_stream(), 0
+        self._stream.accept_waveform(16000, samples[self._accepted_samples :])
+        self._accepted_samples = len(samples)
         return self._decode()
 
-    def final(self, samples: Samples) -> str:
+    def decode_final(self, samples: Samples) -> str:
         """Feeds the rest, and ends the stream."""
-        self.text(samples)
-        self._stream.accept_waveform(16000, TAIL)
+        self.decode_partial(samples)
+        self._stream.accept_waveform(16000, TRAILING_SILENCE)
         self._stream.input_finished()
         return self._decode()
 
@@ -72,16 +72,18 @@ class Hearing:
         return text.strip()
 
 
-def _make(model: Model) -> Any:
-    maker = sherpa_onnx.OnlineRecognizer
-    files, extra = model.files, {"num_threads": THREADS, **model.options}
+def _create_recognizer(model: RecognitionModel) -> Any:
+    recognizer_class = sherpa_onnx.OnlineRecognizer
+    files, options = model.files, {"num_threads": INFERENCE_THREADS, **model.options}
     match model.family:
         case "transducer":
-            return maker.from_transducer(files["tokens"], files["encoder"], files["decoder"], files["joiner"], **extra)
+            return recognizer_class.from_transducer(
+                files["tokens"], files["encoder"], files["decoder"], files["joiner"], **options
+            )
         case "paraformer":
-            return maker.from_paraformer(files["tokens"], files["encoder"], files["decoder"], **extra)
+            return recognizer_class.from_paraformer(files["tokens"], files["encoder"], files["decoder"], **options)
         case "zipformer-ctc":
-            return maker.from_zipformer2_ctc(files["tokens"], files["model"], **extra)
+            return recognizer_class.from_zipformer2_ctc(files["tokens"], files["model"], **options)
         case "nemo-ctc":
-            return maker.from_nemo_ctc(files["tokens"], files["model"], **extra)
+            return recognizer_class.from_nemo_ctc(files["tokens"], files["model"], **options)
     raise SpeechFailed(f"The engine sherpa-online has no family {model.family!r}.")

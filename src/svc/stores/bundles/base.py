@@ -11,41 +11,41 @@ from typing import Protocol
 
 import msgspec
 
-from svc.bundles.archive import Limits, metadata_of
-from svc.bundles.metadata import Metadata
-from svc.bundles.opening import open_archive
+from svc.bundles.archive import ArchiveLimits, read_metadata
+from svc.bundles.metadata import BundleMetadata
+from svc.bundles.open_archive import open_archive
 from svc.bundles.reference import check_name
 from svc.errors import InvalidBundle
-from svc.stores.bundles.spool import Spool
-from svc.wire.bundle import Entry, Signature
+from svc.stores.bundles.upload import BundleUpload
+from svc.wire.bundle import BundleEntry, Signature
 
 
-class Draft(msgspec.Struct, frozen=True):
+class BundleDraft(msgspec.Struct, frozen=True):
     """Under which name something is to be published."""
 
     model_id: str
     version: str
-    target: str
+    platform: str
     signatures: tuple[Signature, ...] = ()
 
     @property
     def key(self) -> str:
         """`<model_id>/<version>/<platform>`."""
-        return f"{self.model_id}/{self.version}/{self.target}"
+        return f"{self.model_id}/{self.version}/{self.platform}"
 
     @property
     def path(self) -> str:
         """Where the bundle lies, from the root."""
         return f"{self.key}/{self.model_id}.xyb"
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises InvalidRequest for names that cannot be."""
         check_name("model_id", self.model_id)
         check_name("version", self.version)
-        check_name("platform", self.target)
+        check_name("platform", self.platform)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class VerifyFinding(msgspec.Struct, frozen=True):
     """One result of `verify`: `state` is ok, damaged, missing, unlisted, added, mended or removed."""
 
     key: str
@@ -56,14 +56,14 @@ class Finding(msgspec.Struct, frozen=True):
 class BundleStore(Protocol):
     """A store of bundles."""
 
-    state: Path
+    work_dir: Path
     """A folder of this machine, for what is under way: `uploads`, `downloads`, `locks`."""
 
-    limits: Limits
+    limits: ArchiveLimits
     """What its bundles may unpack to."""
 
     @property
-    def on_disk(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether bundles are files of this machine, which `file` gives."""
         ...
 
@@ -71,19 +71,19 @@ class BundleStore(Protocol):
         """Notices what others have changed."""
         ...
 
-    def unhashed(self) -> Sequence[Entry]:
+    def list_unhashed(self) -> Sequence[BundleEntry]:
         """The records that have no hash, which are those of another tool."""
         ...
 
-    def hashed(self, entry: Entry) -> Entry:
+    def ensure_hash(self, entry: BundleEntry) -> BundleEntry:
         """The entry with its hash, which one of another tool may lack. Raises BundleNotFound."""
         ...
 
-    def entries(self, model_id: str | None = None) -> Sequence[Entry]:
+    def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
         """Every record, or those of one model, sorted by key."""
         ...
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> BundleEntry | None:
         """The record of `<model_id>/<version>/<platform>`."""
         ...
 
@@ -91,46 +91,46 @@ class BundleStore(Protocol):
         """Changes whenever a record does; cheap."""
         ...
 
-    def spool(self, size: int | None = None) -> Spool:
+    def create_upload(self, size: int | None = None) -> BundleUpload:
         """A place for an upload of so many bytes. Raises InsufficientStorage."""
         ...
 
-    def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         """Checks and keeps an upload; True when it is new. Raises AlreadyExists, InvalidBundle, InsufficientStorage.
 
         The upload is used up, whatever happens.
         """
         ...
 
-    def set_yanked(self, key: str, yanked: bool) -> Entry:
+    def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
         """Withdraws a bundle, or takes that back. Raises BundleNotFound."""
         ...
 
-    def where(self, entry: Entry) -> str:
+    def location(self, entry: BundleEntry) -> str:
         """Where the bundle lies, for a person to read."""
         ...
 
-    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
+    def import_file(self, path: Path, entry: BundleEntry, sha256: str, *, durable: bool = True) -> BundleEntry:
         """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
         ...
 
-    def is_whole(self, entry: Entry) -> bool:
+    def is_complete(self, entry: BundleEntry) -> bool:
         """Whether the bundle's bytes are there in their full number."""
         ...
 
-    def file(self, entry: Entry) -> Path | None:
+    def local_file(self, entry: BundleEntry) -> Path | None:
         """The bundle's file, where it is one that may be served."""
         ...
 
-    def address(self, entry: Entry) -> str | None:
+    def presigned_url(self, entry: BundleEntry) -> str | None:
         """A presigned address to read the bundle from, where there is such a thing."""
         ...
 
-    def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
+    def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
         """The bundle's bytes from start up to end."""
         ...
 
-    def verify(self, *, repair: bool = False) -> Iterator[Finding]:
+    def verify(self, *, repair: bool = False) -> Iterator[VerifyFinding]:
         """Hashes everything again."""
         ...
 
@@ -143,13 +143,13 @@ class BundleStore(Protocol):
         ...
 
 
-def check_bundle(path: Path, draft: Draft, limits: Limits) -> Metadata:
+def validate_bundle(path: Path, draft: BundleDraft, limits: ArchiveLimits) -> BundleMetadata:
     """Whether the file is a whole bundle of that name. Raises InvalidBundle."""
     with open_archive(path, limits) as archive:
-        about = metadata_of(archive)
-        if (about.model_id, about.version) != (draft.model_id, draft.version):
+        metadata = read_metadata(archive)
+        if (metadata.model_id, metadata.version) != (draft.model_id, draft.version):
             raise InvalidBundle(
-                f"The bundle says it is {about.model_id}@{about.version}, not {draft.model_id}@{draft.version}."
+                f"The bundle says it is {metadata.model_id}@{metadata.version}, not {draft.model_id}@{draft.version}."
             )
         archive.verify()
-    return about
+    return metadata

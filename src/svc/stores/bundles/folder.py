@@ -23,43 +23,43 @@ from pathlib import Path
 
 import msgspec
 
-from svc.bundles.archive import BLOCK, Limits
-from svc.bundles.digest import sha256_of
-from svc.bundles.room import room
+from svc.bundles.archive import ARCHIVE_READ_BYTES, ArchiveLimits
+from svc.bundles.digest import sha256_file
+from svc.bundles.disk_space import translate_disk_full_errors
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
-from svc.stores.bundles import tidy
-from svc.stores.bundles.base import Draft, Finding, check_bundle
-from svc.stores.bundles.locks import held, make_folders, stripe, sync_folder
-from svc.stores.bundles.projection import Projection
-from svc.stores.bundles.records import Records
-from svc.stores.bundles.spool import Finished, Spool
-from svc.stores.bundles.unpacking import unpack
-from svc.wire.bundle import Entry
+from svc.stores.bundles import maintenance
+from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
+from svc.stores.bundles.index_json import IndexJson
+from svc.stores.bundles.locks import fsync_dir, hold_lock, make_durable_dirs, striped_lock_path
+from svc.stores.bundles.records import BundleRecords
+from svc.stores.bundles.unpacked_content import unpack
+from svc.stores.bundles.upload import BundleUpload, CompleteFile
+from svc.wire.bundle import BundleEntry
 
-RESERVE = 16 << 20
+RESERVED_DISK_BYTES = 16 << 20
 
 
 class FolderStore:
     """The local registry. Opening it makes the folder, cleans up after dead processes and takes in index.json."""
 
-    on_disk = True
+    is_on_disk = True
 
-    def __init__(self, root: Path, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, root: Path, limits: ArchiveLimits | None = None) -> None:
+        self.limits = limits or ArchiveLimits()
         self.root = root.expanduser().absolute()
-        self.state = self.root / ".registry"
+        self.work_dir = self.root / ".registry"
         for name in ("uploads", "locks", "downloads", "unpacking", "aside"):
-            (self.state / name).mkdir(parents=True, exist_ok=True)
-        with room():
-            self.records = Records(self.state / "records.sqlite")
+            (self.work_dir / name).mkdir(parents=True, exist_ok=True)
+        with translate_disk_full_errors():
+            self.records = BundleRecords(self.work_dir / "records.sqlite")
         self._hash_lock = threading.Lock()
         self._hash_locks: dict[str, threading.Lock] = {}
-        self.projection = Projection(self.root, self.state, self.records)
-        tidy.clean(self)
-        self.projection.sync()
+        self.index_file = IndexJson(self.root, self.work_dir, self.records)
+        maintenance.remove_leftovers(self)
+        self.index_file.sync()
 
     def close(self) -> None:
-        self.projection.close()
+        self.index_file.close()
         self.records.close()
 
     def __enter__(self) -> FolderStore:
@@ -68,10 +68,10 @@ class FolderStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def entries(self, model_id: str | None = None) -> Sequence[Entry]:
+    def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
         return self.records.entries(model_id)
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> BundleEntry | None:
         return self.records.find(key)
 
     def revision(self) -> str:
@@ -79,110 +79,112 @@ class FolderStore:
 
     def refresh(self) -> None:
         """Takes in what another tool has written to index.json, and writes what a full disk has kept from it."""
-        if self.projection.foreign() or self.projection.behind:
-            self.projection.sync()
+        if self.index_file.is_modified_externally() or self.index_file.is_behind:
+            self.index_file.sync()
 
-    def lock(self, key: str) -> Path:
+    def lock_path(self, key: str) -> Path:
         """The file whose lock is held while the files of a key change."""
-        return stripe(self.state / "locks", key)
+        return striped_lock_path(self.work_dir / "locks", key)
 
-    def spool(self, size: int | None = None) -> Spool:
-        if size is not None and size + RESERVE > shutil.disk_usage(self.root).free:
+    def create_upload(self, size: int | None = None) -> BundleUpload:
+        if size is not None and size + RESERVED_DISK_BYTES > shutil.disk_usage(self.root).free:
             raise InsufficientStorage(f"The registry's disk has no room for {size} bytes.")
-        with room():
-            return Spool(self.state / "uploads")
+        with translate_disk_full_errors():
+            return BundleUpload(self.work_dir / "uploads")
 
-    def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
-            draft.check()
-            known = self._same(draft.key, spool.sha256)
-            if known is not None and self.is_whole(known):
-                return known, False
-            check_bundle(spool.path, draft, self.limits)
-            with room():
-                return self._keep(spool, draft)
+            draft.validate()
+            existing = self._find_same_bundle(draft.key, upload.sha256)
+            if existing is not None and self.is_complete(existing):
+                return existing, False
+            validate_bundle(upload.path, draft, self.limits)
+            with translate_disk_full_errors():
+                return self._commit_upload(upload, draft)
         finally:
-            spool.close()
+            upload.close()
 
-    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
-        finished = Finished(path, sha256, durable=durable)
+    def import_file(self, path: Path, entry: BundleEntry, sha256: str, *, durable: bool = True) -> BundleEntry:
+        finished = CompleteFile(path, sha256, durable=durable)
         try:
-            draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
-            draft.check()
-            with room():
-                kept, created = self._keep(finished, draft, entry.created)
+            draft = BundleDraft(entry.model_id, entry.version, entry.target, entry.signatures)
+            draft.validate()
+            with translate_disk_full_errors():
+                kept, created = self._commit_upload(finished, draft, entry.created)
             if created and entry.yanked:
                 kept = self.set_yanked(entry.key, True)
             return kept
         finally:
             finished.close()
 
-    def _same(self, key: str, sha256: str) -> Entry | None:
+    def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
         """The record, if there is one. Raises AlreadyExists when it is of other bytes."""
         entry = self.find(key)
-        if entry is not None and entry.sha256 is None and self.is_whole(entry):
-            entry = self.hashed(entry)
+        if entry is not None and entry.sha256 is None and self.is_complete(entry):
+            entry = self.ensure_hash(entry)
         if entry is not None and entry.sha256 not in (None, sha256):
             raise AlreadyExists(f"{key} is published already, with other bytes; choose another version.")
         return entry
 
-    def is_whole(self, entry: Entry) -> bool:
+    def is_complete(self, entry: BundleEntry) -> bool:
         try:
-            return self.path(entry).stat().st_size == entry.size_bytes
+            return self.bundle_path(entry).stat().st_size == entry.size_bytes
         except OSError:
             return False
 
-    def _keep(self, spool: Spool | Finished, draft: Draft, created: str | None = None) -> tuple[Entry, bool]:
-        spool.sync()
-        note = self.state / "uploads" / f"{spool.name}.to"
+    def _commit_upload(
+        self, upload: BundleUpload | CompleteFile, draft: BundleDraft, created: str | None = None
+    ) -> tuple[BundleEntry, bool]:
+        upload.sync()
+        note = self.work_dir / "uploads" / f"{upload.name}.to"
         note.symlink_to(draft.path)
-        sync_folder(note.parent)
+        fsync_dir(note.parent)
         try:
-            with held(self.lock(draft.key)):
-                known = self._same(draft.key, spool.sha256)
-                if known is not None and self.is_whole(known):
-                    return known, False
+            with hold_lock(self.lock_path(draft.key)):
+                existing = self._find_same_bundle(draft.key, upload.sha256)
+                if existing is not None and self.is_complete(existing):
+                    return existing, False
                 target = self.root / draft.path
-                make_folders(self.root, target.parent)
-                tidy.make_way(self, draft.path, note)
-                os.rename(spool.path, target)
+                make_durable_dirs(self.root, target.parent)
+                maintenance.clear_target(self, draft.path, note)
+                os.rename(upload.path, target)
                 try:
-                    sync_folder(target.parent)
-                    entry = self._note(known, _entry(draft, spool.size, spool.sha256, created))
+                    fsync_dir(target.parent)
+                    entry = self._save_record(existing, _new_entry(draft, upload.size, upload.sha256, created))
                 except BaseException:  # a full disk, mostly: without a record there is no bundle
                     if self.find(draft.key) is None:
-                        tidy.remove_bundle(target, self.root)
+                        maintenance.remove_bundle(target, self.root)
                     raise
         finally:
             note.unlink(missing_ok=True)
-        self.projection.changed()
-        return entry, known is None
+        self.index_file.mark_changed()
+        return entry, existing is None
 
-    def _note(self, known: Entry | None, entry: Entry) -> Entry:
-        if known is None:
+    def _save_record(self, existing: BundleEntry | None, entry: BundleEntry) -> BundleEntry:
+        if existing is None:
             return self.records.insert(entry)
         # Its file was lost, and is back.
         values = {"path": entry.path, "sha256": entry.sha256, "size_bytes": entry.size_bytes}
-        return self.records.update(known.key, **values) or entry
+        return self.records.update(existing.key, **values) or entry
 
-    def put_aside(self, path: Path) -> Path:
+    def quarantine(self, path: Path) -> Path:
         """Moves a file that is in the way to where `gc` finds it."""
-        aside = self.state / "aside" / f"{time.time_ns()}-{path.name}"
+        aside = self.work_dir / "aside" / f"{time.time_ns()}-{path.name}"
         os.rename(path, aside)
         return aside
 
-    def set_yanked(self, key: str, yanked: bool) -> Entry:
-        with room():
+    def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
+        with translate_disk_full_errors():
             entry = self.records.update(key, yanked=int(yanked))
         if entry is None:
             raise BundleNotFound(f"There is no bundle {key}.")
-        self.projection.changed()
+        self.index_file.mark_changed()
         return entry
 
-    def unhashed(self) -> Sequence[Entry]:
-        return self.records.unhashed()
+    def list_unhashed(self) -> Sequence[BundleEntry]:
+        return self.records.list_unhashed()
 
-    def hashed(self, entry: Entry) -> Entry:
+    def ensure_hash(self, entry: BundleEntry) -> BundleEntry:
         """The entry with its hash, which one of another tool may lack."""
         if entry.sha256 is not None:
             return entry
@@ -190,61 +192,61 @@ class FolderStore:
             lock = self._hash_locks.setdefault(entry.key, threading.Lock())
         with lock:  # whoever comes second finds the hash of the first
             known = self.find(entry.key) or entry
-            return known if known.sha256 is not None else self._hash(known)
+            return known if known.sha256 is not None else self._compute_hash(known)
 
-    def _hash(self, entry: Entry) -> Entry:
+    def _compute_hash(self, entry: BundleEntry) -> BundleEntry:
         try:
-            digest = sha256_of(self.path(entry))
+            digest = sha256_file(self.bundle_path(entry))
         except OSError as error:
             raise BundleNotFound(f"The file of {entry.key} cannot be read; see: svc registry verify") from error
         try:
-            with room():
+            with translate_disk_full_errors():
                 entry = self.records.update(entry.key, sha256=digest) or entry
         except InsufficientStorage:  # it is right all the same, and can be noted later
             return msgspec.structs.replace(entry, sha256=digest)
-        self.projection.changed()
+        self.index_file.mark_changed()
         return entry
 
-    def path(self, entry: Entry) -> Path:
+    def bundle_path(self, entry: BundleEntry) -> Path:
         """Where the bundle lies, in the root or elsewhere."""
         return self.root / entry.path
 
-    def where(self, entry: Entry) -> str:
-        return str(self.path(entry))
+    def location(self, entry: BundleEntry) -> str:
+        return str(self.bundle_path(entry))
 
-    def file(self, entry: Entry) -> Path | None:
+    def local_file(self, entry: BundleEntry) -> Path | None:
         return None if Path(entry.path).is_absolute() else self.root / entry.path
 
-    def address(self, entry: Entry) -> str | None:
+    def presigned_url(self, entry: BundleEntry) -> str | None:
         return None
 
-    def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
-        with self.path(entry).open("rb") as file:
+    def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
+        with self.bundle_path(entry).open("rb") as file:
             file.seek(start)
-            while start < end and (data := file.read(min(BLOCK, end - start))):
+            while start < end and (data := file.read(min(ARCHIVE_READ_BYTES, end - start))):
                 start += len(data)
                 yield data
 
-    def content(self, entry: Entry) -> Path:
+    def content_dir(self, entry: BundleEntry) -> Path:
         """Where the bundle lies unpacked, once it is."""
         return self.root / entry.key / "content"
 
-    def unpack(self, entry: Entry, *, trusted: bool = False) -> Path:
+    def unpack(self, entry: BundleEntry, *, trusted: bool = False) -> Path:
         """Unpacks it unless it is; `trusted`: its hash has just been checked. Raises InvalidBundle."""
         return unpack(self, entry, trusted=trusted)
 
-    def verify(self, *, repair: bool = False) -> Iterator[Finding]:
-        return tidy.verify(self, repair=repair)
+    def verify(self, *, repair: bool = False) -> Iterator[VerifyFinding]:
+        return maintenance.verify(self, repair=repair)
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
-        return tidy.gc(self, dry_run=dry_run)
+        return maintenance.gc(self, dry_run=dry_run)
 
 
-def _entry(draft: Draft, size: int, sha256: str, created: str | None) -> Entry:
-    return Entry(
+def _new_entry(draft: BundleDraft, size: int, sha256: str, created: str | None) -> BundleEntry:
+    return BundleEntry(
         model_id=draft.model_id,
         version=draft.version,
-        target=draft.target,
+        target=draft.platform,
         size_bytes=size,
         path=draft.path,
         sha256=sha256,

@@ -12,46 +12,50 @@ from pathlib import Path
 
 from svc.errors import CommandFailed
 
-ATTEMPTS = 100
+MAX_MKDIR_ATTEMPTS = 100
 
 
 @contextmanager
-def held(path: Path, *, patience: float = 600.0, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def hold_lock(
+    path: Path, *, timeout_seconds: float = 600.0, on_wait: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Holds the lock of that name; `waiting` is called once if another has it. `patience` is in seconds.
 
     Raises CommandFailed when another holds it for longer.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _take(fd, path, patience, waiting)
+        _acquire(fd, path, timeout_seconds, on_wait)
         yield
     finally:
         os.close(fd)
 
 
-def _take(fd: int, path: Path, patience: float, waiting: Callable[[], None] | None) -> None:
-    deadline = time.monotonic() + patience
+def _acquire(fd: int, path: Path, timeout_seconds: float, on_wait: Callable[[], None] | None) -> None:
+    deadline = time.monotonic() + timeout_seconds
     pause = 0.0005
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if waiting is not None:
-                waiting()
-                waiting = None
+            if on_wait is not None:
+                on_wait()
+                on_wait = None
             if time.monotonic() > deadline:
-                raise CommandFailed(f"Another process has held {path} for {patience:g} s; is it stuck?") from None
+                raise CommandFailed(
+                    f"Another process has held {path} for {timeout_seconds:g} s; is it stuck?"
+                ) from None
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
 
 
-def stripe(folder: Path, key: str) -> Path:
+def striped_lock_path(folder: Path, key: str) -> Path:
     """One of 256 lock files, by the key."""
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:2]}.lock"
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_dir(folder: Path) -> None:
     """The folder's names are on the disk after this."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -60,23 +64,23 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def make_folders(root: Path, below: Path) -> None:
+def make_durable_dirs(root: Path, target: Path) -> None:
     """Makes the folders from root down to `below`, and what names them durable. Raises FileNotFoundError."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, MAX_MKDIR_ATTEMPTS + 1):
         try:
-            _make_missing(root, below)
+            _make_missing_dirs(root, target)
             return
         except FileNotFoundError:  # `gc` has just removed one of them, which was empty
-            if attempt == ATTEMPTS:
+            if attempt == MAX_MKDIR_ATTEMPTS:
                 raise
 
 
-def _make_missing(root: Path, below: Path) -> None:
+def _make_missing_dirs(root: Path, target: Path) -> None:
     missing = []
-    folder = below
+    folder = target
     while folder != root and not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        fsync_dir(folder.parent)

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from svc.errors import CommandFailed
-from svc.wire.bundle import Entry, Signature
+from svc.wire.bundle import BundleEntry, Signature
 
-BUSY_SECONDS = 60.0
+RECORDS_BUSY_TIMEOUT_SECONDS = 60.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS bundle (
     model_id TEXT NOT NULL, version TEXT NOT NULL, target TEXT NOT NULL,
@@ -29,115 +29,122 @@ CREATE TABLE IF NOT EXISTS unread (key TEXT PRIMARY KEY, raw TEXT NOT NULL) WITH
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT OR IGNORE INTO state VALUES ('revision', '0');
 """
-_COLUMNS = "model_id, version, target, size_bytes, path, sha256, created, yanked, signatures"
-_BY_KEY = "WHERE model_id = ? AND version = ? AND target = ?"
-_NEXT = "UPDATE state SET value = CAST(value AS INTEGER) + 1 WHERE name = 'revision'"
+_RECORD_COLUMNS = "model_id, version, target, size_bytes, path, sha256, created, yanked, signatures"
+_WHERE_KEY = "WHERE model_id = ? AND version = ? AND target = ?"
+_INCREMENT_REVISION_SQL = "UPDATE state SET value = CAST(value AS INTEGER) + 1 WHERE name = 'revision'"
 
 
-class Records:
+class BundleRecords:
     """One connection, for all threads of this process, one at a time."""
 
     def __init__(self, path: Path) -> None:
         """Raises CommandFailed when the file is no database."""
         self._lock = threading.RLock()
-        self._db = _open(path)
+        self._connection = _open_database(path)
 
     def close(self) -> None:
         """May be called twice."""
         with self._lock:
-            self._db.close()
+            self._connection.close()
 
-    def entries(self, model_id: str | None = None) -> list[Entry]:
+    def entries(self, model_id: str | None = None) -> list[BundleEntry]:
         """Sorted by key."""
         where, values = ("WHERE model_id = ?", (model_id,)) if model_id is not None else ("", ())
         with self._lock:
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM bundle {where}", values).fetchall()  # noqa: S608
-        return sorted(map(_entry, rows), key=lambda entry: entry.key)
+            rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle {where}", values).fetchall()  # noqa: S608
+        return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
-    def unhashed(self) -> list[Entry]:
+    def list_unhashed(self) -> list[BundleEntry]:
         """Those without a hash."""
         with self._lock:
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM bundle WHERE sha256 IS NULL").fetchall()  # noqa: S608
-        return sorted(map(_entry, rows), key=lambda entry: entry.key)
+            rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle WHERE sha256 IS NULL").fetchall()  # noqa: S608
+        return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> BundleEntry | None:
         """The record of that key."""
         with self._lock:
-            row = self._db.execute(f"SELECT {_COLUMNS} FROM bundle {_BY_KEY}", _parts(key)).fetchone()  # noqa: S608
-        return None if row is None else _entry(row)
+            row = self._connection.execute(
+                f"SELECT {_RECORD_COLUMNS} FROM bundle {_WHERE_KEY}",  # noqa: S608
+                _split_key(key),
+            ).fetchone()
+        return None if row is None else _entry_from_row(row)
 
     def revision(self) -> str:
         """Grows with every change of a record."""
-        return self.state("revision") or "0"
+        return self.get_state("revision") or "0"
 
-    def state(self, name: str) -> str | None:
+    def get_state(self, name: str) -> str | None:
         """A value kept beside the records."""
         with self._lock:
-            row = self._db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+            row = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_state(self, **values: str) -> None:
         """Keeps values beside the records."""
-        with self._changing(counted=False):
-            self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", list(values.items()))
+        with self._write_transaction(increments_revision=False):
+            self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", list(values.items()))
 
-    def insert(self, entry: Entry) -> Entry:
+    def insert(self, entry: BundleEntry) -> BundleEntry:
         """Adds a record; gives the one that is there afterwards, which is another if there was one."""
         return self.insert_all([entry])[0]
 
-    def insert_all(self, entries: Iterable[Entry]) -> list[Entry]:
+    def insert_all(self, entries: Iterable[BundleEntry]) -> list[BundleEntry]:
         """Adds all of them in one step."""
-        kept = []
-        with self._changing():
+        stored = []
+        with self._write_transaction():
             for entry in entries:
-                self._db.execute("INSERT OR IGNORE INTO bundle VALUES (?,?,?,?,?,?,?,?,?)", _row(entry))
-                kept.append(self.find(entry.key) or entry)
-        return kept
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO bundle VALUES (?,?,?,?,?,?,?,?,?)", _row_from_entry(entry)
+                )
+                stored.append(self.find(entry.key) or entry)
+        return stored
 
-    def update(self, key: str, **values: str | int | None) -> Entry | None:
+    def update(self, key: str, **values: str | int | None) -> BundleEntry | None:
         """Changes columns of a record and gives the new one."""
         columns = ", ".join(f"{name} = ?" for name in values)
-        with self._changing():
-            self._db.execute(f"UPDATE bundle SET {columns} {_BY_KEY}", (*values.values(), *_parts(key)))  # noqa: S608
+        with self._write_transaction():
+            self._connection.execute(f"UPDATE bundle SET {columns} {_WHERE_KEY}", (*values.values(), *_split_key(key)))  # noqa: S608
             return self.find(key)
 
     def remove(self, key: str) -> None:
         """Forgets a record."""
-        with self._changing():
-            self._db.execute(f"DELETE FROM bundle {_BY_KEY}", _parts(key))  # noqa: S608
+        with self._write_transaction():
+            self._connection.execute(f"DELETE FROM bundle {_WHERE_KEY}", _split_key(key))  # noqa: S608
 
-    def unread(self) -> dict[str, msgspec.Raw]:
+    def list_unusable(self) -> dict[str, msgspec.Raw]:
         """Entries of another tool's index that could not be used; they stay in it."""
         with self._lock:
-            rows = self._db.execute("SELECT key, raw FROM unread ORDER BY key").fetchall()
+            rows = self._connection.execute("SELECT key, raw FROM unread ORDER BY key").fetchall()
         return {key: msgspec.Raw(raw.encode()) for key, raw in rows}
 
-    def set_unread(self, raws: Mapping[str, msgspec.Raw]) -> None:
+    def set_unusable(self, raws: Mapping[str, msgspec.Raw]) -> None:
         """Replaces them."""
-        with self._changing(counted=False):
-            self._db.execute("DELETE FROM unread")
-            self._db.executemany("INSERT INTO unread VALUES (?, ?)", [(k, bytes(v).decode()) for k, v in raws.items()])
+        with self._write_transaction(increments_revision=False):
+            self._connection.execute("DELETE FROM unread")
+            self._connection.executemany(
+                "INSERT INTO unread VALUES (?, ?)", [(k, bytes(v).decode()) for k, v in raws.items()]
+            )
 
     @contextmanager
-    def _changing(self, *, counted: bool = True) -> Iterator[None]:
+    def _write_transaction(self, *, increments_revision: bool = True) -> Iterator[None]:
         with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                if counted:
-                    self._db.execute(_NEXT)
-                self._db.execute("COMMIT")
+                if increments_revision:
+                    self._connection.execute(_INCREMENT_REVISION_SQL)
+                self._connection.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # a full disk has ended it already
-                    self._db.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk has ended it already
+                    self._connection.execute("ROLLBACK")
                 raise
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open_database(path: Path) -> sqlite3.Connection:
     """Several processes may make the file at the same time: SQLite then says busy without waiting, so we wait."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + RECORDS_BUSY_TIMEOUT_SECONDS
     while True:
-        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=RECORDS_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
@@ -156,14 +163,14 @@ def _open(path: Path) -> sqlite3.Connection:
             ) from error
 
 
-def _parts(key: str) -> tuple[str, str, str]:
+def _split_key(key: str) -> tuple[str, str, str]:
     model_id, version, target = key.split("/")
     return model_id, version, target
 
 
-def _entry(row: tuple[str, str, str, int, str, str | None, str | None, int, str]) -> Entry:
+def _entry_from_row(row: tuple[str, str, str, int, str, str | None, str | None, int, str]) -> BundleEntry:
     model_id, version, target, size, path, sha256, created, yanked, signatures = row
-    return Entry(
+    return BundleEntry(
         model_id=model_id,
         version=version,
         target=target,
@@ -176,7 +183,7 @@ def _entry(row: tuple[str, str, str, int, str, str | None, str | None, int, str]
     )
 
 
-def _row(entry: Entry) -> tuple[str | int | None, ...]:
+def _row_from_entry(entry: BundleEntry) -> tuple[str | int | None, ...]:
     signatures = msgspec.json.encode(entry.signatures).decode()
     return (
         *(entry.model_id, entry.version, entry.target, entry.size_bytes, entry.path),

@@ -30,34 +30,34 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.store import S3Store
 
-from svc.bundles import listing
-from svc.bundles.archive import limits_of
+from svc.bundles import index_parser
+from svc.bundles.archive import limits_from_environ
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
-from svc.stores.bundles.base import Draft, Finding, check_bundle
-from svc.stores.bundles.spool import Finished, Spool
-from svc.stores.bundles.tidy import remove_abandoned
-from svc.wire.bundle import Entry, shown
+from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
+from svc.stores.bundles.maintenance import remove_abandoned
+from svc.stores.bundles.upload import BundleUpload, CompleteFile
+from svc.wire.bundle import BundleEntry, entry_for_json
 
 log = logging.getLogger("svc.stores")
 
-FRESH_SECONDS = 1.0
+MAX_RECORD_LIST_AGE_SECONDS = 1.0
 """So old may the list of records be that others have changed."""
-GRACE = timedelta(days=1)
+ORPHAN_GRACE_PERIOD = timedelta(days=1)
 """Bytes that no record names may belong to a publish that is under way."""
-CHECK_TIME = timedelta(seconds=5)
-ADDRESS_LIFE = timedelta(hours=1)
-PIECE = 4 << 20
-READERS = 16
-SNAPSHOT_EVERY = 200
+CHECK_TIMEOUT = timedelta(seconds=5)
+PRESIGNED_URL_LIFETIME = timedelta(hours=1)
+READ_CHUNK_BYTES = 4 << 20
+READER_THREADS = 16
+MIN_NEW_RECORDS_PER_SNAPSHOT = 200
 
 
 class BucketStore:
     """`url` is s3://bucket/prefix. Raises UsageError when the bucket cannot be used."""
 
-    on_disk = False
+    is_on_disk = False
 
-    def __init__(self, url: str, state: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
-        self.limits = limits_of(environ)
+    def __init__(self, url: str, work_dir: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
+        self.limits = limits_from_environ(environ)
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
             raise UsageError(f"{url!r} is no address of a bucket: s3://BUCKET/PREFIX is.")
@@ -65,22 +65,22 @@ class BucketStore:
             parts.netloc, prefix=parts.path.strip("/") or None, client_options={"allow_http": _allows_http(environ)}
         )
         self._url = url.rstrip("/")
-        self.state = state
+        self.work_dir = work_dir
         for name in ("uploads", "downloads", "locks"):
-            (state / name).mkdir(parents=True, exist_ok=True)
-        for part in (state / "uploads").glob("*.part"):
-            remove_abandoned(part)
+            (work_dir / name).mkdir(parents=True, exist_ok=True)
+        for partial_file in (work_dir / "uploads").glob("*.part"):
+            remove_abandoned(partial_file)
         self._proxy = proxy
         self._lock = threading.Lock()
-        self._records: dict[str, Entry] = {}
-        self._damaged: set[str] = set()
+        self._records: dict[str, BundleEntry] = {}
+        self._unreadable_keys: set[str] = set()
         """The keys of records that cannot be read."""
         self._yanked: frozenset[str] = frozenset()
-        self._listed = 0.0
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="s3")
-        self._probe(url)
+        self._listed_at = 0.0
+        self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="s3")
+        self._check_conditional_put(url)
         self._read_snapshot()
-        self._list()
+        self._load_records()
 
     def __enter__(self) -> BucketStore:
         return self
@@ -89,29 +89,29 @@ class BucketStore:
         self.close()
 
     def close(self) -> None:
-        self._readers.shutdown(cancel_futures=True)
+        self._reader_pool.shutdown(cancel_futures=True)
 
-    def _probe(self, url: str) -> None:
+    def _check_conditional_put(self, url: str) -> None:
         path = f"probe/{uuid.uuid4().hex}"
         try:
             obstore.put(self.bucket, path, b"1", mode="create")
-            twice = self._create(path, b"2")
+            is_overwritten = self._create_object(path, b"2")
             obstore.delete(self.bucket, path)
         except BaseError as error:
-            raise UsageError(f"The bucket {url} cannot be used: {_reason(error)}") from error
-        if twice:
+            raise UsageError(f"The bucket {url} cannot be used: {_error_reason(error)}") from error
+        if is_overwritten:
             raise UsageError(
                 f"The server of {url} lets an object be created twice (it ignores If-None-Match), so publishes could "
                 "overwrite each other; use a store with conditional puts."
             )
 
-    def _failed(self, error: BaseError, what: str = "answer") -> RegistryFailed:
+    def _to_registry_error(self, error: BaseError, action: str = "answer") -> RegistryFailed:
         """Return the error for a client. Only the log and commands get its reason, which may hold an address."""
-        reason = f"{self._url}: {_reason(error)}"
+        reason = f"{self._url}: {_error_reason(error)}"
         log.error("the bucket fails: %s", reason)
-        return RegistryFailed(f"The registry's bucket does not {what}.", reason=reason)
+        return RegistryFailed(f"The registry's bucket does not {action}.", reason=reason)
 
-    def _create(self, path: str, data: bytes) -> bool:
+    def _create_object(self, path: str, data: bytes) -> bool:
         """False when it is there already."""
         try:
             obstore.put(self.bucket, path, data, mode="create")
@@ -119,7 +119,7 @@ class BucketStore:
             return False
         return True
 
-    def _read(self, path: str) -> bytes | None:
+    def _read_object(self, path: str) -> bytes | None:
         try:
             return bytes(obstore.get(self.bucket, path).bytes())
         except (NotFoundError, FileNotFoundError):
@@ -130,72 +130,72 @@ class BucketStore:
     def refresh(self) -> None:
         """Looks what others have published, unless that was done just now."""
         with self._lock:
-            if time.monotonic() - self._listed >= FRESH_SECONDS:
-                self._list()
+            if time.monotonic() - self._listed_at >= MAX_RECORD_LIST_AGE_SECONDS:
+                self._load_records()
 
-    def _list(self) -> None:
+    def _load_records(self) -> None:
         try:
-            keys = {path.removeprefix("records/").removesuffix(".json") for path in self._names("records/")}
-            yanked = frozenset(path.removeprefix("yanked/") for path in self._names("yanked/"))
-            missing = sorted(keys - self._records.keys() - self._damaged)
-            for entry in self._readers.map(self._record, missing):
+            keys = {path.removeprefix("records/").removesuffix(".json") for path in self._list_paths("records/")}
+            yanked = frozenset(path.removeprefix("yanked/") for path in self._list_paths("yanked/"))
+            missing = sorted(keys - self._records.keys() - self._unreadable_keys)
+            for entry in self._reader_pool.map(self._read_record, missing):
                 if entry is not None:
                     self._records[entry.key] = entry
         except BaseError as error:
-            raise self._failed(error) from error
+            raise self._to_registry_error(error) from error
         self._yanked = yanked
-        self._listed = time.monotonic()
-        if len(missing) >= SNAPSHOT_EVERY:
+        self._listed_at = time.monotonic()
+        if len(missing) >= MIN_NEW_RECORDS_PER_SNAPSHOT:
             obstore.put(self.bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
 
-    def _names(self, prefix: str) -> Iterator[str]:
+    def _list_paths(self, prefix: str) -> Iterator[str]:
         for batch in obstore.list(self.bucket, prefix):
             for item in batch:
                 yield item["path"]
 
-    def _record(self, key: str) -> Entry | None:
-        data = self._read(f"records/{key}.json")
+    def _read_record(self, key: str) -> BundleEntry | None:
+        data = self._read_object(f"records/{key}.json")
         if data is None:
             return None
         try:
-            return listing.parse(key, data)
+            return index_parser.parse_entry(key, data)
         except ValueError as error:
-            if key not in self._damaged:
+            if key not in self._unreadable_keys:
                 log.warning("the record %.200r of %s cannot be used: %s", key, self._url, error)
-            self._damaged.add(key)
+            self._unreadable_keys.add(key)
             return None
 
     def _read_snapshot(self) -> None:
-        data = self._read("snapshot.json")
+        data = self._read_object("snapshot.json")
         try:
-            entries = msgspec.json.decode(data or b"[]", type=list[Entry])
+            entries = msgspec.json.decode(data or b"[]", type=list[BundleEntry])
         except (ValueError, RecursionError):  # the records themselves are read instead
             entries = []
         self._records = {entry.key: entry for entry in entries}
 
-    def entries(self, model_id: str | None = None) -> Sequence[Entry]:
+    def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
         self.refresh()
         known = [entry for entry in list(self._records.values()) if model_id in (None, entry.model_id)]
-        return sorted((self._with_state(entry) for entry in known), key=lambda entry: entry.key)
+        return sorted((self._with_yanked(entry) for entry in known), key=lambda entry: entry.key)
 
-    def _with_state(self, entry: Entry) -> Entry:
+    def _with_yanked(self, entry: BundleEntry) -> BundleEntry:
         return msgspec.structs.replace(entry, yanked=entry.key in self._yanked)
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> BundleEntry | None:
         entry = self._records.get(key)
         if entry is None:
             try:
-                entry = self._record(key)
+                entry = self._read_record(key)
             except BaseError as error:
-                raise self._failed(error) from error
+                raise self._to_registry_error(error) from error
             if entry is not None:
                 self._records[key] = entry
-        return None if entry is None else self._with_state(entry)
+        return None if entry is None else self._with_yanked(entry)
 
-    def unhashed(self) -> Sequence[Entry]:
+    def list_unhashed(self) -> Sequence[BundleEntry]:
         return ()
 
-    def hashed(self, entry: Entry) -> Entry:
+    def ensure_hash(self, entry: BundleEntry) -> BundleEntry:
         return entry
 
     def revision(self) -> str:
@@ -205,62 +205,64 @@ class BucketStore:
 
     # publishing
 
-    def spool(self, size: int | None = None) -> Spool:
-        return Spool(self.state / "uploads")
+    def create_upload(self, size: int | None = None) -> BundleUpload:
+        return BundleUpload(self.work_dir / "uploads")
 
-    def publish(self, spool: Spool, draft: Draft) -> tuple[Entry, bool]:
+    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
-            draft.check()
-            return self._keep(spool, draft)
+            draft.validate()
+            return self._commit_upload(upload, draft)
         finally:
-            spool.close()
+            upload.close()
 
-    def adopt(self, path: Path, entry: Entry, sha256: str, *, durable: bool = True) -> Entry:
-        finished = Finished(path, sha256)
+    def import_file(self, path: Path, entry: BundleEntry, sha256: str, *, durable: bool = True) -> BundleEntry:
+        finished = CompleteFile(path, sha256)
         try:
-            draft = Draft(entry.model_id, entry.version, entry.target, entry.signatures)
-            draft.check()
-            kept, created = self._keep(finished, draft, entry.created)
+            draft = BundleDraft(entry.model_id, entry.version, entry.target, entry.signatures)
+            draft.validate()
+            kept, created = self._commit_upload(finished, draft, entry.created)
             return self.set_yanked(entry.key, True) if created and entry.yanked else kept
         finally:
             finished.close()
 
-    def _keep(self, spool: Spool | Finished, draft: Draft, created: str | None = None) -> tuple[Entry, bool]:
+    def _commit_upload(
+        self, upload: BundleUpload | CompleteFile, draft: BundleDraft, created: str | None = None
+    ) -> tuple[BundleEntry, bool]:
         try:
-            known = self._same(draft.key, spool.sha256)
-            if known is not None and self.is_whole(known):
-                return known, False
-            check_bundle(spool.path, draft, self.limits)
-            entry = known or _entry(draft, spool, created)
-            obstore.put(self.bucket, entry.path, spool.path)
-            if not self.is_whole(entry):
+            existing = self._find_same_bundle(draft.key, upload.sha256)
+            if existing is not None and self.is_complete(existing):
+                return existing, False
+            validate_bundle(upload.path, draft, self.limits)
+            entry = existing or _new_entry(draft, upload, created)
+            obstore.put(self.bucket, entry.path, upload.path)
+            if not self.is_complete(entry):
                 raise RegistryFailed("The registry's bucket did not keep the bundle.")
-            if known is not None:  # its bytes were lost, and are back
-                return known, False
-            if self._create(f"records/{draft.key}.json", msgspec.json.encode(shown(entry))):
+            if existing is not None:  # its bytes were lost, and are back
+                return existing, False
+            if self._create_object(f"records/{draft.key}.json", msgspec.json.encode(entry_for_json(entry))):
                 self._records[entry.key] = entry
                 return entry, True
             obstore.delete(self.bucket, entry.path)  # somebody else was first
-            known = self._same(draft.key, spool.sha256)
-            if known is None:
+            existing = self._find_same_bundle(draft.key, upload.sha256)
+            if existing is None:
                 raise RegistryFailed(f"The record of {draft.key} in the bucket cannot be read.")
-            return known, False
+            return existing, False
         except BaseError as error:
-            raise self._failed(error, "take the bundle") from error
+            raise self._to_registry_error(error, "take the bundle") from error
 
-    def is_whole(self, entry: Entry) -> bool:
+    def is_complete(self, entry: BundleEntry) -> bool:
         try:
             return int(obstore.head(self.bucket, entry.path)["size"]) == entry.size_bytes
         except (NotFoundError, FileNotFoundError):
             return False
 
-    def _same(self, key: str, sha256: str) -> Entry | None:
+    def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
         entry = self.find(key)
         if entry is not None and entry.sha256 != sha256:
             raise AlreadyExists(f"{key} is published already, with other bytes; choose another version.")
         return entry
 
-    def set_yanked(self, key: str, yanked: bool) -> Entry:
+    def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
         if self.find(key) is None:
             raise BundleNotFound(f"There is no bundle {key}.")
         try:
@@ -269,69 +271,71 @@ class BucketStore:
             else:
                 obstore.delete(self.bucket, f"yanked/{key}")
         except BaseError as error:
-            raise self._failed(error) from error
+            raise self._to_registry_error(error) from error
         with self._lock:
-            self._list()
-        return self._with_state(self._records[key])
+            self._load_records()
+        return self._with_yanked(self._records[key])
 
     # reading
 
-    def where(self, entry: Entry) -> str:
+    def location(self, entry: BundleEntry) -> str:
         return f"{self._url}/{entry.path}"
 
-    def file(self, entry: Entry) -> Path | None:
+    def local_file(self, entry: BundleEntry) -> Path | None:
         return None
 
-    def address(self, entry: Entry) -> str | None:
-        return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, ADDRESS_LIFE))
+    def presigned_url(self, entry: BundleEntry) -> str | None:
+        return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, PRESIGNED_URL_LIFETIME))
 
-    def read(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
-        for at in range(start, end, PIECE):
-            yield bytes(obstore.get_range(self.bucket, entry.path, start=at, end=min(at + PIECE, end)))
+    def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
+        for at in range(start, end, READ_CHUNK_BYTES):
+            yield bytes(obstore.get_range(self.bucket, entry.path, start=at, end=min(at + READ_CHUNK_BYTES, end)))
 
     # health
 
-    def verify(self, *, repair: bool = False) -> Iterator[Finding]:
+    def verify(self, *, repair: bool = False) -> Iterator[VerifyFinding]:
         for entry in self.entries():
             yield self._verify(entry, repair)
 
-    def _verify(self, entry: Entry, repair: bool) -> Finding:
+    def _verify(self, entry: BundleEntry, repair: bool) -> VerifyFinding:
         digest = hashlib.sha256()
         try:
-            for piece in self.read(entry, 0, entry.size_bytes):
-                digest.update(piece)
-            if digest.hexdigest() == entry.sha256 and self.is_whole(entry):
-                return Finding(entry.key, "ok")
+            for chunk in self.read_range(entry, 0, entry.size_bytes):
+                digest.update(chunk)
+            if digest.hexdigest() == entry.sha256 and self.is_complete(entry):
+                return VerifyFinding(entry.key, "ok")
             if not repair:
-                said = f"{self.where(entry)} is not what was published; mend with: svc registry verify --repair"
-                return Finding(entry.key, "damaged", said)
-            aside = entry.path.replace("blobs/", "aside/", 1)
-            obstore.rename(self.bucket, entry.path, aside)
+                detail = f"{self.location(entry)} is not what was published; mend with: svc registry verify --repair"
+                return VerifyFinding(entry.key, "damaged", detail)
+            quarantine_path = entry.path.replace("blobs/", "aside/", 1)
+            obstore.rename(self.bucket, entry.path, quarantine_path)
         except (NotFoundError, FileNotFoundError):
-            return Finding(entry.key, "missing", f"{self.where(entry)}; publish it again")
+            return VerifyFinding(entry.key, "missing", f"{self.location(entry)}; publish it again")
         except BaseError as error:
-            return Finding(entry.key, "damaged", str(error).splitlines()[0][:200])
-        return Finding(entry.key, "removed", f"damaged; put aside as {self._url}/{aside}; publish it again")
+            return VerifyFinding(entry.key, "damaged", str(error).splitlines()[0][:200])
+        return VerifyFinding(
+            entry.key, "removed", f"damaged; put aside as {self._url}/{quarantine_path}; publish it again"
+        )
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
         """What was put aside, and bytes without a record once they are a day old."""
         try:
-            old = list(self._names("aside/")) + [
+            orphans = list(self._list_paths("aside/")) + [
                 item["path"]
                 for batch in obstore.list(self.bucket, "blobs/")
                 for item in batch
-                if datetime.now(UTC) - item["last_modified"] > GRACE
+                if datetime.now(UTC) - item["last_modified"] > ORPHAN_GRACE_PERIOD
             ]
             with self._lock:
-                self._list()
-            named = {entry.path for entry in list(self._records.values())}
-            for path in old:
-                if path not in named:
+                self._load_records()
+            used_paths = {entry.path for entry in list(self._records.values())}
+            for path in orphans:
+                if path not in used_paths:
                     if not dry_run:
                         obstore.delete(self.bucket, path)
                     yield path
         except BaseError as error:
-            raise self._failed(error) from error
+            raise self._to_registry_error(error) from error
 
 
 def _allows_http(environ: Mapping[str, str]) -> bool:
@@ -339,7 +343,7 @@ def _allows_http(environ: Mapping[str, str]) -> bool:
     return endpoint.startswith("http://")
 
 
-def _reason(error: BaseError) -> str:
+def _error_reason(error: BaseError) -> str:
     """The first line; what follows is for the authors of the library."""
     return str(error).partition("\n")[0][:300]
 
@@ -350,25 +354,29 @@ def check_bucket(url: str, environ: Mapping[str, str]) -> None:
     bucket = S3Store(
         parts.netloc,
         prefix=parts.path.strip("/") or None,
-        client_options={"allow_http": _allows_http(environ), "timeout": CHECK_TIME, "connect_timeout": CHECK_TIME},
-        retry_config={"max_retries": 0, "retry_timeout": CHECK_TIME},
+        client_options={
+            "allow_http": _allows_http(environ),
+            "timeout": CHECK_TIMEOUT,
+            "connect_timeout": CHECK_TIMEOUT,
+        },
+        retry_config={"max_retries": 0, "retry_timeout": CHECK_TIMEOUT},
     )
     path = f"probe/{uuid.uuid4().hex}"
     try:
         obstore.put(bucket, path, b"1", mode="create")
         obstore.delete(bucket, path)
     except BaseError as error:
-        raise UsageError(f"The bucket {url} cannot be used: {_reason(error)}") from error
+        raise UsageError(f"The bucket {url} cannot be used: {_error_reason(error)}") from error
 
 
-def _entry(draft: Draft, spool: Spool | Finished, created: str | None) -> Entry:
-    return Entry(
+def _new_entry(draft: BundleDraft, upload: BundleUpload | CompleteFile, created: str | None) -> BundleEntry:
+    return BundleEntry(
         model_id=draft.model_id,
         version=draft.version,
-        target=draft.target,
-        size_bytes=spool.size,
-        path=f"blobs/{spool.sha256}/{uuid.uuid4().hex}.xyb",
-        sha256=spool.sha256,
+        target=draft.platform,
+        size_bytes=upload.size,
+        path=f"blobs/{upload.sha256}/{uuid.uuid4().hex}.xyb",
+        sha256=upload.sha256,
         created=created or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         signatures=draft.signatures,
     )

@@ -1,0 +1,1 @@
+"""The composition root: settings become services, and services become running servers."""

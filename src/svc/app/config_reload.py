@@ -1,0 +1,148 @@
+"""Applies a changed configuration to a running gateway. Requests in progress keep the configuration they began with.
+
+request ── in a thread: the files are read, and checked ──> applied in one step of the event loop
+              └── something is wrong with them ──> logged, and the running configuration stays
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from svc.errors import SvcError, UsageError
+from svc.gateway.cache.response_cache import cache_needs_restart, reconfigure_cache
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.backends import Backend, build_backends
+from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.providers import Provider, build_providers, models_without_key
+from svc.gateway.upstream.pool import default_ssl_context
+from svc.settings import Settings
+
+log = logging.getLogger("svc.reload")
+
+SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers")}
+"""By table, the settings that a supervisor with several workers takes at its start only."""
+RESTART_SETTINGS = {
+    "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout"),
+    "local": ("enabled", "model"),
+    "speech": ("workers", "max_sessions"),
+}
+"""By table, the settings that a single process takes at its start only."""
+
+
+@dataclass(frozen=True)
+class _LoadedConfig:
+    settings: Settings
+    providers: list[Provider]
+    backends: list[Backend]
+    tls: ssl.SSLContext | None
+
+
+class ConfigReloader:
+    """`load` reads the configuration again. `apply` gets it after the gateway's own parts."""
+
+    def __init__(
+        self, context: GatewayContext, load_settings: Callable[[], Settings], apply_settings: Callable[[Settings], None]
+    ) -> None:
+        self._context = context
+        self._load_settings = load_settings
+        self._apply_settings = apply_settings
+        self._task: asyncio.Task[None] | None = None
+        self._requested = False
+        self._closed = False
+
+    def request(self) -> None:
+        """Start a reload. A request during a reload starts one more after it. After `close` nothing starts."""
+        self._requested = True
+        if self._closed:
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="reload")
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while self._requested:
+            self._requested = False
+            try:
+                loaded = await asyncio.to_thread(self._load_config)
+            except SvcError as error:
+                log.error("not reloaded, the running configuration stays: %s", error.message)
+            except Exception:  # the edge: whatever a file does, the gateway goes on
+                log.exception("not reloaded, the running configuration stays")
+            else:
+                self._try_apply(loaded)
+
+    def _load_config(self) -> _LoadedConfig:
+        """In a thread. Raises UsageError."""
+        settings = reload_settings(self._load_settings, self._context.settings)
+        providers = build_providers(settings)
+        backends = [offer for provider in providers for offer in build_backends(provider)]
+        return _LoadedConfig(
+            settings, providers, backends, default_ssl_context() if any(each.origin.tls for each in backends) else None
+        )
+
+    def _try_apply(self, loaded: _LoadedConfig) -> None:
+        try:
+            self._apply_config(loaded)
+        except Exception:  # the edge: nobody awaits the task, so nobody else would say it
+            log.exception("the configuration is reloaded in part only: restart the gateway")
+
+    def _apply_config(self, loaded: _LoadedConfig) -> None:
+        context = self._context
+        unchanged = changed_settings(context.settings, loaded.settings, RESTART_SETTINGS)
+        settings = _keep_restart_settings(context.settings, loaded.settings)
+        if cache_needs_restart(context.settings, settings):
+            unchanged.append("[cache] enabled")
+            settings = msgspec.structs.replace(settings, cache=context.settings.cache)
+        context.cache = reconfigure_cache(context.cache, context.settings, settings)
+        context.configure(settings, loaded.backends, models_without_key(settings, loaded.providers), loaded.tls)
+        self._apply_settings(settings)
+        log.warning("reloaded the configuration from %s", settings.path or "the environment (there is no file)")
+        if unchanged:
+            log.warning("%s", restart_required_warning(unchanged))
+        if missing := describe_missing_providers(settings, loaded.providers):
+            log.warning("%s", missing)
+
+
+def _keep_restart_settings(running: Settings, changed: Settings) -> Settings:
+    """The changed settings, with those that a reload does not change as they are in force."""
+    tables = {
+        table: msgspec.structs.replace(
+            getattr(changed, table), **{name: getattr(getattr(running, table), name) for name in names}
+        )
+        for table, names in RESTART_SETTINGS.items()
+    }
+    return msgspec.structs.replace(changed, **tables)
+
+
+def reload_settings(load_settings: Callable[[], Settings], running: Settings) -> Settings:
+    """Return the configuration as it is now. Raises UsageError, also when the file of the running one is gone."""
+    settings = load_settings()
+    if running.path is not None and settings.path != running.path and not running.path.is_file():
+        raise UsageError(f"{running.path} is gone.")
+    return settings
+
+
+def changed_settings(running: Settings, changed: Settings, setting_names: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which of these settings, given by table, are different."""
+    return [
+        f"[{table}] {name}"
+        for table, some in setting_names.items()
+        for name in some
+        if getattr(getattr(running, table), name) != getattr(getattr(changed, table), name)
+    ]
+
+
+def restart_required_warning(setting_names: Sequence[str]) -> str:
+    """Return the warning about settings that a reload does not change."""
+    return f"changed, and in force only after a restart: {', '.join(setting_names)}"

@@ -1,0 +1,435 @@
+"""The composition root: settings -> services -> servers. The only place that wires."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import math
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+from uvicorn.loops.auto import auto_loop_factory
+
+from svc import plugins, telemetry
+from svc.allowed_hosts import AllowedHosts
+from svc.app import descriptors, listeners
+from svc.app.config_reload import ConfigReloader
+from svc.app.reload_signal import ReloadSignal
+from svc.app.stop_signals import StopSignals
+from svc.bundles.registry_client import RegistryClient
+from svc.client import bundles
+from svc.errors import CommandFailed
+from svc.gateway.accounting.ledger import Ledger
+from svc.gateway.cache.response_cache import open_cache
+from svc.gateway.endpoints.admin import AdminApi
+from svc.gateway.endpoints.metrics import MetricsPublisher
+from svc.gateway.endpoints.openapi import routes as openapi_routes
+from svc.gateway.endpoints.routes import create_app
+from svc.gateway.endpoints.usage import routes as usage_routes
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.gateway.limits.warm_start import warm_start_counters
+from svc.gateway.local_model.provider import run_embedded_model
+from svc.gateway.observability.metrics import WorkerMetrics
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.proxy.tracked_request import RequestTracker
+from svc.gateway.routing.backends import Backend, build_backends
+from svc.gateway.routing.providers import build_providers, models_without_key
+from svc.gateway.routing.router import Router
+from svc.gateway.routing.shared_breakers import SharedBreakers
+from svc.gateway.server.connection import ClientConnection
+from svc.gateway.server.uvicorn_server import GatewayServer
+from svc.gateway.server.websocket import WebSocketProtocol
+from svc.gateway.upstream.pool import UpstreamPool, default_ssl_context
+from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
+from svc.registry.pull_through import PullThroughCache
+from svc.registry.server import RegistryServer, open_server
+from svc.registry.service import RegistryService
+from svc.security import Keyring
+from svc.settings import Settings
+from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
+from svc.speech.model_catalog import SpeechBundleSource
+from svc.speech.routes import routes as speech_routes
+from svc.speech.service import SpeechService as Speech
+from svc.stores.bundles.base import BundleStore
+from svc.stores.bundles.content_index import BundleContentIndex
+from svc.stores.bundles.factory import open_store
+from svc.stores.bundles.install import find_unpacked
+from svc.stores.counters.redis import RedisCounters
+from svc.stores.counters.shared_memory import SharedCounters
+from svc.stores.database.factory import open_state_database
+from svc.stores.database.thread import DatabaseThread
+from svc.stores.redis.connection import RedisConnection, connect_redis
+from svc.telemetry import LineWriter
+
+log = logging.getLogger("svc")
+
+REGISTRY_START_TIMEOUT_SECONDS = 20.0
+"""Seconds until the registry answers; what kept it is in the log."""
+
+
+@dataclass(frozen=True)
+class SharedCountersSlot:
+    """Counters that this process shares with other workers, and its own place in them."""
+
+    path: Path
+    slot_index: int
+    slot_count: int
+
+    @property
+    def metrics_dir(self) -> Path:
+        """Where the workers lay down their numbers."""
+        return self.path.with_suffix(".metrics")
+
+    def open(self) -> SharedCounters:
+        return SharedCounters(self.path, worker=self.slot_index, workers=self.slot_count)
+
+
+@dataclass(frozen=True)
+class ConfigReload:
+    """The reaction to SIGHUP. `load` reads the configuration as at the start."""
+
+    signal: ReloadSignal
+    load_settings: Callable[[], Settings]
+
+
+class _ReloadableApp:
+    """The cold routes as they are now: a reload makes them anew, since what they check is in the configuration."""
+
+    def __init__(self, build: Callable[[], Starlette]) -> None:
+        self._build = build
+        self._app = build()
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """Those of now."""
+        return self._app.routes
+
+    def rebuild(self) -> None:
+        self._app = self._build()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+def serve_gateway(
+    settings: Settings,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    counters_slot: SharedCountersSlot | None = None,
+    *,
+    reload: ConfigReload | None = None,
+) -> None:
+    """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
+    writer = telemetry.configure()
+    descriptors.raise_open_file_limit()
+    try:
+        with StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            runner.run(stop.run(_serve(settings, listener, on_ready, writer, counters_slot, stop, reload)))
+    finally:
+        writer.close()
+
+
+def serve_registry(
+    settings: Settings,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    *,
+    root: Path | None = None,
+    private: bool = False,
+    accel: str | None = None,
+    proxy: bool = False,
+    upstream: str | None = None,
+) -> None:
+    """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
+    writer = telemetry.configure()
+    descriptors.raise_open_file_limit()
+    try:
+        environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
+        opening = open_store(root or settings.registry_root, environ, proxy=proxy)
+        with StopSignals() as stop, opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            pull_through = _create_pull_through(upstream, store, settings) if upstream else None
+            hosts = _allowed_hosts(settings, listener)
+            create_service = functools.partial(
+                RegistryService, store, private=private, accel_prefix=accel, upstream=pull_through, hosts=hosts
+            )
+            runner.run(stop.run(_serve_registry(settings, create_service, listener, on_ready, stop)))
+    finally:
+        writer.close()
+
+
+def serve_gateway_and_registry(
+    settings: Settings,
+    gateway_listener: socket.socket,
+    registry_listener: socket.socket,
+    on_ready: Callable[[str, str], None],
+    *,
+    reload: ConfigReload | None = None,
+) -> None:
+    """Runs gateway and registry in one process until SIGINT or SIGTERM; `ready` gets both addresses."""
+    with _RegistryThread(settings, registry_listener):
+        serve_gateway(
+            settings,
+            gateway_listener,
+            lambda address: on_ready(address, listeners.listener_url(registry_listener)),
+            reload=reload,
+        )
+
+
+class _RegistryThread:
+    """The registry in a thread and an event loop of its own, so that neither server waits for the other's work."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._server: RegistryServer | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+        self._error: Exception | None = None
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        try:
+            in_time = self._started.wait(REGISTRY_START_TIMEOUT_SECONDS)
+        except BaseException:
+            self.__exit__()
+            raise
+        if self._error is not None or not in_time:
+            self.__exit__()
+            raise CommandFailed(f"The registry did not start: {self._error or 'it took too long'}.")
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(REGISTRY_START_TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            found = open_store(self._settings.registry_root, self._settings.environ)
+            with found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+                runner.run(self._serve(store))
+        except Exception as error:  # the edge of a thread: whoever waits for it is told
+            self._error = error
+            log.exception("the registry ended")
+        finally:
+            self._started.set()
+
+    async def _serve(self, store: BundleStore) -> None:
+        async with (
+            _registry_keyring(self._settings) as keyring,
+            open_server(
+                RegistryService(store, keyring, hosts=_allowed_hosts(self._settings, self._listener)), self._started.set
+            ) as self._server,
+        ):
+            await self._server.serve([self._listener])
+
+
+def _allowed_hosts(settings: Settings, listener: socket.socket) -> AllowedHosts:
+    return AllowedHosts(str(listener.getsockname()[0]), settings.gateway.hosts)
+
+
+@contextlib.asynccontextmanager
+async def _registry_keyring(settings: Settings) -> AsyncIterator[Keyring]:
+    """Those of SVC_REGISTRY_KEYS may read and write, those of SVC_API_KEYS read; issued ones what their scopes say."""
+    publishers = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
+    issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
+    try:
+        await issued_keys.start()
+        yield Keyring(settings.api_keys, issued_keys, publishers=publishers)
+    finally:
+        await issued_keys.close()
+
+
+def _create_pull_through(url: str, store: BundleStore, settings: Settings) -> PullThroughCache:
+    return PullThroughCache(RegistryClient(url, key=settings.environ.get("SVC_REGISTRY_KEY")), store)
+
+
+async def _serve_registry(
+    settings: Settings,
+    create_service: Callable[[Keyring], RegistryService],
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    stop: StopSignals,
+) -> None:
+    async with (
+        _registry_keyring(settings) as keyring,
+        open_server(create_service(keyring), lambda: on_ready(listeners.listener_url(listener))) as server,
+    ):
+        stop.set_callback(server.stop)
+        await server.serve([listener])
+
+
+async def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    print_address: Callable[[str], None],
+    writer: LineWriter,
+    counters_slot: SharedCountersSlot | None,
+    stop: StopSignals,
+    reload: ConfigReload | None,
+) -> None:
+    async with (
+        gateway_services(settings, writer, counters_slot) as (context, speech, app),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        if reload is not None:
+            reloader = ConfigReloader(context, reload.load_settings, functools.partial(_apply_settings, speech, app))
+            stack.push_async_callback(reloader.close)
+            reload.signal.set_callback(reloader.request)
+        report_address = functools.partial(_report_address, print_address, listener)
+        server = GatewayServer(_uvicorn_config(context, app), report_address, speech.stop_sessions)
+        stop.set_callback(server.stop)
+        await server.serve([listener])
+
+
+def _apply_settings(speech: Speech, app: _ReloadableApp, settings: Settings) -> None:
+    speech.configure(settings)
+    app.rebuild()
+
+
+def _report_address(on_ready: Callable[[str], None], listener: socket.socket) -> None:
+    on_ready(listeners.listener_url(listener))
+
+
+@contextlib.asynccontextmanager
+async def gateway_services(
+    settings: Settings, writer: LineWriter, counters_slot: SharedCountersSlot | None = None
+) -> AsyncIterator[tuple[GatewayContext, Speech, _ReloadableApp]]:
+    """Everything that a gateway's process needs, running, and its cold routes; without a server."""
+    async with (
+        _database_thread(settings, "books") as limits_database,
+        _database_thread(settings, "desk") as admin_database,
+        connect_redis(settings.environ) as redis,
+        open_cache(settings) as cache,
+        _gateway_context(settings, writer, limits_database, counters_slot, redis) as (context, metrics_publisher),
+        _speech_service(settings, context) as speech,
+    ):
+        context.cache = cache
+        routes = [
+            *metrics_publisher.routes(),
+            *usage_routes(context, admin_database),
+            *AdminApi(context, admin_database, metrics_publisher).routes(),
+            *openapi_routes(),
+        ]
+        routes = [*speech_routes(speech), *routes]
+        yield (
+            context,
+            speech,
+            _ReloadableApp(functools.partial(create_app, context, routes, speech_models=speech.list_models)),
+        )
+
+
+@contextlib.asynccontextmanager
+async def _gateway_context(
+    settings: Settings,
+    writer: LineWriter,
+    limits_database: DatabaseThread,
+    counters_slot: SharedCountersSlot | None,
+    redis: RedisConnection | None,
+) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher]]:
+    backends: list[Backend] = []
+    providers = build_providers(settings)
+    for provider in providers:
+        backends += build_backends(provider)
+    upstream = UpstreamPool(
+        connect_timeout=settings.gateway.connect_timeout,
+        ssl_context=default_ssl_context() if any(offer.origin.tls for offer in backends) else None,
+    )
+    router = Router(backends, settings.routing.fallbacks, models_without_key(settings, providers))
+    issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
+    ledger = Ledger(settings.home, settings.ledger, open_state_database(settings.environ, settings.home), backends)
+    counters = counters_slot.open() if counters_slot else SharedCounters()
+    if counters_slot is None:
+        await warm_start_counters(counters, limits_database)
+    rate_limiter = RateLimiter(
+        settings.limits, counters, ledger.prices, limits_database, RedisCounters(redis) if redis else None
+    )
+    context = GatewayContext(
+        settings, router, Keyring(settings.api_keys, issued_keys), upstream, ledger, rate_limiter, writer
+    )
+    async with run_embedded_model(settings, router):
+        ledger.prices.set_configured_prices(router.backends())
+        metrics_publisher = MetricsPublisher(
+            context,
+            issued_keys,
+            WorkerMetrics(counters_slot.metrics_dir if counters_slot else None, str(os.getpid())),
+            redis,
+        )
+        shared_breakers = SharedBreakers(context.load_balancer, redis) if redis else None
+        async with contextlib.AsyncExitStack() as stack:  # each is closed, wherever the start ends
+            stack.push_async_callback(issued_keys.close)
+            await issued_keys.start()
+            for component in (ledger, rate_limiter, context, shared_breakers, metrics_publisher):
+                if component is not None:
+                    component.start()
+                    stack.push_async_callback(component.close)
+            yield context, metrics_publisher
+
+
+@contextlib.asynccontextmanager
+async def _database_thread(settings: Settings, name: str) -> AsyncIterator[DatabaseThread]:
+    thread = DatabaseThread(open_state_database(settings.environ, settings.home), name)
+    try:
+        yield thread
+    finally:
+        await thread.close()
+
+
+@contextlib.asynccontextmanager
+async def _speech_service(settings: Settings, context: GatewayContext) -> AsyncIterator[Speech]:
+    root = settings.registry_root
+    model_catalog = SpeechBundleSource(
+        functools.partial(find_unpacked, root),
+        functools.partial(BundleContentIndex(root).models_with_file, MODEL_DESCRIPTION_FILE_NAME),
+    )
+    speech = Speech(settings, context.keyring, RequestTracker(context), model_catalog, _bundle_fetcher(settings))
+    speech.find_other_endpoint = context.router.chat_endpoint
+    context.router.find_other_endpoint = speech.endpoint_for
+    context.extra_metrics = speech.metrics.values
+    speech.start()
+    try:
+        yield speech
+    finally:
+        await speech.close()
+
+
+def _bundle_fetcher(settings: Settings) -> Callable[[str], object] | None:
+    """Fetches bundles from the registry that the environment names, if it names one."""
+    environ = settings.environ
+    if not (url := environ.get("SVC_REGISTRY_URL")):
+        return None
+    options = bundles.ResolveOptions(
+        root=settings.registry_root,
+        registry=url,
+        key=environ.get("SVC_REGISTRY_KEY") or environ.get("SVC_API_KEY") or None,
+        trusted_keys=tuple(key.strip() for key in environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip()),
+        warn=log.warning,
+    )
+    return lambda reference: bundles.resolve_bundle(reference, options)
+
+
+def _uvicorn_config(context: GatewayContext, app: _ReloadableApp) -> uvicorn.Config:
+    dialects = [plugins.load("dialects", name).dialect for name in ("openai", "anthropic")]
+    fast_dialects = {dialect.endpoint.encode(): dialect for dialect in dialects}
+    return uvicorn.Config(
+        app,
+        http=functools.partial(ClientConnection, context, fast_dialects),  # type: ignore[arg-type]
+        ws=functools.partial(WebSocketProtocol, context),  # type: ignore[arg-type]
+        ws_per_message_deflate=False,  # audio does not get smaller, and it costs memory for each session
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # anyone can send them, and the access log says who has come
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(context.settings.gateway.drain_timeout),
+        timeout_keep_alive=int(context.settings.gateway.keep_alive),
+    )

@@ -1,0 +1,34 @@
+"""Sockets that servers listen on: bound before anything else is done, so that a taken port is said at once."""
+
+from __future__ import annotations
+
+import socket
+
+from svc.errors import UsageError
+
+LISTEN_BACKLOG = 2048
+
+
+def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
+    """A bound socket; raises UsageError that names the port when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(LISTEN_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UsageError(
+            f"Cannot listen on {host} port {port}: {reason.rstrip('.')}. "
+            f"Choose another with {port_option}, or 0 for any."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def listener_url(listener: socket.socket) -> str:
+    """`http://host:port` of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,73 @@
+"""SIGHUP: re-read the configuration, or end with the terminal that the command was started in.
+
+A terminal that is closed sends SIGHUP as well. Then it cannot be opened any more, and the process is told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+from svc.app.stop_signals import SignalHandler
+
+TTY_PATH = "/dev/tty"
+RESOURCE_EXHAUSTED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
+class ControllingTerminal:
+    """The controlling terminal that the process has at its start, if any."""
+
+    def __init__(self) -> None:
+        is_sighup_ignored = (
+            signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        )  # as by nohup: it is to outlive the terminal
+        self._was_attached = not is_sighup_ignored and _can_open_tty()
+
+    def is_hung_up(self) -> bool:
+        """Whether there was a terminal, and is none any more."""
+        return self._was_attached and not _can_open_tty()
+
+
+def _can_open_tty() -> bool:
+    try:
+        os.close(os.open(TTY_PATH, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in RESOURCE_EXHAUSTED_ERRNOS  # which says nothing about the terminal
+    return True
+
+
+class ReloadSignal:
+    """While the context is, SIGHUP does not end the process. One that comes before `use` is kept until then."""
+
+    def __init__(self) -> None:
+        self._terminal = ControllingTerminal()
+        self._is_reload_requested = False
+        self._previous: SignalHandler = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_reload: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        self._previous = signal.signal(signal.SIGHUP, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGHUP, self._previous)
+
+    def set_callback(self, on_reload: Callable[[], object]) -> None:
+        """From now on SIGHUP calls `on_reload` in the running event loop."""
+        self._loop, self._on_reload = asyncio.get_running_loop(), on_reload
+        if self._is_reload_requested:
+            on_reload()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._terminal.is_hung_up():
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif self._loop is None or self._on_reload is None:
+            self._is_reload_requested = True
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._on_reload)

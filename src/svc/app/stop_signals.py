@@ -1,0 +1,73 @@
+"""SIGINT and SIGTERM as a request to stop, from the start of a server to its end.
+
+The handlers never raise: an exception that is raised in a callback of the event loop, or in a finalizer, is logged
+there and lost, and the process would serve on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Self
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+
+def restore_default_sigterm() -> None:
+    """Let SIGTERM end the process until `StopSignals` takes it: the start of a server leaves nothing half done.
+
+    A handler that raises would not do. CPython's compiler drops an exception that a handler raises while it folds
+    constants, so a signal during an import would be lost.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class StopSignals:
+    """While the context is, a signal cancels the task of `run`, or calls what the running server has given `use`."""
+
+    def __init__(self) -> None:
+        self.is_stop_requested = False
+        self._previous: dict[int, SignalHandler] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_stop: Callable[[int], None] | None = None
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    async def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Awaits `main`; returns early if a signal comes before `main` has called `use`."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(main, name="server")
+        if self.is_stop_requested:  # the signal came before the loop
+            self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            if not self.is_stop_requested:
+                raise
+
+    def set_callback(self, on_stop: Callable[[int], None]) -> None:
+        """From now on each signal is passed to `on_stop`; one that has come already is passed at once."""
+        self._on_stop = on_stop
+        if self.is_stop_requested:
+            on_stop(signal.SIGTERM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        is_first, self.is_stop_requested = not self.is_stop_requested, True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop, number, is_first)
+
+    def _stop(self, number: int, is_first: bool) -> None:
+        if self._on_stop is not None:
+            self._on_stop(number)
+        elif is_first and self._task is not None:  # once: what the task does in its end is not cancelled
+            self._task.cancel()

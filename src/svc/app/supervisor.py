@@ -1,0 +1,325 @@
+"""Several worker processes on one port, and the supervisor that starts, replaces and renews them. It serves nothing.
+
+supervisor ── holds one listening socket a place (SO_REUSEPORT), for as long as it lives
+  worker   inherits the socket of its place; says "ready" through a pipe; ends itself when that pipe breaks, which it
+           watches from before it serves
+  dies     another takes its place, and what waits in the socket's queue
+  SIGHUP   the configuration is checked, then place by place: a new worker, and when it is ready SIGTERM to the old one
+  SIGTERM, SIGINT   to all workers, which finish what runs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from svc.app.reload_signal import ControllingTerminal
+from svc.errors import CommandFailed, SvcError, UsageError
+from svc.stores.counters.shared_memory import SharedCounters
+
+log = logging.getLogger("svc.workers")
+
+WORKER_LISTEN_BACKLOG = 2048
+WORKER_READY_TIMEOUT_SECONDS = 60.0
+MIN_RESTART_BACKOFF_SECONDS, MAX_RESTART_BACKOFF_SECONDS = 0.1, 5.0
+"""Seconds before a worker that died at once is replaced; doubled each time."""
+MIN_STABLE_UPTIME_SECONDS = 5.0
+COUNTERS_FILE_PREFIX = "counters-"
+"""Begins the name of their file, and the supervisor's number ends it."""
+InitCounters = Callable[[SharedCounters], None]
+CheckConfig = Callable[[], Sequence[str]]
+"""Reads the configuration anew and returns the warnings about it. Raises SvcError for one that is broken."""
+SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class WorkerAssignment:
+    """What a worker gets from its supervisor: `FD,FD,COLUMN,COLUMNS,PATH` on its command line."""
+
+    def __init__(self, text: str) -> None:
+        listener, supervisor_pipe, slot_index, slot_count, path = text.split(",", 4)
+        self.listener = socket.socket(fileno=int(listener))
+        self.listener.setblocking(False)
+        self.slot_index = int(slot_index)
+        self.slot_count = int(slot_count)
+        self.counters_path = Path(path)
+        self._supervisor_pipe = int(supervisor_pipe)
+        os.set_inheritable(self.listener.fileno(), False)
+        os.set_inheritable(self._supervisor_pipe, False)
+
+    def watch_supervisor(self) -> None:
+        """From now on this process gets SIGTERM when the supervisor is gone."""
+        threading.Thread(target=self._await_supervisor_exit, name="supervisor-watch", daemon=True).start()
+
+    def notify_ready(self) -> None:
+        """Tells the supervisor. One that is gone is noticed by `watch`."""
+        with contextlib.suppress(OSError):
+            os.write(self._supervisor_pipe, b"r")
+
+    def _await_supervisor_exit(self) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(self._supervisor_pipe, 1):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _WorkerProcess:
+    def __init__(
+        self, listener_index: int, slot_index: int, process: subprocess.Popen[bytes], ready_pipe: socket.socket
+    ) -> None:
+        self.listener_index = listener_index
+        self.slot_index = slot_index
+        self.process = process
+        self.ready_pipe = ready_pipe
+        self.started_at = time.monotonic()
+        self.is_stopping = False
+
+    def is_ready(self) -> bool:
+        """Once its pipe is readable: it is at its end if the worker has died."""
+        return self.ready_pipe.recv(1) == b"r"
+
+    def terminate(self) -> None:
+        self.is_stopping = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+
+class Supervisor:
+    """`command` starts a worker, when `--seat TEXT` is added to it; `begin` is given the counters before any starts.
+
+    `check` looks at the configuration before workers are renewed for it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        listeners: list[socket.socket],
+        counters_path: Path,
+        drain_timeout: float,
+        init_counters: InitCounters,
+        check_config: CheckConfig,
+    ) -> None:
+        self._command = command
+        self._listeners = listeners
+        self._counters_path = counters_path
+        self._slot_count = 3 * len(listeners)
+        self._drain_timeout = drain_timeout
+        self._init_counters = init_counters
+        self._check_config = check_config
+        self._terminal = ControllingTerminal()
+        self._workers: list[_WorkerProcess] = []
+        self._restart_backoff = MIN_RESTART_BACKOFF_SECONDS
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._pending_signals: set[int] = set()
+
+    def run(self, on_ready: Callable[[], None]) -> int:
+        """Until SIGTERM or SIGINT; the exit status. `ready` is called when every worker answers."""
+        self._counters_path.parent.mkdir(parents=True, exist_ok=True)
+        counters = SharedCounters(self._counters_path, workers=self._slot_count)
+        self._init_counters(counters)
+        counters.close()
+        try:
+            with self._signal_handlers():
+                for listener_index in range(len(self._listeners)):
+                    self._start_worker(listener_index)
+                if all(self._wait_until_ready(worker) for worker in self._workers):
+                    on_ready()
+                    self._supervise()
+                elif not self._is_stopping:
+                    raise CommandFailed("A worker did not start; what it said is above.")
+        finally:
+            self._stop_workers()
+            self._counters_path.unlink(missing_ok=True)
+            shutil.rmtree(self._counters_path.with_suffix(".metrics"), ignore_errors=True)
+        return 0
+
+    @contextlib.contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self._on_signal) for number in SUPERVISOR_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        is_hung_up = number == signal.SIGHUP and self._terminal.is_hung_up()
+        self._pending_signals.add(signal.SIGTERM if is_hung_up else number)
+        with contextlib.suppress(OSError):
+            self._wakeup_writer.send(b"s")
+
+    @property
+    def _is_stopping(self) -> bool:
+        return bool(self._pending_signals & {signal.SIGTERM, signal.SIGINT})
+
+    def _wait_until_ready(self, worker: _WorkerProcess) -> bool:
+        """False when it does not become so in time, or when this is told to stop."""
+        deadline = time.monotonic() + WORKER_READY_TIMEOUT_SECONDS
+        while not self._is_stopping:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                return False
+            readable, _, _ = select.select([worker.ready_pipe, self._wakeup_reader], [], [], seconds)
+            if worker.ready_pipe in readable:
+                return worker.is_ready()
+            if readable:
+                self._wakeup_reader.recv(64)
+        return False
+
+    def _supervise(self) -> None:
+        while not self._is_stopping:
+            readable, _, _ = select.select([self._wakeup_reader], [], [], 1.0)
+            if readable:
+                self._wakeup_reader.recv(64)
+            self._reap_workers()
+            if signal.SIGHUP in self._pending_signals and self._has_free_slots():
+                self._pending_signals.discard(signal.SIGHUP)
+                self._reload_workers()
+
+    def _has_free_slots(self) -> bool:
+        """Whether each worker can get a successor. Workers of earlier reloads that still drain keep their columns."""
+        return len(self._workers) + len(self._listeners) <= self._slot_count
+
+    def _start_worker(self, listener_index: int) -> _WorkerProcess:
+        used_slots = {worker.slot_index for worker in self._workers}
+        slot_index = next(number for number in range(self._slot_count) if number not in used_slots)
+        parent_pipe, worker_pipe = socket.socketpair()
+        listener = self._listeners[listener_index]
+        assignment = f"{listener.fileno()},{worker_pipe.fileno()},{slot_index},{self._slot_count},{self._counters_path}"
+        process = subprocess.Popen(
+            [*self._command, "--seat", assignment],
+            pass_fds=[listener.fileno(), worker_pipe.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which passes it on
+        )
+        worker_pipe.close()
+        worker = _WorkerProcess(listener_index, slot_index, process, parent_pipe)
+        self._workers.append(worker)
+        return worker
+
+    def _reap_workers(self) -> None:
+        """Notes who has died, and fills the places of those who were not told to."""
+        for worker in list(self._workers):
+            if worker.process.poll() is None:
+                continue
+            self._remove_worker(worker)
+            if not worker.is_stopping:
+                log.error(
+                    "worker %d ended with status %s, and is replaced", worker.listener_index, worker.process.returncode
+                )
+                self._restart_worker(worker)
+
+    def _restart_worker(self, worker: _WorkerProcess) -> None:
+        if time.monotonic() - worker.started_at > MIN_STABLE_UPTIME_SECONDS:
+            self._restart_backoff = MIN_RESTART_BACKOFF_SECONDS
+        else:
+            time.sleep(self._restart_backoff)
+            self._restart_backoff = min(MAX_RESTART_BACKOFF_SECONDS, self._restart_backoff * 2)
+        self._start_worker(worker.listener_index)
+
+    def _remove_worker(self, worker: _WorkerProcess) -> None:
+        self._workers.remove(worker)
+        worker.ready_pipe.close()
+
+    def _reload_workers(self) -> None:
+        """New workers in the place of the old ones, one after the other; the old stay if the new does not start."""
+        try:
+            warnings = self._check_config()
+        except SvcError as error:
+            log.error("not reloaded, the workers go on as they are: %s", error.message)
+            return
+        except Exception:  # the edge: whatever a file does, the workers go on
+            log.exception("not reloaded, the workers go on as they are")
+            return
+        for old in [worker for worker in self._workers if not worker.is_stopping]:
+            new = self._start_worker(old.listener_index)
+            if not self._wait_until_ready(new):
+                new.process.kill()
+                new.process.wait()
+                self._remove_worker(new)
+                if not self._is_stopping:
+                    log.error("the new worker did not start: the old ones go on as they are")
+                return
+            old.terminate()
+            if self._is_stopping:
+                return
+        log.warning("reloaded the configuration: every worker is a new one")
+        for warning in warnings:
+            log.warning("%s", warning)
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.terminate()
+        for listener in self._listeners:
+            listener.close()  # at once: who comes now is refused, and goes elsewhere
+        deadline = time.monotonic() + self._drain_timeout + 5.0
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            worker.ready_pipe.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
+
+
+def listen_reuseport(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many listening sockets on one port; raises UsageError that names the port when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listeners: list[socket.socket] = []
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:  # without sharing: is it somebody else's?
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+        for _ in range(count):
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind((host, port))
+            port = listener.getsockname()[1]
+            listener.listen(WORKER_LISTEN_BACKLOG)
+    except (OSError, OverflowError) as error:
+        for listener in listeners:
+            listener.close()
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for any that is free."
+        ) from error
+    return listeners
+
+
+def remove_stale_counters(folder: Path) -> None:
+    """Removes the counters that supervisors have left which were killed."""
+    for path in folder.glob(f"{COUNTERS_FILE_PREFIX}*"):
+        pid = path.name.removeprefix(COUNTERS_FILE_PREFIX).removesuffix(".metrics")
+        if pid.isdecimal() and not _is_running(int(pid)):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Another process of that number; in a container ours is the same each time."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
+
+
+def worker_command(arguments: Sequence[str]) -> list[str]:
+    """The command that starts a worker with the same options as this process."""
+    return [sys.executable, "-m", "svc", "gateway", *arguments]

@@ -1,0 +1,217 @@
+"""Keys and usage for the commands: from this machine's database, or from a gateway elsewhere through its admin API.
+
+Both do the same with the same structs (`svc.keys.lifecycle`); only where the work is done differs. No verb.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from svc.cli import base
+from svc.client.address import with_v1_suffix
+from svc.client.config import normalize_api_key
+from svc.client.http_session import HttpSession, SessionTimeouts
+from svc.client.transport import BlockingTransport, run_sync
+from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
+from svc.gateway.accounting.ingest import ingest_orphans
+from svc.keys import lifecycle
+from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
+from svc.keys.limit_usage import KeyLimitUsage
+from svc.keys.usage_query import parse_usage_query
+from svc.stores.database.base import Database
+from svc.stores.database.factory import open_state_database
+
+T = TypeVar("T")
+_OPTION_NAMES = {"scopes": "scope", "tags": "tag"}
+"""Fields whose option has another name."""
+
+
+class AdminClient(Protocol):
+    """Raises SvcError: InvalidRequest, NotFound, StoreDown here, and what a gateway answers there."""
+
+    def create_key(self, new_key: NewKey) -> MadeKey: ...
+
+    def list_keys(self) -> Iterator[ShownKey]: ...
+
+    def get_key(self, id: str) -> ShownKey: ...
+
+    def change_key(self, id: str, changes: Change) -> ShownKey: ...
+
+    def rotate_key(self, id: str, rotation: Rotation) -> MadeKey: ...
+
+    def revoke_key(self, id: str) -> ShownKey: ...
+
+    def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
+        """What keys, or one, use of their limits now; UsageError here, since only a running gateway knows."""
+
+    def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+        """`asked`: `by`, `since` and so on, as the API takes them."""
+
+
+def add_gateway_option(parser: argparse.ArgumentParser) -> None:
+    """`--gateway`."""
+    parser.add_argument(
+        "--gateway",
+        "--url",
+        metavar="URL",
+        help="ask the gateway there, with the key in SVC_API_KEY (scope admin); default: this machine's database",
+    )
+
+
+@contextlib.contextmanager
+def open_admin_client(args: argparse.Namespace) -> Iterator[AdminClient]:
+    """The desk that is meant. What is asked for wrongly is a UsageError."""
+    try:
+        with _open_http_client(args.gateway) if args.gateway is not None else _open_database_client() as admin:
+            yield admin
+    except InvalidRequest as error:
+        raise UsageError(_rewrite_field_as_option(error.message, error.param)) from error
+    except NotFound as error:
+        if error.param != "id":  # an address, not a key
+            raise
+        raise CommandFailed(f"{error.message} See: svc keys ls") from error
+
+
+def _rewrite_field_as_option(message: str, field: str | None) -> str:
+    """What is said of a field, which begins with its name, said of the option that it comes from."""
+    if field is not None and re.match(rf"{re.escape(field)}\b", message):
+        message = f"--{_OPTION_NAMES.get(field, field.replace('_', '-'))}{message[len(field) :]}"
+    return re.sub(r"(?<!-)\bbudget_(\w+)", r"--budget-\1", message)
+
+
+@contextlib.contextmanager
+def _open_database_client() -> Iterator[AdminClient]:
+    database = open_state_database(os.environ, base.home())
+    try:
+        database.migrate()
+        yield DatabaseAdminClient(database)
+    finally:
+        database.close()
+
+
+@contextlib.contextmanager
+def _open_http_client(url: str) -> Iterator[AdminClient]:
+    key = normalize_api_key(os.environ.get("SVC_API_KEY"))
+    if key is None:
+        raise UsageError("--gateway needs a key with the scope admin in SVC_API_KEY.")
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    session = HttpSession(
+        BlockingTransport(), with_v1_suffix(url, "--gateway"), headers, retries=0, timeouts=SessionTimeouts()
+    )
+    try:
+        yield HttpAdminClient(session)
+    finally:
+        session.close()
+
+
+class DatabaseAdminClient:
+    """This machine's database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create_key(self, new_key: NewKey) -> MadeKey:
+        return lifecycle.create_key(self._database, new_key)
+
+    def list_keys(self) -> Iterator[ShownKey]:
+        after = ""
+        while keys := lifecycle.list_keys(self._database, after=after):
+            yield from keys
+            after = keys[-1].id
+
+    def get_key(self, id: str) -> ShownKey:
+        return lifecycle.get_key(self._database, id)
+
+    def change_key(self, id: str, changes: Change) -> ShownKey:
+        return lifecycle.update_key(self._database, id, changes)
+
+    def rotate_key(self, id: str, rotation: Rotation) -> MadeKey:
+        return lifecycle.rotate_key(self._database, id, rotation)
+
+    def revoke_key(self, id: str) -> ShownKey:
+        return lifecycle.revoke_key(self._database, id)
+
+    def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
+        raise UsageError("Only a running gateway knows that: name it with --gateway http://127.0.0.1:3000.")
+
+    def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+        usage_query = parse_usage_query(parameters)
+        ingest_orphans(base.home() / "journal", self._database)
+        return usage_query.execute(self._database)
+
+
+class _KeyPage(msgspec.Struct):
+    data: list[ShownKey]
+    has_more: bool
+
+
+class _KeyUsagePage(msgspec.Struct):
+    data: list[KeyLimitUsage]
+    has_more: bool
+
+
+class _UsageResponse(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+class HttpAdminClient:
+    """A gateway's admin API. Nothing is tried twice: a key must not be made twice."""
+
+    def __init__(self, session: HttpSession) -> None:
+        self._session = session
+
+    def create_key(self, new_key: NewKey) -> MadeKey:
+        return self._request(MadeKey, "POST", "/admin/keys", new_key)
+
+    def list_keys(self) -> Iterator[ShownKey]:
+        has_more, after = True, ""
+        while has_more:
+            page = self._request(
+                _KeyPage, "GET", f"/admin/keys?{urlencode({'after': after, 'limit': lifecycle.MAX_KEYS_PER_PAGE})}"
+            )
+            yield from page.data
+            has_more = page.has_more and bool(page.data)
+            after = page.data[-1].id if page.data else ""
+
+    def get_key(self, id: str) -> ShownKey:
+        return self._request(ShownKey, "GET", f"/admin/keys/{_quote_path_segment(id)}")
+
+    def change_key(self, id: str, changes: Change) -> ShownKey:
+        return self._request(ShownKey, "PATCH", f"/admin/keys/{_quote_path_segment(id)}", changes)
+
+    def rotate_key(self, id: str, rotation: Rotation) -> MadeKey:
+        return self._request(MadeKey, "POST", f"/admin/keys/{_quote_path_segment(id)}/rotate", rotation)
+
+    def revoke_key(self, id: str) -> ShownKey:
+        return self._request(ShownKey, "POST", f"/admin/keys/{_quote_path_segment(id)}/revoke")
+
+    def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
+        has_more, parameters = True, {"limit": str(lifecycle.MAX_KEYS_PER_PAGE)} if id is None else {"key": id}
+        while has_more:
+            page = self._request(_KeyUsagePage, "GET", f"/admin/limits?{urlencode(parameters)}")
+            yield from page.data
+            has_more = page.has_more and bool(page.data)
+            parameters |= {"after": page.data[-1].id} if page.data else {}
+
+    def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+        return self._request(_UsageResponse, "GET", f"/admin/usage?{urlencode(parameters)}").data
+
+    def _request(self, response_type: type[T], method: str, path: str, body: msgspec.Struct | None = None) -> T:
+        request_body = b"" if body is None else msgspec.json.encode(body)
+        _, response_body = run_sync(self._session.fetch(method, path, request_body))
+        try:
+            return msgspec.json.decode(response_body, type=response_type)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise GatewayFailed("The answer is not that of an admin API; is the address that of a gateway?") from error
+
+
+def _quote_path_segment(id: str) -> str:
+    return quote(id, safe="")

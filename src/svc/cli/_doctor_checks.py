@@ -1,0 +1,128 @@
+"""The checks of `svc doctor` for the database, Redis, the blob store and the installed extras. No verb.
+
+Each is asked in the way that a gateway or a registry uses it: with its credentials, and within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from svc import plugins
+from svc.distribution import install_command
+from svc.errors import SvcError, UsageError
+from svc.settings import Settings
+from svc.stores.database.base import StoreUnavailable
+from svc.stores.database.factory import database_url, open_database
+from svc.stores.redis.connection import RedisConnection, parse_redis_url
+
+OPTIONAL_EXTRAS: Final = {
+    "local": (("xllamacpp",), "the embedded model, text generation in pipelines"),
+    "speech": (("numpy", "python_multipart", "sherpa_onnx", "soundfile"), "speech to text, natural voices"),
+    "whisper": (("av", "faster_whisper"), "Whisper models, compressed audio files"),
+    "voice": (("espeakng_loader",), "espeak-ng voices"),
+    "onnx": (("numpy", "onnxruntime", "PIL", "tokenizers"), "ONNX models in pipelines"),
+    "postgres": (("psycopg",), "a PostgreSQL database"),
+    "s3": (("obstore",), "a bucket as the registry's store"),
+    "signing": (("cryptography",), "signed bundles"),
+    "ray": (("ray",), "pipelines on a Ray cluster"),
+}
+"""Extra -> the modules that it brings, and what it is for."""
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """One line; `mend` says what to do, and is empty when there is nothing to."""
+
+    what: str
+    state: Literal["ok", "off", "bad"]
+    says: str
+    mend: str = ""
+
+
+def check_extras() -> Iterator[CheckResult]:
+    """Which of the optional parts are installed."""
+    for extra, (modules, purpose) in OPTIONAL_EXTRAS.items():
+        missing = [module for module in modules if find_spec(module) is None]
+        if not missing:
+            yield CheckResult(f"extra {extra}", "ok", "installed")
+        else:
+            says = f"not installed: it is for {purpose}"
+            if len(missing) < len(modules):
+                says = f"lacks {', '.join(missing)}: it is for {purpose}"
+            yield CheckResult(f"extra {extra}", "off", says, install_command(extra))
+
+
+def check_database(settings: Settings) -> CheckResult:
+    """The database of keys and usage. A file that is not there yet is not made."""
+    url = database_url(settings.environ, settings.home)
+    source = "SVC_DATABASE_URL" if settings.environ.get("SVC_DATABASE_URL") else "the state folder"
+    if url.startswith("sqlite:///") and not (file := Path(url.removeprefix("sqlite:///")).expanduser()).exists():
+        return _check_missing_file(file)
+    try:
+        store = open_database(url)
+    except UsageError as error:
+        return CheckResult("database", "bad", error.message, "mend SVC_DATABASE_URL, or unset it")
+    try:
+        store.ping()
+    except StoreUnavailable as error:
+        return CheckResult("database", "bad", error.message, f"start it, or check {source}")
+    finally:
+        store.close()
+    if url.startswith("sqlite:///"):
+        return CheckResult("database", "ok", f"the file {url.removeprefix('sqlite:///')}")
+    return CheckResult("database", "ok", "PostgreSQL answers: keys and usage are shared with other machines")
+
+
+def _check_missing_file(file: Path) -> CheckResult:
+    folder = next((folder for folder in file.absolute().parents if folder.exists()), Path("/"))
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return CheckResult("database", "ok", f"the file {file}, made by the first start")
+    return CheckResult("database", "bad", f"the file {file} cannot be made", "check SVC_DATABASE_URL and SVC_HOME")
+
+
+def check_redis(settings: Settings) -> Iterator[CheckResult]:
+    """The Redis of SVC_REDIS_URL, where that is set."""
+    url = settings.environ.get("SVC_REDIS_URL")
+    if not url:
+        yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts its limits by itself")
+        return
+    try:
+        shown = parse_redis_url(url).display_name
+        asyncio.run(RedisConnection(url).check_connection())
+    except UsageError as error:
+        yield CheckResult("redis", "bad", error.message, "mend SVC_REDIS_URL, or unset it")
+    except StoreUnavailable as error:
+        mend = "start it, or check SVC_REDIS_URL; until then each machine keeps the limits by itself"
+        yield CheckResult("redis", "bad", f"{shown} is not usable: {error.message}", mend)
+    else:
+        yield CheckResult("redis", "ok", f"{shown}: limits are shared with other machines")
+
+
+def check_blob_store(settings: Settings) -> CheckResult:
+    """Where a registry started here keeps bundles."""
+    scheme, _, rest = (settings.environ.get("SVC_BLOB_URL") or f"file://{settings.registry_root}").partition("://")
+    if scheme == "file":
+        return _check_folder(Path(rest))
+    mend = "check SVC_BLOB_URL, AWS_ENDPOINT_URL and the AWS_ credentials"
+    if scheme != "s3" or not rest.partition("/")[0]:
+        return CheckResult("blob store", "bad", "SVC_BLOB_URL is not like s3://bucket/prefix or file:///folder", mend)
+    try:
+        plugins.load("stores.bundles", "s3").check_bucket(f"s3://{rest}", settings.environ)
+    except ImportError as error:
+        return CheckResult("blob store", "bad", f"a bucket needs the extra s3 ({error})", install_command("s3"))
+    except SvcError as error:
+        return CheckResult("blob store", "bad", error.message, mend)
+    return CheckResult("blob store", "ok", f"the bucket s3://{rest}")
+
+
+def _check_folder(folder: Path) -> CheckResult:
+    existing = next((one for one in (folder, *folder.absolute().parents) if one.exists()), Path("/"))
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return CheckResult("blob store", "ok", f"the folder {folder}")
+    return CheckResult("blob store", "bad", f"the folder {folder} cannot be written", "check SVC_REGISTRY_ROOT")

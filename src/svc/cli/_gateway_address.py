@@ -1,0 +1,43 @@
+"""Which gateway `svc chat` and `svc transcribe` talk to, and with which key. No verb.
+
+--gateway > SVC_GATEWAY_URL > SVC_PLATFORM_URL > the gateway of `svc up` with the same SVC_HOME > a default
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from svc.cli import _local_gateway, base
+from svc.client.address import resolve_gateway_url
+from svc.client.config import normalize_api_key
+from svc.errors import InvalidRequest, UsageError
+
+
+def add_gateway_option(parser: argparse.ArgumentParser) -> None:
+    """`--gateway`, which every command has that calls one; `--url` is its old name."""
+    parser.add_argument(
+        "--gateway",
+        "--url",
+        metavar="URL",
+        help="address of the gateway, with or without /v1; default: $SVC_GATEWAY_URL, else the running svc up",
+    )
+
+
+def resolve_gateway(option: str | None, key: str | None, default: str) -> tuple[str, str | None]:
+    """Return the address, with `/v1`, and the key. The key of `svc up` is sent nowhere but there.
+
+    Raises UsageError for what is no address or no key.
+    """
+    local_url = _local_gateway.find_gateway(base.home())
+    try:
+        url = resolve_gateway_url(option, None, os.environ, _print_warning, default=local_url or default)
+        chosen_key = normalize_api_key(key) or normalize_api_key(os.environ.get("SVC_API_KEY"))
+    except InvalidRequest as error:
+        raise UsageError(error.message.replace("gateway_url is", "--gateway is")) from None
+    return url, chosen_key or (_local_gateway.read_local_api_key(base.home()) if url == local_url else None)
+
+
+def _print_warning(message: str) -> None:
+    print(f"svc: {message}", file=sys.stderr)

@@ -1,0 +1,138 @@
+"""`svc run --watch`: the stages at work, drawn in place on a terminal, a line for each event in a pipe. No verb."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from svc.pipeline.orchestrator import RunResult
+from svc.pipeline.stages.base import AudioChunk, StageChunk
+
+REDRAW_SECONDS = 0.1
+"""Seconds between two drawings."""
+STATE_SYMBOLS = {"waiting": "·", "started": "▸", "done": "✓", "failed": "✗"}
+
+
+class LiveDisplay:
+    """Draws lines over those of before, on standard error; use it as a context. Without a terminal it draws nothing."""
+
+    def __init__(self, get_lines: Callable[[], Sequence[str]]) -> None:
+        self._get_lines = get_lines
+        self._drawn_lines = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._draw()
+
+    def _run(self) -> None:
+        while not self._stop.wait(REDRAW_SECONDS):
+            self._draw()
+
+    def _draw(self) -> None:
+        size = shutil.get_terminal_size()
+        lines = [line[: size.columns - 1] for line in self._get_lines()][-(size.lines - 1) :]
+        up = f"\x1b[{self._drawn_lines}A" if self._drawn_lines else ""
+        sys.stderr.write(f"{up}\r\x1b[J" + "".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+        self._drawn_lines = len(lines)
+
+
+class _StageState(msgspec.Struct):
+    state: str = "waiting"
+    started_at: float = 0.0
+    ended_at: float | None = None
+    characters: int = 0
+    audio_seconds: float = 0.0
+
+    def record_event(self, event: str, chunk: StageChunk | None) -> None:
+        if event != "piece":
+            self.state = event
+            self.started_at = time.monotonic() if event == "started" else self.started_at
+            self.ended_at = time.monotonic() if event in ("done", "failed") else None
+        elif isinstance(chunk, str):
+            self.characters += len(chunk)
+        elif isinstance(chunk, AudioChunk):
+            self.audio_seconds += len(chunk.data) / chunk.format.frame_bytes / chunk.format.rate
+
+    def format_line(self, name: str, width: int) -> str:
+        elapsed = f"{(self.ended_at or time.monotonic()) - self.started_at:6.1f} s" if self.started_at else ""
+        audio_text = f"{self.audio_seconds:.1f} s of audio" if self.audio_seconds else ""
+        output_text = f"{self.characters} characters" if self.characters else audio_text
+        return f"{STATE_SYMBOLS[self.state]} {name:<{width}}  {elapsed:<8}  {output_text}".rstrip()
+
+
+class StageProgress:
+    """One run."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._stages = {name: _StageState() for name in names}
+        self._width = max(map(len, names))
+        self._is_terminal = sys.stderr.isatty()
+
+    def on_stage_event(self, stage: str, event: str, chunk: StageChunk | None) -> None:
+        self._stages[stage].record_event(event, chunk)
+        if not self._is_terminal and event != "piece":
+            print(f"{stage}: {event}", file=sys.stderr, flush=True)
+
+    def format_lines(self) -> list[str]:
+        return [stage.format_line(name, self._width) for name, stage in self._stages.items()]
+
+
+class BatchProgress:
+    """Many runs: how many are done, and what those at work are at."""
+
+    def __init__(self, inputs: Sequence[str], *, print_lines: bool) -> None:
+        self._inputs = inputs
+        self._lock = threading.Lock()
+        self._running_stages: dict[int, str] = {}
+        self._done = self._failed = 0
+        self._print_lines = print_lines and not sys.stderr.isatty()
+
+    def on_resumed(self, count: int) -> None:
+        with self._lock:
+            self._done = count
+
+    def on_stage_event(self, number: int, stage: str, event: str) -> None:
+        if event == "started":
+            with self._lock:
+                self._running_stages[number] = stage
+
+    def on_input_done(self, number: int, result: RunResult) -> None:
+        with self._lock:
+            self._running_stages.pop(number, None)
+            self._done += 1
+            self._failed += result.error is not None
+            if self._print_lines:
+                state = f"failed: {result.error.message}" if result.error else "done"
+                line = f"{number + 1} of {len(self._inputs)}: {_shorten(result.input)}: {state}"
+                print(line, file=sys.stderr, flush=True)
+
+    def format_lines(self) -> list[str]:
+        with self._lock:
+            running = sorted(self._running_stages.items())
+            failed = f", {self._failed} failed" if self._failed else ""
+            summary = f"{self._done} of {len(self._inputs)} done{failed}"
+        return [
+            summary,
+            *(f"{STATE_SYMBOLS['started']} {stage}: {_shorten(self._inputs[number])}" for number, stage in running),
+        ]
+
+
+def _shorten(text: str) -> str:
+    return " ".join(text.split())[:60]

@@ -1,0 +1,103 @@
+"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`; ours and upstreams'."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from svc.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    PermissionDenied,
+    RateLimited,
+    SvcError,
+    TooLarge,
+    UpstreamError,
+)
+
+_ERROR_TYPE_PATTERN: Final = re.compile(r"[a-z0-9_]{1,64}")
+
+_ERROR_TYPES: Final[tuple[tuple[type[SvcError], str], ...]] = (
+    (TooLarge, "request_too_large"),
+    (InvalidRequest, "invalid_request_error"),
+    (MethodNotAllowed, "invalid_request_error"),
+    (AuthenticationFailed, "authentication_error"),
+    (PermissionDenied, "permission_error"),
+    (ModelNotFound, "not_found_error"),
+    (NotFound, "not_found_error"),
+    (RateLimited, "rate_limit_error"),
+)
+
+
+_STATUS_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    402: "billing_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+"""The type of each status (docs.anthropic.com, "Errors"). Vendors leave it out, or name the type of another status."""
+OVERLOADED_STATUS: Final = 529
+_RATE_LIMIT_HEADER_PREFIX: Final = b"anthropic-ratelimit-"
+
+
+def decode_upstream_error(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
+    """The error for a client of the same dialect: 529 and 4xx, but not 401 and 403, which concern the gateway's key."""
+    if status in (401, 403) or not (400 <= status < 500 or status == OVERLOADED_STATUS):
+        return None
+    forwarded_headers = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in headers.items()
+        if name == b"retry-after" or name.startswith(_RATE_LIMIT_HEADER_PREFIX)
+    }
+    type_name, default_type = (
+        extract_error_type(decode_error_object(raw)),
+        _STATUS_ERROR_TYPES.get(status, "invalid_request_error"),
+    )
+    if not type_name or (
+        status in _STATUS_ERROR_TYPES and type_name in _STATUS_ERROR_TYPES.values()
+    ):  # not the type of another status
+        type_name = default_type
+    return UpstreamError(status, type_name, forwarded_headers)
+
+
+def decode_error_object(raw: bytes) -> Any:
+    """The object `error` of an error answer; None if there is none."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any]).get("error")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def extract_error_type(error: Any) -> str:
+    """The type that an upstream's error object names, if it is a word."""
+    type_name = error.get("type") if isinstance(error, dict) else None
+    return type_name if isinstance(type_name, str) and _ERROR_TYPE_PATTERN.fullmatch(type_name) else ""
+
+
+def error_type(error: SvcError) -> str:
+    """Anthropic's word for it."""
+    if error.upstream is not None:
+        return error.upstream.type
+    return next((name for kind, name in _ERROR_TYPES if isinstance(error, kind)), "api_error")
+
+
+def encode_error(error: SvcError, request_id: str) -> bytes:
+    """The JSON body of an error answer."""
+    return msgspec.json.encode({**_error_body(error), "request_id": request_id})
+
+
+def encode_error_event(error: SvcError) -> bytes:
+    """What a client is sent in the place of `message_stop`."""
+    return b"event: error\ndata: " + msgspec.json.encode(_error_body(error)) + b"\n\n"
+
+
+def _error_body(error: SvcError) -> dict[str, object]:
+    return {"type": "error", "error": {"type": error_type(error), "message": error.message}}

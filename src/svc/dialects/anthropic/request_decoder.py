@@ -1,0 +1,261 @@
+"""An Anthropic client's request -> the hub form."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from svc.dialects.anthropic.documents import decode_document
+from svc.dialects.anthropic.routing_info import MAX_REQUESTED_TOKENS
+from svc.dialects.validation import convert_client_value, decode_client_object
+from svc.errors import InvalidRequest
+from svc.wire.chat import (
+    ChatMessage,
+    ChatRequest,
+    ContentPart,
+    DocumentPart,
+    ImagePart,
+    RedactedThinkingPart,
+    ResponseFormat,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolChoice,
+    ToolDefinition,
+    ToolResult,
+)
+
+NonEmptyText = Annotated[str, Meta(min_length=1)]
+
+
+class _ImageSource(msgspec.Struct):
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class _RequestBlock(msgspec.Struct):
+    type: str
+    text: str | None = None
+    source: Any = None
+    title: str | None = None
+    context: str | None = None
+    citations: dict[str, Any] | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: Any = None
+    is_error: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _RequestMessage(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_RequestBlock]
+
+
+class _RequestTool(msgspec.Struct):
+    name: NonEmptyText
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _RequestToolChoice(msgspec.Struct):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _RequestMetadata(msgspec.Struct):
+    user_id: str | None = None
+
+
+class _RequestFormat(msgspec.Struct):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class _RequestOutputConfig(msgspec.Struct):
+    effort: str | None = None
+    format: _RequestFormat | None = None
+
+
+class _RequestBody(msgspec.Struct):
+    model: NonEmptyText
+    messages: Annotated[list[_RequestMessage], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
+    system: str | list[_RequestBlock] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[_RequestTool] | None = None
+    tool_choice: _RequestToolChoice | None = None
+    thinking: dict[str, Any] | None = None
+    metadata: _RequestMetadata | None = None
+    output_config: _RequestOutputConfig | None = None
+
+
+_KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
+_OUTPUT_CONFIG_FIELDS: Final = frozenset(_RequestOutputConfig.__struct_fields__)
+_TOOL_CHOICE_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]] = {
+    "auto": "auto",
+    "any": "required",
+    "tool": "tool",
+    "none": "none",
+}
+
+
+def decode_request(raw: bytes) -> ChatRequest:
+    """Raises InvalidRequest that names the field, also for what no other dialect has a word for."""
+    fields = decode_client_object(raw)
+    body = convert_client_value(fields, _RequestBody, "")
+    messages = [_decode_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    if body.system:
+        messages.insert(0, ChatMessage("system", _decode_parts(body.system, "system")))
+    choice = body.tool_choice
+    config = body.output_config or _RequestOutputConfig()
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        stream=bool(body.stream),
+        include_usage=True,
+        max_tokens=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=body.stop_sequences or [],
+        tools=[_decode_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tool_choice=_decode_tool_choice(choice) if choice else None,
+        parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
+        response_format=ResponseFormat("json_schema", schema=config.format.schema) if config.format else None,
+        effort=config.effort,
+        thinking=body.thinking,
+        user=body.metadata.user_id if body.metadata else None,
+        extra={name: value for name, value in fields.items() if name not in _KNOWN_FIELDS},
+        source="anthropic",
+        omitted=_omitted_fields(body, fields.get("output_config") or {}),
+    )
+
+
+def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
+    """Paths of fields that no other dialect has, and that do not change the form of the answer."""
+    blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
+    results = [block.content for block in blocks if block.type == "tool_result" and isinstance(block.content, list)]
+    inner = [one for content in results for one in content if one["type"] == "document"]  # checked by `_result`
+    documents = [(block.context, block.citations) for block in blocks if block.type == "document"]
+    documents += [(one.get("context"), one.get("citations")) for one in inner]
+    names = [f"output_config.{name}" for name in config if name not in _OUTPUT_CONFIG_FIELDS]
+    names += ["messages[].context"] if any(context for context, _ in documents) else []
+    return names + (["messages[].citations"] if any(citations for _, citations in documents) else [])
+
+
+def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
+    return ChatMessage(message.role, _decode_parts(message.content, f"{path}.content"))
+
+
+def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[ContentPart]:
+    if isinstance(content, str):
+        return [TextPart(content)]
+    return [part for place, block in enumerate(content) for part in _decode_block(block, f"{path}[{place}]")]
+
+
+def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
+    """One part, or the parts of a document that consists of blocks."""
+    source = block.source
+    if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
+        content_type: Any = str | list[_RequestBlock]
+        content: str | list[_RequestBlock] = convert_client_value(
+            source.get("content"), content_type, f"{path}.source.content"
+        )
+        _reject_other_types(content, ("text", "image"), f"{path}.source.content")
+        return _decode_parts(content, f"{path}.source.content")
+    return [_decode_part(block, path)]
+
+
+def _decode_part(block: _RequestBlock, path: str) -> ContentPart:
+    match block.type:
+        case "text":
+            return TextPart(_require_field(block.text, path, "text"), block.cache_control)
+        case "image":
+            return _decode_image(block, path)
+        case "document":
+            return decode_document(block.source, block.title, block.cache_control, path)
+        case "thinking":
+            return ThinkingPart(_require_field(block.thinking, path, "thinking"), block.signature)
+        case "redacted_thinking":
+            return RedactedThinkingPart(_require_field(block.data, path, "data"))
+        case "tool_use":
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            call_id, name = _require_field(block.id, path, "id"), _require_field(block.name, path, "name")
+            return ToolCall(call_id, name, arguments, block.cache_control)
+        case "tool_result":
+            return _decode_tool_result(block, path)
+    raise _unsupported_type_error(block.type, path)
+
+
+def _require_field(value: str | None, path: str, name: str) -> str:
+    if value is None:
+        raise InvalidRequest(f"`{path}.{name}` is required.", param=f"{path}.{name}")
+    return value
+
+
+def _unsupported_type_error(type_name: str, path: str) -> InvalidRequest:
+    message = f"The provider of this model does not take content of the type `{type_name[:50]}`."
+    return InvalidRequest(message, param=f"{path}.type")
+
+
+def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
+    source_type: Any = _ImageSource | None
+    source: _ImageSource | None = convert_client_value(block.source, source_type, f"{path}.source")
+    if source is not None and source.type == "base64" and source.media_type and source.data is not None:
+        return ImagePart(media_type=source.media_type, data=source.data, cache=block.cache_control)
+    if source is not None and source.type == "url" and source.url:
+        return ImagePart(url=source.url, cache=block.cache_control)
+    raise InvalidRequest("An image has to be a link or base64 data.", param=f"{path}.source")
+
+
+def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:
+    content_type: Any = str | list[_RequestBlock] | None
+    content: str | list[_RequestBlock] | None = convert_client_value(block.content, content_type, f"{path}.content")
+    _reject_other_types(content or [], ("text", "image", "document"), f"{path}.content")
+    parts = [
+        part
+        for part in _decode_parts(content or [], f"{path}.content")
+        if isinstance(part, TextPart | ImagePart | DocumentPart)
+    ]
+    return ToolResult(
+        _require_field(block.tool_use_id, path, "tool_use_id"), parts, bool(block.is_error), block.cache_control
+    )
+
+
+def _reject_other_types(content: str | list[_RequestBlock], allowed_types: Collection[str], path: str) -> None:
+    """Raises InvalidRequest for a block of another kind, before it is read: it may hold blocks of any depth."""
+    for index, block in enumerate([] if isinstance(content, str) else content):
+        if block.type not in allowed_types:
+            raise _unsupported_type_error(block.type, f"{path}[{index}]")
+
+
+def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
+    if tool.type not in (None, "custom"):
+        message = f"The provider of this model has no tool of the type `{tool.type[:50]}`."
+        raise InvalidRequest(message, param=f"{path}.type")
+    return ToolDefinition(tool.name, tool.description, tool.input_schema, tool.strict, tool.cache_control)
+
+
+def _decode_tool_choice(choice: _RequestToolChoice) -> ToolChoice:
+    if choice.type == "tool" and not choice.name:
+        raise InvalidRequest("`tool_choice.name` is required.", param="tool_choice.name")
+    return ToolChoice(_TOOL_CHOICE_MODES[choice.type], choice.name)

@@ -1,0 +1,267 @@
+"""The hub form -> a request to an Anthropic upstream.
+
+System and developer messages go to the top, turns of one side are merged into one message, tool results are turns of
+the user; what is required there and not said here is filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from svc.dialects.anthropic.documents import FILES_BETA_HEADER_LINE, encode_document
+from svc.dialects.base import EncodedRequest, ModelProfile
+from svc.dialects.request_passthrough import apply_overrides
+from svc.dialects.unsupported_fields import find_dropped_fields, lower_max_tokens
+from svc.dialects.validation import encode_upstream_body
+from svc.errors import InvalidRequest
+from svc.wire.chat import (
+    ChatMessage,
+    ChatRequest,
+    ContentPart,
+    DocumentPart,
+    ImagePart,
+    RedactedThinkingPart,
+    RefusalPart,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+
+DEFAULT_ANTHROPIC_MAX_TOKENS: Final = 4096
+"""The API requires `max_tokens`: this is sent when neither the client nor the model's settings name a limit."""
+MAX_USER_ID_CHARS: Final = 256
+"""Characters of `metadata.user_id`: more is 400 (docs.anthropic.com, Messages, "maxLength 256")."""
+MIN_THINKING_BUDGET_TOKENS: Final = 1024
+"""Tokens of `thinking.budget_tokens`; it has to be less than `max_tokens`."""
+_IMAGE_MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_EFFORT_ALIASES: Final = {"none": None, "minimal": "low"}
+_TOOL_CHOICE_TYPES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
+_INVALID_ID_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
+    """Raises InvalidRequest for a field whose loss would change the answer's form."""
+    dropped = _dropped_fields(request)
+    requested, user = request.max_tokens, request.user
+    if request.source != "anthropic":
+        requested = lower_max_tokens(request, profile, dropped)
+        user = user[:MAX_USER_ID_CHARS] if user else None
+    max_tokens = requested or profile.max_output_tokens or DEFAULT_ANTHROPIC_MAX_TOKENS
+    stop = [text for text in request.stop if text.strip()]  # blank ones are refused there
+    if len(stop) < len(request.stop):
+        dropped.append("stop")
+    fields = {
+        "system": _encode_system(request),
+        "temperature": None if request.temperature is None else min(request.temperature, 1.0),
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stop_sequences": stop or None,
+        "tools": [_encode_tool(tool) for tool in request.tools] or None,
+        "tool_choice": _encode_tool_choice(request),
+        "thinking": _fit_thinking_budget(request, max_tokens, dropped),
+        "output_config": _encode_output_config(request),
+        "metadata": {"user_id": user} if user else None,
+        "stream": request.stream or None,
+    }
+    body: dict[str, Any] = {"model": profile.model, "max_tokens": max_tokens}
+    body["messages"] = _encode_messages(request)
+    body |= {name: value for name, value in fields.items() if value is not None}
+    if request.source == "anthropic":
+        body |= request.extra
+    dropped += apply_overrides(body, profile.overrides, ask_usage=False)
+    return EncodedRequest(
+        encode_upstream_body(body), tuple(dropped), (FILES_BETA_HEADER_LINE,) if _needs_files_beta(request) else ()
+    )
+
+
+def _needs_files_beta(request: ChatRequest) -> bool:
+    """A client of the same dialect sends the header itself, among others that would be lost."""
+    if request.source == "anthropic":
+        return False
+    parts = [part for message in request.messages for part in message.parts]
+    inner = [part for result in parts if isinstance(result, ToolResult) for part in result.content]
+    return any(isinstance(part, DocumentPart) and part.file_id is not None for part in (*parts, *inner))
+
+
+def _dropped_fields(request: ChatRequest) -> list[str]:
+    dropped = [] if request.source == "anthropic" else [*find_dropped_fields(request.extra), *request.omitted]
+    if any(message.name is not None for message in request.messages):
+        dropped.append("messages[].name")
+    return dropped
+
+
+def _encode_system(request: ChatRequest) -> str | list[dict[str, Any]] | None:
+    parts = [part for message in request.messages if _is_system(message) for part in message.parts]
+    for part in parts:
+        if not isinstance(part, TextPart):
+            raise InvalidRequest("The provider of this model takes system messages of text alone.", param="messages")
+    texts = [part for part in parts if isinstance(part, TextPart) and part.text]
+    if not texts or not _has_turns(request):
+        return None
+    if any(part.cache for part in texts):
+        return [_with_cache_control({"type": "text", "text": part.text}, part.cache) for part in texts]
+    return "\n".join(part.text for part in texts)
+
+
+def _is_system(message: ChatMessage) -> bool:
+    return message.role in ("system", "developer")
+
+
+def _has_turns(request: ChatRequest) -> bool:
+    """Somebody but the system says something."""
+    return any(not _is_system(message) for message in request.messages)
+
+
+def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
+    """Turns, those of one side in a row merged; a request of system messages alone becomes the user's turn."""
+    merged: list[tuple[str, list[dict[str, Any]]]] = []
+    only_system = not _has_turns(request)
+    for index, message in enumerate(request.messages):
+        if _is_system(message) and not only_system:
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _encode_blocks(message, f"messages[{index}]")
+        if blocks and merged and merged[-1][0] == role:
+            merged[-1][1].extend(blocks)
+        elif blocks:
+            merged.append((role, blocks))
+    if not merged:
+        raise InvalidRequest("`messages` needs at least one with content.", param="messages")
+    if merged[-1][0] == "assistant":
+        _trim_trailing_whitespace(merged[-1][1])
+    return [{"role": role, "content": _encode_content(blocks)} for role, blocks in merged]
+
+
+def _trim_trailing_whitespace(blocks: list[dict[str, Any]]) -> None:
+    """An answer that is to be continued may not end in white space there."""
+    last = blocks[-1]
+    if last["type"] == "text" and last["text"].strip():
+        last["text"] = last["text"].rstrip()
+
+
+def _encode_content(blocks: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    plain = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+    return blocks[0]["text"] if plain else blocks
+
+
+def _encode_blocks(message: ChatMessage, path: str) -> list[dict[str, Any]]:
+    blocks = []
+    calls = 0
+    for part in message.parts:
+        block = _encode_block(part, path, calls)
+        calls += isinstance(part, ToolCall)
+        if block is not None:
+            blocks.append(block)
+    return blocks
+
+
+def _encode_block(part: ContentPart, path: str, call_index: int) -> dict[str, Any] | None:
+    """None for what has nothing in it, and for thinking without the signature that makes it valid there."""
+    match part:
+        case TextPart(text, cache):
+            return _with_cache_control({"type": "text", "text": text}, cache) if text else None
+        case RefusalPart(text):
+            return {"type": "text", "text": text} if text else None
+        case ImagePart():
+            return _encode_image(part, path)
+        case DocumentPart():
+            return encode_document(part, path)
+        case ThinkingPart(text, signature):
+            return {"type": "thinking", "thinking": text, "signature": signature} if signature else None
+        case RedactedThinkingPart(data):
+            return {"type": "redacted_thinking", "data": data}
+        case ToolCall():
+            return _encode_tool_call(part, f"{path}.tool_calls[{call_index}].function.arguments")
+        case ToolResult():
+            return _encode_tool_result(part, path)
+
+
+def _with_cache_control(block: dict[str, Any], cache: dict[str, Any] | None) -> dict[str, Any]:
+    return {**block, "cache_control": cache} if cache else block
+
+
+def _encode_image(image: ImagePart, path: str) -> dict[str, Any]:
+    if image.url is not None:
+        return _with_cache_control({"type": "image", "source": {"type": "url", "url": image.url}}, image.cache)
+    media_type = "image/jpeg" if image.media_type == "image/jpg" else image.media_type
+    if media_type not in _IMAGE_MEDIA_TYPES:
+        message = f"The provider of this model takes images of the types {', '.join(_IMAGE_MEDIA_TYPES)}."
+        raise InvalidRequest(message, param=f"{path}.content")
+    source = {"type": "base64", "media_type": media_type, "data": image.data}
+    return _with_cache_control({"type": "image", "source": source}, image.cache)
+
+
+def _encode_tool_call(call: ToolCall, path: str) -> dict[str, Any]:
+    try:
+        arguments = msgspec.json.decode(call.arguments, type=dict[str, Any]) if call.arguments.strip() else {}
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        raise InvalidRequest(f"`{path}` has to be the JSON text of an object.", param=path) from None
+    block = {"type": "tool_use", "id": _sanitize_id(call.id), "name": call.name, "input": arguments}
+    return _with_cache_control(block, call.cache)
+
+
+def _sanitize_id(call_id: str) -> str:
+    """Ids of other makers hold characters that are refused there; call and result are changed alike."""
+    return _INVALID_ID_CHARS.sub("_", call_id)
+
+
+def _encode_tool_result(result: ToolResult, path: str) -> dict[str, Any]:
+    blocks = [block for part in result.content if (block := _encode_block(part, path, 0)) is not None]
+    encoded: dict[str, Any] = {"type": "tool_result", "tool_use_id": _sanitize_id(result.call_id)}
+    if blocks:
+        encoded["content"] = _encode_content(blocks)
+    if result.is_error:
+        encoded["is_error"] = True
+    return _with_cache_control(encoded, result.cache)
+
+
+def _encode_tool(tool: ToolDefinition) -> dict[str, Any]:
+    schema = tool.parameters or {"type": "object", "properties": {}}
+    encoded: dict[str, Any] = {"name": tool.name, "input_schema": schema}
+    if tool.description is not None:
+        encoded["description"] = tool.description
+    if tool.strict:
+        encoded["strict"] = True
+    return _with_cache_control(encoded, tool.cache)
+
+
+def _encode_tool_choice(request: ChatRequest) -> dict[str, Any] | None:
+    choice, is_sequential = request.tool_choice, request.parallel_tool_calls is False
+    if not request.tools or (choice is None and not is_sequential):
+        return None
+    encoded: dict[str, Any] = {"type": _TOOL_CHOICE_TYPES[choice.mode] if choice else "auto"}
+    if choice and choice.mode == "tool":
+        encoded["name"] = choice.name
+    if is_sequential and encoded["type"] != "none":
+        encoded["disable_parallel_tool_use"] = True
+    return encoded
+
+
+def _encode_output_config(request: ChatRequest) -> dict[str, Any] | None:
+    encoded: dict[str, Any] = {}
+    response_format = request.response_format
+    if response_format is not None and response_format.kind == "json_object":
+        message = "The provider of this model takes `json_schema`, not `json_object`."
+        raise InvalidRequest(message, param="response_format.type")
+    if response_format is not None and response_format.kind == "json_schema":
+        encoded["format"] = {"type": "json_schema", "schema": response_format.schema}
+    effort = _EFFORT_ALIASES.get(request.effort, request.effort) if request.effort else None
+    if effort:
+        encoded["effort"] = effort
+    return encoded or None
+
+
+def _fit_thinking_budget(request: ChatRequest, max_tokens: int, dropped: list[str]) -> dict[str, Any] | None:
+    """Fit the thinking budget into a `max_tokens` that was lowered; None where no budget fits."""
+    thinking = request.thinking
+    budget = thinking.get("budget_tokens") if thinking else None
+    if thinking is None or type(budget) is not int or "max_tokens" not in dropped or budget < max_tokens:
+        return thinking
+    dropped.append("thinking.budget_tokens")
+    fitted_budget = max(MIN_THINKING_BUDGET_TOKENS, max_tokens // 2)
+    return {**thinking, "budget_tokens": fitted_budget} if fitted_budget < max_tokens else None

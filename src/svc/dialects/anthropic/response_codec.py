@@ -1,0 +1,130 @@
+"""Whole answers: an Anthropic upstream's -> the hub form -> an Anthropic client's."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from svc.dialects.anthropic.schema import (
+    RESPONSE_DECODER,
+    ContentBlockPayload,
+    ResponsePayload,
+    encode_usage,
+    to_finish_reason,
+    to_stop_reason,
+)
+from svc.dialects.base import EncodedResponse
+from svc.dialects.coerce import arguments_to_json, nonempty_text_or
+from svc.dialects.truncated_json import decode_complete_members
+from svc.dialects.upstream_errors import map_upstream_error
+from svc.dialects.validation import decode_upstream_json, decode_upstream_object
+from svc.errors import ProviderFailed
+from svc.wire.chat import (
+    ChatResponse,
+    ContentPart,
+    RedactedThinkingPart,
+    RefusalPart,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+)
+
+
+def decode_response_payload(raw: bytes) -> ResponsePayload:
+    """Raises ProviderFailed when it is not understandable, or what an error object in it means."""
+    try:
+        return decode_upstream_json(RESPONSE_DECODER, raw)
+    except ProviderFailed:
+        body = decode_upstream_object(raw)
+        if body.get("error"):
+            raise map_upstream_error(body["error"]) from None
+        raise
+
+
+def pass_through_response(raw: bytes) -> EncodedResponse:
+    """Raises ProviderFailed when it is not understandable."""
+    payload = decode_response_payload(raw)
+    return EncodedResponse(raw, payload.usage.to_usage(), to_finish_reason(payload.stop_reason), payload.model)
+
+
+def decode_response(raw: bytes) -> ChatResponse:
+    """Raises ProviderFailed when it is not understandable."""
+    payload = decode_response_payload(raw)
+    return ChatResponse(
+        id=payload.id,
+        model=payload.model,
+        created=int(time.time()),
+        parts=[part for block in payload.content if (part := _decode_part(block)) is not None],
+        finish=to_finish_reason(payload.stop_reason),
+        usage=payload.usage.to_usage(),
+    )
+
+
+def _decode_part(block: ContentBlockPayload) -> ContentPart | None:
+    """None for what the hub has no place for: the provider's own tools at work."""
+    match block.type:
+        case "text":
+            return TextPart(block.text) if nonempty_text_or(block.text, "") else None
+        case "thinking":
+            return ThinkingPart(nonempty_text_or(block.thinking, ""), nonempty_text_or(block.signature, "") or None)
+        case "redacted_thinking":
+            return RedactedThinkingPart(nonempty_text_or(block.data, ""))
+        case "tool_use":
+            if not nonempty_text_or(block.id, "") or not nonempty_text_or(block.name, ""):
+                raise ProviderFailed("The provider's answer has a tool call without a name.")
+            return ToolCall(block.id, block.name, arguments_to_json({} if block.input is None else block.input))
+    return None
+
+
+def encode_response(response: ChatResponse) -> bytes:
+    """A `message`; raises ProviderFailed for the arguments of a finished tool call that are no JSON object.
+
+    A call that the answer's limit, or a filter, has cut off keeps the arguments that are complete.
+    """
+    is_truncated = response.finish in ("length", "content_filter")
+    has_tool_calls = any(isinstance(part, ToolCall) for part in response.parts)
+    has_refusal = any(isinstance(part, RefusalPart) for part in response.parts)
+    body = {
+        "id": response.id,
+        "type": "message",
+        "role": "assistant",
+        "model": response.model,
+        "content": [
+            _encode_block(part, is_truncated=is_truncated)
+            for part in response.parts
+            if not isinstance(part, TextPart) or part.text
+        ],
+        "stop_reason": to_stop_reason(response.finish, has_tool_calls=has_tool_calls, has_refusal=has_refusal),
+        "stop_sequence": None,
+        "usage": encode_usage(response.usage),
+    }
+    return msgspec.json.encode(body)
+
+
+def _encode_block(part: ContentPart, *, is_truncated: bool) -> dict[str, Any]:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return {"type": "text", "text": text}
+        case ThinkingPart(text, signature):
+            return {"type": "thinking", "thinking": text, "signature": signature or ""}
+        case RedactedThinkingPart(data):
+            return {"type": "redacted_thinking", "data": data}
+        case ToolCall(call_id, name, arguments):
+            return {
+                "type": "tool_use",
+                "id": call_id,
+                "name": name,
+                "input": _encode_input(arguments, is_truncated=is_truncated),
+            }
+    raise ProviderFailed("The provider's answer was not understandable.")
+
+
+def _encode_input(arguments: str, *, is_truncated: bool) -> dict[str, Any]:
+    if is_truncated:
+        return decode_complete_members(arguments)
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, Any]) if arguments.strip() else {}
+    except (msgspec.DecodeError, RecursionError):
+        raise ProviderFailed("The model called a tool with arguments that are no JSON object.") from None

@@ -1,0 +1,142 @@
+"""The words of Anthropic's answers and events, typed as far as they are read. Data only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from svc.wire.chat import FinishReason
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+TokenCount = Annotated[int, Meta(ge=0, le=MAX_USAGE_TOKENS)]
+
+_FINISH_REASONS: Final[dict[str, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_STOP_REASONS: Final[dict[FinishReason, str]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+def to_finish_reason(stop_reason: str | None) -> FinishReason:
+    """One of the four."""
+    return _FINISH_REASONS.get(stop_reason or "", "stop")
+
+
+def to_stop_reason(finish_reason: FinishReason, *, has_tool_calls: bool, has_refusal: bool) -> str:
+    """Anthropic's word; OpenAI and its vendors say `stop` also of a refusal and of calls of tools."""
+    if finish_reason == "stop" and (has_tool_calls or has_refusal):
+        return "tool_use" if has_tool_calls else "refusal"
+    return _STOP_REASONS[finish_reason]
+
+
+class OutputTokensDetails(msgspec.Struct):
+    thinking_tokens: TokenCount | None = None
+
+
+class UsagePayload(msgspec.Struct):
+    """`usage`; what a later event leaves out holds on from an earlier one."""
+
+    input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    output_tokens_details: OutputTokensDetails | None = None
+
+    def merge(self, later: UsagePayload) -> UsagePayload:
+        """Usage is cumulative: what is said again replaces, and is never added."""
+        fields = {name: value for name in later.__struct_fields__ if (value := getattr(later, name)) is not None}
+        return msgspec.structs.replace(self, **fields)
+
+    def to_usage(self) -> TokenUsage:
+        written = self.cache_creation_input_tokens or 0
+        read = self.cache_read_input_tokens or 0
+        details = self.output_tokens_details
+        return TokenUsage(
+            prompt_tokens=(self.input_tokens or 0) + written + read,
+            completion_tokens=self.output_tokens or 0,
+            cached_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=(details and details.thinking_tokens) or 0,
+        )
+
+
+def encode_usage(usage: TokenUsage | None) -> dict[str, int]:
+    """`usage` as Anthropic publishes it: input without what was cached."""
+    usage = usage or TokenUsage()
+    return {
+        "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+class ContentBlockPayload(msgspec.Struct):
+    """A content block of an answer, as far as it is read."""
+
+    type: str
+    text: Any = None
+    thinking: Any = None
+    signature: Any = None
+    data: Any = None
+    id: Any = None
+    name: Any = None
+    input: Any = None
+
+
+class ResponsePayload(msgspec.Struct):
+    """A whole answer."""
+
+    id: Annotated[str, Meta(min_length=1)]
+    type: Literal["message"]
+    model: Annotated[str, Meta(min_length=1)]
+    content: list[ContentBlockPayload]
+    usage: UsagePayload
+    stop_reason: str | None = None
+
+
+class MessageStartPayload(msgspec.Struct):
+    """`message` of `message_start`."""
+
+    id: str | None = None
+    model: str | None = None
+    usage: UsagePayload | None = None
+
+
+class DeltaPayload(msgspec.Struct):
+    """`delta` of `content_block_delta` and of `message_delta`."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class EventPayload(msgspec.Struct):
+    """Any event of a stream."""
+
+    type: str = ""
+    index: int = 0
+    delta: DeltaPayload | None = None
+    content_block: ContentBlockPayload | None = None
+    message: MessageStartPayload | None = None
+    usage: UsagePayload | None = None
+    error: Any = None
+
+
+EVENT_DECODER: Final = msgspec.json.Decoder(EventPayload)
+RESPONSE_DECODER: Final = msgspec.json.Decoder(ResponsePayload)

@@ -1,0 +1,114 @@
+"""The stream of an Anthropic upstream on its way to an Anthropic client: checked, and handed on as it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from svc.dialects.anthropic.errors import OVERLOADED_STATUS, encode_error_event, extract_error_type
+from svc.dialects.anthropic.stream_decoder import AnthropicStreamDecoder
+from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
+from svc.dialects.anthropic.stream_encoder import encode_event as written
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
+from svc.dialects.stream_transform import Passthrough
+from svc.dialects.upstream_errors import (
+    CREDENTIAL_ERROR_CODES,
+    extract_message,
+    from_stream_error,
+    sanitize_message,
+    truncated_response_error,
+)
+from svc.errors import ProviderFailed, SvcError, UpstreamError
+from svc.wire.chat import (
+    StreamDelta,
+    StreamError,
+    StreamFinish,
+    StreamStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallArguments,
+    UsageUpdate,
+)
+from svc.wire.sse import MAX_EVENT_BYTES, event_data
+
+_TEXT_FIELDS_BY_DELTA: Final[dict[type, bytes]] = {
+    TextDelta: b"text",
+    ThinkingDelta: b"thinking",
+    ToolCallArguments: b"partial_json",
+}
+
+
+class AnthropicPassthrough(Passthrough):
+    """`Pipe` from an Anthropic upstream to an Anthropic client."""
+
+    __slots__ = ("_decoder", "_early_events", "_learned_templates")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._early_events = b""
+        """Events before `message_start`, such as `ping`: the client gets them once the stream has begun."""
+        self._decoder = AnthropicStreamDecoder()
+        self._learned_templates = 0
+
+    def _process_event(self, event: bytes) -> bytes:
+        self._template = None
+        if event_data(event) is None:
+            return b""
+        had_started = self.has_started
+        deltas = self._decoder.decode(event)
+        if self.has_started and deltas and type(deltas[0]) is StreamStart:
+            return b""  # said again
+        for delta in deltas:
+            self._record_delta(delta)
+        if self._decoder.is_complete:
+            if not self._is_complete:
+                raise truncated_response_error()
+            self.has_ended = True
+        elif len(deltas) == 1 and self._learned_templates < MAX_LEARNED_TEMPLATES:
+            self._learn_template(event, deltas[0])
+        if not had_started and self._decoder.synthesized_start is not None:
+            return AnthropicStreamEncoder().encode(self._decoder.synthesized_start) + self._early_events + event
+        if not self.has_started:
+            self._early_events += event + b"\n\n"
+            if len(self._early_events) > MAX_EVENT_BYTES:
+                raise ProviderFailed("The provider's stream has no beginning.")
+            return b""
+        early, self._early_events = self._early_events, b""
+        return early + event if early else event
+
+    def _learn_template(self, event: bytes, delta: StreamDelta) -> None:
+        name = _TEXT_FIELDS_BY_DELTA.get(type(delta))
+        if name is not None:
+            self._learned_templates += 1
+            self._template = learn_template(event, event, name)
+
+    def _record_delta(self, delta: StreamDelta) -> None:
+        match delta:
+            case StreamStart():
+                self.has_started = True
+                self.model = delta.model
+                self.usage = delta.usage or self.usage
+            case UsageUpdate(usage):
+                self.usage = usage
+            case StreamFinish(reason):
+                self.finish_reason = reason
+            case StreamError():
+                raise self._upstream_error(delta)
+            case _ if not self.has_started:
+                raise ProviderFailed("The provider's stream has no beginning.")
+
+    def _upstream_error(self, stream_error: StreamError) -> SvcError:
+        """The upstream's error in its own words, unless it is about the gateway's key."""
+        error, body = from_stream_error(stream_error), self._decoder.error
+        type_name = extract_error_type(body)
+        if type_name and type_name not in CREDENTIAL_ERROR_CODES:
+            error.upstream = UpstreamError(
+                OVERLOADED_STATUS if type_name == "overloaded_error" else error.status, type_name, {}
+            )
+            error.message = sanitize_message(extract_message(body) or "") or error.message
+        return error
+
+    def _encode_end(self) -> bytes:
+        return written("message_stop", {})
+
+    def _encode_error(self, error: SvcError) -> bytes:
+        return encode_error_event(error)

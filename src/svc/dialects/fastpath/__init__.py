@@ -1,0 +1,1 @@
+"""Fast paths for chunks and bodies that resemble earlier ones."""

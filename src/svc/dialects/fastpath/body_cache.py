@@ -1,0 +1,80 @@
+"""Bodies of requests that are the last one of their connection again, but for one text: compared, not read. Pure.
+
+{"model":"m","messages":[{"role":"system","content":"Sum up."},{"role":"user","content":"It was a dark …"}]}
+└───────────────────────────────────── before ────────────────────────────────────────┘└── text ───┘└ after ┘
+
+Programs ask the same of many texts. What lies around the text is, byte for byte, what was read once with all checks,
+and the text is one JSON string as before: so both mean the same to every reader of JSON, but for what the text says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from svc.dialects.base import Dialect, RoutingInfo
+from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+
+MAX_CACHED_BODY_BYTES: Final = 8 * 1024
+"""Bytes of a body that is remembered: as long as the connection lasts."""
+MAX_BODY_MISMATCHES: Final = 3
+"""So many bodies in a row unlike the one before, and a connection's bodies are not compared any more."""
+
+_TEXT_VALUE_START: Final = re.compile(rb'(?<!\\)"(?:content|text)"\s*:\s*"')
+"""The name of a field whose text means nothing to routing. With a backslash before it, it would be a name's end."""
+_STRING_CONTENT: Final = re.compile(rb'(?:[^"\\]|\\.)*+')
+_STRING_DECODER: Final = msgspec.json.Decoder(str)
+
+
+class BodyCache:
+    """Of one connection."""
+
+    __slots__ = ("_dialect", "_mismatches", "_prefix", "_routing_info", "_suffix")
+
+    def __init__(self) -> None:
+        self._dialect: Dialect | None = None
+        self._routing_info: RoutingInfo | None = None
+        """What was read of the last body; None when it is not remembered."""
+        self._prefix = b""
+        self._suffix = b""
+        self._mismatches = 0
+
+    def decode_routing_info(self, dialect: Dialect, raw: bytes) -> RoutingInfo:
+        """As `Dialect.head`, for the next body. Raises InvalidRequest."""
+        last = self._routing_info
+        if last is not None and dialect is self._dialect and self._matches(raw):
+            self._mismatches = 0
+            return last.copy_for_body(raw)
+        routing_info = dialect.decode_routing_info(raw)
+        if self._mismatches < MAX_BODY_MISMATCHES:
+            self._mismatches += 1
+            self._store(dialect, raw, routing_info)
+        return routing_info
+
+    def _matches(self, raw: bytes) -> bool:
+        start, stop = len(self._prefix), len(raw) - len(self._suffix)
+        if (
+            not start <= stop < MIN_SKELETON_BODY_BYTES
+            or not raw.startswith(self._prefix)
+            or not raw.endswith(self._suffix)
+        ):
+            return False
+        try:
+            _STRING_DECODER.decode(raw[start - 1 : stop + 1])  # with its quotes: one string, and nothing else
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        return True
+
+    def _store(self, dialect: Dialect, raw: bytes, routing_info: RoutingInfo) -> None:
+        """The last text of the body is the one that will be another."""
+        self._routing_info = None
+        field_index = max(raw.rfind(b'"content"'), raw.rfind(b'"text"')) if len(raw) <= MAX_CACHED_BODY_BYTES else -1
+        value_start = _TEXT_VALUE_START.match(raw, field_index) if field_index >= 0 else None
+        if value_start is None or self._mismatches >= MAX_BODY_MISMATCHES:
+            return
+        content = _STRING_CONTENT.match(raw, value_start.end())
+        if content is not None:
+            self._dialect, self._routing_info = dialect, routing_info
+            self._prefix, self._suffix = raw[: content.start()], raw[content.end() :]

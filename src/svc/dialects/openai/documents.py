@@ -1,0 +1,55 @@
+"""`file` parts <-> documents of the hub form (platform.openai.com/docs/guides/pdf-files)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from svc.errors import InvalidRequest
+from svc.wire.chat import DocumentPart
+
+DATA_URL_PATTERN: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
+PDF_MEDIA_TYPE: Final = "application/pdf"
+_BASE64_PDF_PREFIX: Final = "JVBERi"
+"""How base64 of a PDF begins: some clients leave out `data:application/pdf;base64,`."""
+
+
+class FilePayload(msgspec.Struct):
+    """`file` of a part."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> DocumentPart:
+    """Raises InvalidRequest for a file without data and id, or with data of another form."""
+    if file.file_data is None:
+        if not file.file_id:
+            message = "A file has to have `file_data` or `file_id`."
+            raise InvalidRequest(message, param=f"{path}.file")
+        return DocumentPart(file_id=file.file_id, title=file.filename, cache=cache)
+    if file.file_data.startswith(_BASE64_PDF_PREFIX):
+        return DocumentPart(media_type=PDF_MEDIA_TYPE, data=file.file_data, title=file.filename, cache=cache)
+    match = DATA_URL_PATTERN.fullmatch(file.file_data)
+    if match is None:
+        raise InvalidRequest("A file has to be a data URL in base64.", param=f"{path}.file.file_data")
+    return DocumentPart(media_type=match.group(1).lower(), data=match.group(2), title=file.filename, cache=cache)
+
+
+def encode_file(document: DocumentPart) -> dict[str, Any]:
+    """Write a part; raises InvalidRequest for a link, which chat completions does not take."""
+    if document.text is not None:
+        return {"type": "text", "text": document.text}
+    if document.file_id is not None:
+        return {"type": "file", "file": {"file_id": document.file_id}}
+    if document.data is None:
+        message = "The provider of this model takes documents as base64 data, not as links."
+        raise InvalidRequest(message, param="messages")
+    name = document.title or "document"
+    if document.media_type == PDF_MEDIA_TYPE and not name.lower().endswith(".pdf"):
+        name += ".pdf"  # OpenAI refuses a PDF without it
+    data = f"data:{document.media_type};base64,{document.data}"
+    return {"type": "file", "file": {"filename": name, "file_data": data}}

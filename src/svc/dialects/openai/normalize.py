@@ -1,0 +1,196 @@
+"""Chunks put right: role once, a tool's id and name once, an integer index always, one id, four finish reasons.
+
+What has been sent of a choice is kept in `Choice`. `is_clean` looks at a typed chunk without changing anything; what is
+not clean goes through `mend` as a dictionary, so that fields which nobody here knows ride along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from svc.dialects.coerce import arguments_to_json, new_id, nonempty_text_or
+from svc.dialects.openai.response_passthrough import TOOL_TEXT_FIELDS, flatten_content
+from svc.dialects.openai.schema import ChunkChoicePayload, OpenAIFinishReason, to_openai_finish_reason
+from svc.errors import ProviderFailed
+
+MAX_TOOL_CALLS: Final = 4096
+"""Tool calls of one answer: each costs memory until the stream ends."""
+
+
+class ToolCallState:
+    """What the client has of one tool call."""
+
+    __slots__ = ("has_name", "id", "type")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.has_name = False
+        self.type = "function"
+
+
+class ChoiceState:
+    """What the client has of one choice."""
+
+    __slots__ = ("calls", "finish_reason", "indexes_by_id", "last_index", "remapped_indexes")
+
+    def __init__(self) -> None:
+        self.finish_reason: OpenAIFinishReason | None = None
+        self.calls: dict[int, ToolCallState] = {}
+        self.indexes_by_id: dict[str, int] = {}
+        """The upstream's id of a call -> our index. Where an id comes twice, the first index counts."""
+        self.remapped_indexes: dict[int, int] = {}
+        """The upstream's index -> ours, where it uses one index for several calls."""
+        self.last_index = 0
+
+    def resolve_index(self, index: Any, call_id: str) -> int:
+        """Our index of a piece of a tool call, whatever the upstream says of it."""
+        if isinstance(index, str) and index.isdecimal() and len(index) < 10:
+            index = int(index)
+        resolved = (
+            self._resolve_by_index(index, call_id)
+            if type(index) is int and index >= 0
+            else self._resolve_by_id(call_id)
+        )
+        if call_id:
+            self.indexes_by_id.setdefault(call_id, resolved)
+        self.last_index = resolved
+        return resolved
+
+    def _resolve_by_index(self, index: int, call_id: str) -> int:
+        resolved = self.remapped_indexes.get(index, index)
+        existing = self.calls.get(resolved)
+        if existing is not None and call_id and existing.id != call_id:
+            resolved = self._resolve_by_id(call_id)  # another call under the index of an earlier one
+        self.remapped_indexes[index] = resolved
+        return resolved
+
+    def _resolve_by_id(self, call_id: str) -> int:
+        if not call_id:
+            return self.last_index
+        resolved = self.indexes_by_id.get(call_id)
+        return self._next_index() if resolved is None else resolved
+
+    def _next_index(self) -> int:
+        return max(self.calls, default=-1) + 1
+
+    def is_clean(self, choice: ChunkChoicePayload) -> bool:
+        """Nothing comes twice, and nothing after the end."""
+        return self.finish_reason is None and choice.delta.role is UNSET and are_tool_calls_clean(choice, self.calls)
+
+    def record(self, choice: ChunkChoicePayload) -> None:
+        """The client has been sent this."""
+        if choice.delta.tool_calls is not UNSET:
+            for tool_delta in choice.delta.tool_calls:
+                call = self.calls.setdefault(tool_delta.index, ToolCallState())
+                if tool_delta.id:
+                    call.id = tool_delta.id
+                    self.indexes_by_id.setdefault(tool_delta.id, tool_delta.index)
+                call.type = tool_delta.type or call.type
+                if tool_delta.function is not UNSET and tool_delta.function.name:
+                    call.has_name = True
+                if tool_delta.custom is not UNSET and tool_delta.custom.name:
+                    call.has_name = True
+                self.last_index = tool_delta.index
+            if len(self.calls) > MAX_TOOL_CALLS:
+                raise too_many_tool_calls_error()
+        self.finish_reason = choice.finish_reason
+
+    def normalize(self, choice: dict[str, Any], *, is_first: bool) -> dict[str, Any] | None:
+        """The choice of one chunk without what the client has already; None when nothing is left."""
+        if self.finish_reason is not None:
+            return None
+        delta = choice.get("delta")
+        delta = dict(delta) if isinstance(delta, dict) else {}
+        delta.pop("role", None)
+        if is_first:
+            delta = {"role": "assistant", **delta}
+        if "content" in delta:
+            delta |= flatten_content(delta["content"])
+        if delta.get("reasoning_content", UNSET) is not None and not isinstance(
+            delta.get("reasoning_content", ""), str
+        ):
+            del delta["reasoning_content"]
+        calls = delta.pop("tool_calls", None)
+        if isinstance(calls, list) and calls:
+            delta["tool_calls"] = list(self._normalize_tool_calls(calls))
+        reason = choice.get("finish_reason")
+        return {**choice, "delta": delta, "finish_reason": to_openai_finish_reason(reason) if reason else None}
+
+    def _normalize_tool_calls(self, calls: list[Any]) -> Iterator[dict[str, Any]]:
+        for tool_delta in calls:
+            if not isinstance(tool_delta, dict):
+                raise ProviderFailed("The provider sent a tool call that is not an object.")
+            index = self.resolve_index(tool_delta.get("index"), nonempty_text_or(tool_delta.get("id"), ""))
+            call = self.calls.setdefault(index, ToolCallState())
+            if len(self.calls) > MAX_TOOL_CALLS:
+                raise too_many_tool_calls_error()
+            yield _normalize_tool_call(tool_delta, index, call)
+
+
+def _normalize_tool_call(tool_delta: dict[str, Any], index: int, call: ToolCallState) -> dict[str, Any]:
+    normalized = {name: value for name, value in tool_delta.items() if value is not None} | {"index": index}
+    payload_field = next((name for name in TOOL_TEXT_FIELDS if isinstance(tool_delta.get(name), dict)), "")
+    if call.id:
+        normalized.pop("id", None)
+        normalized.pop("type", None)
+    else:
+        call.id = normalized["id"] = nonempty_text_or(tool_delta.get("id"), "") or new_id("call_")
+        call.type = normalized["type"] = nonempty_text_or(tool_delta.get("type"), payload_field or "function")
+    if payload_field:
+        normalized[payload_field] = _normalize_payload(tool_delta[payload_field], TOOL_TEXT_FIELDS[payload_field], call)
+    elif call.type == "function":
+        normalized["function"] = {}  # clients look into it
+    return normalized
+
+
+def _normalize_payload(payload: dict[str, Any], field: str, call: ToolCallState) -> dict[str, Any]:
+    normalized = {**payload}
+    if call.has_name or not nonempty_text_or(payload.get("name"), ""):
+        normalized.pop("name", None)
+    else:
+        call.has_name = True
+    if field in normalized:
+        normalized[field] = arguments_to_json(normalized[field])
+    return normalized
+
+
+def too_many_tool_calls_error() -> ProviderFailed:
+    """The error for a stream of more than MAX_CALLS."""
+    return ProviderFailed("The provider sent more tool calls than one answer may have.")
+
+
+def are_tool_calls_clean(choice: ChunkChoicePayload, seen_calls: dict[int, ToolCallState]) -> bool:
+    """Every tool call of the chunk has id and name when it is new, and neither when it is not."""
+    tool_deltas = choice.delta.tool_calls
+    if tool_deltas is UNSET:
+        return True
+    if len(tool_deltas) > 1 and len({piece.index for piece in tool_deltas}) < len(tool_deltas):
+        return False
+    for tool_delta in tool_deltas:
+        name = tool_delta.function.name if tool_delta.function is not UNSET else None
+        if tool_delta.custom is not UNSET:
+            name = tool_delta.custom.name
+        presence = bool(tool_delta.id), bool(name)
+        if tool_delta.index not in seen_calls:
+            if presence != (True, True):
+                return False
+        elif tool_delta.id not in (UNSET, None) or name not in (UNSET, None):
+            return False
+    return True
+
+
+def is_first_chunk_clean(choice: ChunkChoicePayload) -> bool:
+    """The first chunk of a choice says the role."""
+    return choice.delta.role is not UNSET and are_tool_calls_clean(choice, {})
+
+
+def to_chunk_choice(choice: dict[str, Any]) -> ChunkChoicePayload:
+    """A mended choice, checked once more; raises ProviderFailed."""
+    try:
+        return msgspec.convert(choice, ChunkChoicePayload)
+    except (msgspec.ValidationError, RecursionError):
+        raise ProviderFailed("The provider sent an event that was not understandable.") from None

@@ -1,0 +1,289 @@
+"""An OpenAI client's request -> the hub form. Messages keep their places, so that an error can name them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
+from svc.dialects.openai.request_schema import MAX_REQUESTED_TOKENS, StreamOptions
+from svc.dialects.validation import convert_client_value, decode_client_object
+from svc.errors import InvalidRequest
+from svc.wire.chat import (
+    ChatMessage,
+    ChatRequest,
+    ContentPart,
+    DocumentPart,
+    ImagePart,
+    RedactedThinkingPart,
+    RefusalPart,
+    ResponseFormat,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolChoice,
+    ToolDefinition,
+    ToolResult,
+)
+
+T = TypeVar("T")
+
+
+class _ImageUrl(msgspec.Struct):
+    url: str
+    detail: str | None = None
+
+
+class _RequestPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: _ImageUrl | str | None = None
+    file: FilePayload | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _CalledFunction(msgspec.Struct):
+    name: Annotated[str, Meta(min_length=1)]
+    arguments: str = ""
+
+
+class _RequestToolCall(msgspec.Struct):
+    id: Annotated[str, Meta(min_length=1)]
+    function: _CalledFunction | None = None
+    type: str = "function"
+    cache_control: dict[str, Any] | None = None
+
+
+class _RequestThinkingBlock(msgspec.Struct):
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: str = ""
+    signature: str | None = None
+    data: str = ""
+
+
+class _RequestMessage(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[_RequestPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    thinking_blocks: list[_RequestThinkingBlock] | None = None
+    tool_calls: list[_RequestToolCall] | None = None
+    function_call: Any = None
+    tool_call_id: str | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _FunctionDefinition(msgspec.Struct):
+    name: Annotated[str, Meta(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _RequestTool(msgspec.Struct):
+    type: str
+    function: _FunctionDefinition | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class _FunctionName(msgspec.Struct):
+    name: str
+
+
+class _RequestToolChoice(msgspec.Struct):
+    type: str
+    function: _FunctionName | None = None
+
+
+class _RequestJsonSchema(msgspec.Struct):
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _RequestFormat(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _RequestJsonSchema | None = None
+
+
+_TokenLimit = Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
+
+
+class _RequestBody(msgspec.Struct):
+    model: Annotated[str, Meta(min_length=1)]
+    messages: Annotated[list[_RequestMessage], Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: _TokenLimit | None = None
+    max_completion_tokens: _TokenLimit | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: int | None = None
+    stop: str | list[str] | None = None
+    tools: list[_RequestTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _RequestToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: _RequestFormat | None = None
+    reasoning_effort: str | None = None
+    thinking: dict[str, Any] | None = None
+    user: str | None = None
+
+
+_KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
+
+
+def decode_request(raw: bytes) -> ChatRequest:
+    """Raises InvalidRequest that names the field, also for what no other dialect has a word for."""
+    fields = decode_client_object(raw)
+    choice = fields.get("tool_choice")
+    if isinstance(choice, str):  # a union with a literal gives a poor message
+        convert_client_value(choice, _TOOL_CHOICE_WORDS, "tool_choice")
+    body = convert_client_value(fields, _RequestBody, "")
+    options = body.stream_options
+    stop = body.stop or []
+    return ChatRequest(
+        model=body.model,
+        messages=[_decode_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)],
+        stream=bool(body.stream),
+        include_usage=bool(body.stream and options and options.include_usage),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=[stop] if isinstance(stop, str) else stop,
+        tools=[_decode_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tool_choice=_decode_tool_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_decode_response_format(body.response_format),
+        effort=body.reasoning_effort,
+        thinking=body.thinking,
+        user=body.user,
+        extra={name: value for name, value in fields.items() if name not in _KNOWN_FIELDS},
+        source="openai",
+    )
+
+
+_TOOL_CHOICE_WORDS: Final[Any] = Literal["auto", "none", "required"]
+
+
+def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
+    if message.role == "function":
+        raise InvalidRequest(
+            "The provider of this model does not take the role `function`; use `tool`.", param=f"{path}.role"
+        )
+    if message.function_call is not None:
+        raise InvalidRequest(
+            "The provider of this model does not take `function_call`; use `tool_calls`.", param=f"{path}.function_call"
+        )
+    if message.content is None and message.role != "assistant":
+        raise InvalidRequest(f"`{path}.content` is required.", param=f"{path}.content")
+    parts = _decode_parts(message, path)
+    if message.role == "tool":
+        return ChatMessage("tool", [_decode_tool_result(message, parts, path)])
+    if message.role == "assistant":
+        parts = [*_decode_thinking(message), *parts, *_decode_tool_calls(message, path)]
+    return ChatMessage(message.role, parts, message.name)
+
+
+def _decode_parts(message: _RequestMessage, path: str) -> list[ContentPart]:
+    if isinstance(message.content, str):
+        return [TextPart(message.content, message.cache_control)]
+    return [_decode_part(part, f"{path}.content[{place}]") for place, part in enumerate(message.content or [])]
+
+
+def _decode_part(part: _RequestPart, path: str) -> ContentPart:
+    if part.type in ("text", "input_text") and part.text is not None:
+        return TextPart(part.text, part.cache_control)
+    if part.type == "refusal" and part.refusal is not None:
+        return RefusalPart(part.refusal)
+    if part.type == "image_url" and part.image_url is not None:
+        return _decode_image(part.image_url, part.cache_control, path)
+    if part.type == "file" and part.file is not None:
+        return decode_file(part.file, part.cache_control, path)
+    if part.type in ("text", "refusal", "image_url", "file"):
+        raise InvalidRequest(f"`{path}.{part.type}` is required.", param=f"{path}.{part.type}")
+    raise InvalidRequest(
+        f"The provider of this model does not take content of the type `{part.type[:50]}`.", param=f"{path}.type"
+    )
+
+
+def _decode_image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: str) -> ImagePart:
+    url, detail = (image, None) if isinstance(image, str) else (image.url, image.detail)
+    if url.startswith(("https://", "http://")):
+        return ImagePart(url=url, detail=detail, cache=cache)
+    match = DATA_URL_PATTERN.fullmatch(url)
+    if match is None:
+        raise InvalidRequest(
+            "An image has to be an http(s) link or a data URL in base64.", param=f"{path}.image_url.url"
+        )
+    return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=detail, cache=cache)
+
+
+def _decode_tool_result(message: _RequestMessage, parts: list[ContentPart], path: str) -> ToolResult:
+    if not message.tool_call_id:
+        raise InvalidRequest(f"`{path}.tool_call_id` is required.", param=f"{path}.tool_call_id")
+    content = [part for part in parts if isinstance(part, TextPart | ImagePart | DocumentPart)]
+    return ToolResult(message.tool_call_id, content, cache=message.cache_control)
+
+
+def _decode_thinking(message: _RequestMessage) -> list[ContentPart]:
+    if message.thinking_blocks:
+        return [
+            ThinkingPart(thought.thinking, thought.signature)
+            if thought.type == "thinking"
+            else RedactedThinkingPart(thought.data)
+            for thought in message.thinking_blocks
+        ]
+    return [ThinkingPart(message.reasoning_content)] if message.reasoning_content else []
+
+
+def _decode_tool_calls(message: _RequestMessage, path: str) -> list[ContentPart]:
+    parts: list[ContentPart] = [RefusalPart(message.refusal)] if message.refusal else []
+    for index, call in enumerate(message.tool_calls or []):
+        function = _require_function(call.function, call.type, f"{path}.tool_calls[{index}]")
+        parts.append(ToolCall(call.id, function.name, function.arguments, call.cache_control))
+    return parts
+
+
+def _require_function(definition: T | None, tool_type: str, path: str) -> T:
+    """Refuses other kinds of tools: only a function has a name and arguments in every dialect."""
+    if tool_type != "function":
+        message = f"The provider of this model takes tools of the type `function`, not `{tool_type[:50]}`."
+        raise InvalidRequest(message, param=f"{path}.type")
+    if definition is None:
+        raise InvalidRequest(f"`{path}.function` is required.", param=f"{path}.function")
+    return definition
+
+
+def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
+    definition = _require_function(tool.function, tool.type, path)
+    return ToolDefinition(
+        definition.name,
+        definition.description,
+        definition.parameters,
+        definition.strict,
+        tool.cache_control or definition.cache_control,
+    )
+
+
+def _decode_tool_choice(choice: Literal["auto", "none", "required"] | _RequestToolChoice | None) -> ToolChoice | None:
+    if isinstance(choice, _RequestToolChoice):
+        return ToolChoice("tool", _require_function(choice.function, choice.type, "tool_choice").name)
+    return ToolChoice(choice) if choice else None
+
+
+def _decode_response_format(response_format: _RequestFormat | None) -> ResponseFormat | None:
+    if response_format is None:
+        return None
+    schema = response_format.json_schema
+    if response_format.type != "json_schema":
+        return ResponseFormat(response_format.type)
+    if schema is None or schema.schema is None:
+        path = "response_format.json_schema" + ("" if schema is None else ".schema")
+        raise InvalidRequest(f"`{path}` is required.", param=path)
+    return ResponseFormat("json_schema", schema.name, schema.schema, schema.strict)

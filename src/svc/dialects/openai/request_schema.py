@@ -1,0 +1,65 @@
+"""The words of OpenAI's requests that routing needs, strictly typed; other fields are skipped. Data only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_REQUESTED_TOKENS: Final = 2**31 - 1
+TokenLimit = Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
+ChoiceCount = Annotated[int, Meta(ge=1, le=1024)]
+
+
+class _RoutingPart(msgspec.Struct, gc=False):
+    type: str
+    text: str | None = None
+
+
+class _RoutingMessage(msgspec.Struct, gc=False):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[_RoutingPart] | None = None
+
+
+class StreamOptions(msgspec.Struct, gc=False):
+    """`stream_options`; what else it holds is the upstream's."""
+
+    include_usage: bool | None = None
+
+
+class RoutingJsonSchema(msgspec.Struct, gc=False):
+    """`response_format.json_schema`; what stands in the schema is for the upstream to judge."""
+
+    name: str | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class RoutingFormat(msgspec.Struct, gc=False):
+    """`response_format`, of any type: vendors have their own."""
+
+    type: str
+    json_schema: RoutingJsonSchema | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+    """Some vendors read the schema of `json_object` here."""
+
+
+class RoutingBody(msgspec.Struct, gc=False):
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: TokenLimit | None = None
+    max_completion_tokens: TokenLimit | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    n: ChoiceCount | None = None
+    n_predict: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
+    """llama.cpp reads it before `max_tokens`. Below 0 the answer has no limit."""
+    max_new_tokens: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
+    """Servers of the Hugging Face family read it as `max_tokens`."""
+    min_tokens: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
+    """vLLM does not end the answer before."""
+    response_format: RoutingFormat | None = None

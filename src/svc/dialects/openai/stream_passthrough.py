@@ -1,0 +1,409 @@
+"""The stream of an OpenAI upstream on its way to an OpenAI client: handed on as it is where it is right, else mended.
+
+            template fits      known, from the stream before     parsed, clean      parsed, mended
+feed ─ take ──────┬──────── split ─ event ────┬───────────────────────┬──────────────────┬────> bytes for the client
+                  └> the block itself         └> the event itself     └> itself, too     └> encoded anew
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from svc.dialects.coerce import new_id, nonempty_text_or, timestamp_or_now
+from svc.dialects.fastpath.chunk_cache import (
+    ChunkTemplateCache,
+    cut_before_usage,
+    learn_first_chunk,
+    parse_chunk_prefix,
+    strip_chunk_prefix,
+)
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
+from svc.dialects.openai.normalize import ChoiceState, is_first_chunk_clean, to_chunk_choice
+from svc.dialects.openai.schema import (
+    FINISH_REASONS,
+    ChunkChoicePayload,
+    ChunkPayload,
+    ToolCallDelta,
+    UsagePayload,
+    normalize_usage,
+)
+from svc.dialects.openai.usage import to_usage
+from svc.dialects.stream_transform import Passthrough
+from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
+from svc.dialects.validation import decode_upstream_object
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.chat import FinishReason
+from svc.wire.error import encode_error_body
+from svc.wire.sse import event_data, event_name, is_single_data_line
+
+DONE_EVENT: Final = b"data: [DONE]"
+_OPEN_BRACE_CODE: Final = 0x7B
+_CLOSE_BRACE_CODE: Final = 0x7D
+_CHUNK_DECODER: Final = msgspec.json.Decoder(ChunkPayload)
+_USAGE_DECODER: Final = msgspec.json.Decoder(UsagePayload)
+_CHUNK_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class OpenAIPassthrough(Passthrough):
+    """`Pipe` from an OpenAI upstream to an OpenAI client."""
+
+    __slots__ = (
+        "_choice_states",
+        "_chunk_cache",
+        "_chunk_caches",
+        "_chunk_id",
+        "_chunk_prefix",
+        "_created",
+        "_include_usage",
+        "_is_usage_sent",
+        "_learned_templates",
+        "_pending_usage",
+    )
+
+    def __init__(self, *, include_usage: bool, chunk_caches: dict[bool, ChunkTemplateCache] | None = None) -> None:
+        """`known`: where what the target's streams have in common is kept, by `include_usage`."""
+        super().__init__()
+        self._include_usage = include_usage
+        self._chunk_caches = chunk_caches
+        self._chunk_cache: ChunkTemplateCache | None = None
+        """What this stream shares with others, from its first chunk on."""
+        self._chunk_prefix = b""
+        self._learned_templates = 0
+        self._chunk_id = ""
+        self._created = 0
+        self._choice_states: dict[int, ChoiceState] = {}
+        self._pending_usage: dict[str, Any] | None = None
+        self._is_usage_sent = False
+
+    @property
+    def _is_complete(self) -> bool:
+        return bool(self._choice_states) and all(
+            choice.finish_reason is not None for choice in self._choice_states.values()
+        )
+
+    def _encode_end(self) -> bytes:
+        return self._encode_pending_usage() + DONE_EVENT + b"\n\n"
+
+    def _encode_error(self, error: SvcError) -> bytes:
+        return b"data: " + encode_error_body(error) + b"\n\n"
+
+    def _process_event(self, event: bytes) -> bytes:
+        if is_single_data_line(event):
+            if len(event) > 6 and event[6] == _OPEN_BRACE_CODE:
+                client_event = self._match_cached_chunk(event)
+                return (
+                    client_event
+                    if client_event is not None
+                    else self._process_chunk(event, event[6:], is_single_line=True)
+                )
+            if event == DONE_EVENT:
+                return self._encode_done(event)
+        data = event_data(event)
+        name = event_name(event)
+        if data is None or name == b"ping" or not data.strip():
+            return b""
+        if data.strip() == b"[DONE]":
+            return self._encode_done(event)
+        if name == b"error":
+            body = decode_upstream_object(data)
+            raise map_upstream_error(body.get("error") or body)
+        return self._process_chunk(event, data, is_single_line=False)
+
+    def _encode_done(self, event: bytes) -> bytes:
+        if not self._is_complete:
+            raise truncated_response_error()
+        self.has_ended = True
+        usage = self._encode_pending_usage()
+        return usage + DONE_EVENT if usage or event != DONE_EVENT else event
+
+    def _process_chunk(self, event: bytes, data: bytes, *, is_single_line: bool) -> bytes:
+        """One chunk as the client gets it; empty when it has nothing for the client."""
+        if self._chunk_prefix and not self._chunk_id:  # known until now
+            self._chunk_id, self._created = parse_chunk_prefix(self._chunk_prefix)
+        try:
+            if not data.isascii():
+                data.decode()
+            chunk = _CHUNK_DECODER.decode(data)
+        except _CHUNK_DECODE_ERRORS:
+            chunk = None
+        if chunk is not None and self._consume_unrequested_usage(chunk):
+            self._cache_usage(event)
+            return b""
+        seen_choices = set(self._choice_states)
+        if chunk is not None and self._is_clean(chunk):
+            if is_single_line:
+                self._cache_chunk(event, chunk)
+            self._record_chunk(chunk)
+            client_event = event if is_single_line else b"data: " + data.replace(b"\n", b" ")
+            chunk_choices = chunk.choices
+        else:
+            body, chunk_choices = self._normalize_chunk(decode_upstream_object(data))
+            if body is None:
+                return b""
+            client_event = b"data: " + msgspec.json.encode(body)
+        self.has_started = True
+        self._learn_template(event, client_event, chunk_choices, seen_choices)
+        return client_event
+
+    def _learn_template(
+        self, event: bytes, client_event: bytes, chunk_choices: list[ChunkChoicePayload], seen_choices: set[int]
+    ) -> None:
+        """A chunk of text that changed nothing in what is known makes a template; any other ends the one there is."""
+        self._template = None
+        if (
+            len(chunk_choices) != 1
+            or chunk_choices[0].index not in seen_choices
+            or self._learned_templates >= MAX_LEARNED_TEMPLATES
+        ):
+            return
+        name = _text_field(chunk_choices[0])
+        if name is not None:
+            self._learned_templates += 1
+            self._template = learn_template(event, client_event, name)
+            if (
+                self._chunk_cache is not None
+                and self._learned_templates == 1
+                and chunk_choices[0].delta.tool_calls is UNSET
+            ):
+                self._cache_text(self._chunk_cache, chunk_choices[0].index)
+
+    # what streams have in common
+
+    def _match_cached_chunk(self, event: bytes) -> bytes | None:
+        """What the client gets for a chunk that streams before this one had, too; None for any other."""
+        if not self.has_started:
+            return self._match_first_chunk(event)
+        cache, prefix_end = self._chunk_cache, len(self._chunk_prefix)
+        if cache is None or not event.startswith(self._chunk_prefix):
+            return None
+        if cache.finish_reason is not None and event[prefix_end:] == cache.finish_suffix:
+            return self._match_finish_chunk(event, cache, cache.finish_reason)
+        if (
+            cache.usage_lead
+            and not self._include_usage
+            and event[prefix_end : prefix_end + len(cache.usage_lead)] == cache.usage_lead
+        ):
+            return self._match_usage_chunk(event, prefix_end + len(cache.usage_lead))
+        return None
+
+    def _match_first_chunk(self, event: bytes) -> bytes | None:
+        cache = self._chunk_caches.get(self._include_usage) if self._chunk_caches is not None else None
+        prefix = cache.match_prefix(event) if cache is not None else b""
+        if cache is None or not prefix:
+            return None
+        self.has_started = True
+        self._chunk_cache, self._chunk_prefix = cache, prefix
+        self.model = cache.model
+        self._choice_states[cache.choice_index] = ChoiceState()
+        self._template = cache.build_text_template(prefix)
+        return event
+
+    def _match_finish_chunk(self, event: bytes, cache: ChunkTemplateCache, finish_reason: FinishReason) -> bytes | None:
+        choice = self._choice_states.get(cache.choice_index)
+        if choice is None or choice.finish_reason is not None:
+            return None
+        self._template = None
+        choice.finish_reason = finish_reason
+        self.model = cache.model
+        if self.finish_reason is None:
+            self.finish_reason = finish_reason
+        return event
+
+    def _match_usage_chunk(self, event: bytes, usage_start: int) -> bytes | None:
+        usage = _decode_usage(event[usage_start:-1]) if event[-1] == _CLOSE_BRACE_CODE else None
+        if usage is None:
+            return None
+        self.usage = to_usage(usage)
+        return b""
+
+    def _cache_chunk(self, event: bytes, chunk: ChunkPayload) -> None:
+        """A right chunk, which is not noted yet: the next stream may begin, or end, with such a one."""
+        if self._chunk_caches is None or len(chunk.choices) != 1 or type(chunk.usage) is UsagePayload:
+            return
+        choice, cache = chunk.choices[0], self._chunk_cache
+        if choice.delta.tool_calls is not UNSET:
+            return
+        if not self.has_started:
+            learned = learn_first_chunk(event, chunk.id, chunk.created, choice.index, chunk.model)
+            if learned is not None and choice.finish_reason is None:
+                self._chunk_cache, self._chunk_prefix = learned
+                self._chunk_caches[self._include_usage] = learned[0]
+        elif cache is not None and choice.finish_reason is not None:
+            suffix = strip_chunk_prefix(event, self._chunk_prefix)
+            if suffix and choice.index == cache.choice_index and chunk.model == cache.model:
+                cache.finish_suffix, cache.finish_reason = suffix, FINISH_REASONS[choice.finish_reason]
+
+    def _cache_text(self, cache: ChunkTemplateCache, index: int) -> None:
+        """A template has been learned."""
+        template = self._template
+        if template is None or not template.is_plain or index != cache.choice_index or self.model != cache.model:
+            return
+        if template.prefix.startswith(self._chunk_prefix) and strip_chunk_prefix(
+            template.prefix + template.suffix, self._chunk_prefix
+        ):
+            cache.text_parts = (template.prefix[len(self._chunk_prefix) :], template.suffix)
+
+    def _cache_usage(self, event: bytes) -> None:
+        """The chunk of usage was for us alone."""
+        if self._chunk_cache is not None:
+            usage_lead = cut_before_usage(strip_chunk_prefix(event, self._chunk_prefix))
+            if (
+                usage_lead
+                and event[-1] == _CLOSE_BRACE_CODE
+                and _decode_usage(event[len(self._chunk_prefix) + len(usage_lead) : -1]) is not None
+            ):
+                self._chunk_cache.usage_lead = usage_lead
+
+    # parsed
+
+    def _is_clean(self, chunk: ChunkPayload) -> bool:
+        if self.has_started and (chunk.id != self._chunk_id or chunk.created != self._created):
+            return False
+        if chunk.x_groq is not None and chunk.x_groq.usage is not None:
+            return False
+        choices = chunk.choices
+        if not choices:
+            return self._is_clean_usage(chunk.usage)
+        if chunk.usage is not None and (self._include_usage or chunk.usage is not UNSET):
+            return False
+        if len(choices) > 1 and len({choice.index for choice in choices}) < len(choices):
+            return False
+        for choice in choices:
+            state = self._choice_states.get(choice.index)
+            if not (state.is_clean(choice) if state is not None else is_first_chunk_clean(choice)):
+                return False
+        return True
+
+    def _is_clean_usage(self, usage: Any) -> bool:
+        return self._include_usage and self._is_complete and not self._is_usage_sent and isinstance(usage, UsagePayload)
+
+    def _consume_unrequested_usage(self, chunk: ChunkPayload) -> bool:
+        """Whether it is for us alone: the client did not want it."""
+        usage = chunk.usage
+        if self._include_usage or chunk.choices or not self.has_started or not isinstance(usage, UsagePayload):
+            return False
+        if chunk.x_groq is not None:
+            return False
+        self.usage = to_usage(usage)
+        return True
+
+    def _record_chunk(self, chunk: ChunkPayload) -> None:
+        if not self.has_started:
+            self._chunk_id, self._created = chunk.id, chunk.created
+        self.model = chunk.model
+        if isinstance(chunk.usage, UsagePayload):
+            self.usage = to_usage(chunk.usage)
+            self._is_usage_sent, self._pending_usage = True, None
+        for choice in chunk.choices:
+            self._record_choice(choice)
+
+    def _record_choice(self, choice: ChunkChoicePayload) -> None:
+        state = self._choice_states.get(choice.index)
+        if state is None:
+            state = self._choice_states[choice.index] = ChoiceState()
+        state.record(choice)
+        if self.finish_reason is None and choice.finish_reason is not None:
+            self.finish_reason = FINISH_REASONS[choice.finish_reason]
+
+    def _normalize_chunk(self, body: dict[str, Any]) -> tuple[dict[str, Any] | None, list[ChunkChoicePayload]]:
+        """The chunk in the published shape and its choices; None when it has nothing for the client."""
+        choices = body.get("choices")
+        if body.get("error"):
+            raise map_upstream_error(body["error"])
+        if body.get("object") == "error":
+            raise map_upstream_error(body)
+        self._extract_usage(body)
+        if not choices:
+            if not self.has_started and "choices" not in body and self.usage is None:
+                raise ProviderFailed("The provider's answer was not understandable.")
+            return None, []
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise ProviderFailed("The provider sent an event that was not understandable.")
+        normalized, chunk_choices = self._normalize_choices(choices)
+        if not normalized:
+            return None, []
+        if not self.has_started:
+            self._chunk_id = nonempty_text_or(body.get("id"), new_id("chatcmpl-"))
+            self._created = timestamp_or_now(body.get("created"))
+        self.model = nonempty_text_or(body.get("model"), self.model or "unknown")
+        return {**body, **self._chunk_fields(), "choices": normalized}, chunk_choices
+
+    def _normalize_choices(
+        self, choices: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[ChunkChoicePayload]]:
+        normalized: list[dict[str, Any]] = []
+        chunk_choices: list[ChunkChoicePayload] = []
+        for position, choice in enumerate(choices):
+            index = choice.get("index")
+            index = index if type(index) is int and index >= 0 else position
+            first = index not in self._choice_states
+            choice_update = self._choice_states.setdefault(index, ChoiceState()).normalize(
+                {**choice, "index": index}, is_first=first
+            )
+            if choice_update is not None:
+                normalized.append(choice_update)
+                chunk_choices.append(to_chunk_choice(choice_update))
+                self._record_choice(chunk_choices[-1])
+        return normalized, chunk_choices
+
+    def _extract_usage(self, body: dict[str, Any]) -> None:
+        """Takes the usage out of a chunk, wherever the vendor has put it; a later one replaces an earlier one."""
+        body.pop("error", None)
+        usage = normalize_usage(body.pop("usage", None))
+        vendor = body.get("x_groq")
+        if isinstance(vendor, dict) and "usage" in vendor:
+            usage = usage or normalize_usage(vendor["usage"])
+            body["x_groq"] = {name: value for name, value in vendor.items() if name != "usage"}
+        if self._include_usage:
+            body["usage"] = None
+        if usage is not None:
+            self.usage = to_usage(msgspec.convert(usage, UsagePayload))
+            self._pending_usage = usage
+
+    def _chunk_fields(self) -> dict[str, Any]:
+        return {"id": self._chunk_id, "object": "chat.completion.chunk", "created": self._created, "model": self.model}
+
+    def _encode_pending_usage(self) -> bytes:
+        """The usage chunk, when it was asked for and has not been sent."""
+        if not self._include_usage or self._is_usage_sent or self._pending_usage is None:
+            return b""
+        self._is_usage_sent = True
+        return (
+            b"data: "
+            + msgspec.json.encode({**self._chunk_fields(), "choices": [], "usage": self._pending_usage})
+            + b"\n\n"
+        )
+
+
+def _decode_usage(data: bytes) -> UsagePayload | None:
+    """None where it is anything else."""
+    try:
+        return _USAGE_DECODER.decode(data) if data.isascii() else None
+    except _CHUNK_DECODE_ERRORS:
+        return None
+
+
+def _text_field(choice: ChunkChoicePayload) -> bytes | None:
+    """The name of the one field that holds text in an ordinary chunk."""
+    delta = choice.delta
+    if choice.finish_reason is not None or delta.role is not UNSET:
+        return None
+    if delta.tool_calls is not UNSET:
+        tool_deltas = delta.tool_calls
+        is_only_text = (
+            len(tool_deltas) == 1 and not tool_deltas[0].id and not delta.content and not delta.reasoning_content
+        )
+        return _tool_text_field(tool_deltas[0]) if is_only_text else None
+    if delta.content:
+        return None if delta.reasoning_content else b"content"
+    return b"reasoning_content" if delta.reasoning_content else None
+
+
+def _tool_text_field(tool_delta: ToolCallDelta) -> bytes | None:
+    function, custom = tool_delta.function, tool_delta.custom
+    if function is not UNSET:
+        return b"arguments" if custom is UNSET and not function.name else None
+    return b"input" if custom is not UNSET and not custom.name else None

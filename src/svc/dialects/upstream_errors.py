@@ -1,0 +1,132 @@
+"""Errors in the words of upstreams -> ours. Both dialects put them in an `error` object; vendors vary its shape."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
+from svc.wire.chat import StreamError
+
+MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
+"""Characters of an upstream's message that are kept."""
+MIN_REDACTED_KEY_CHARS: Final = 6
+"""Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
+
+_SECRET_PATTERN: Final = re.compile(
+    r"""(?ix) (?: [a-z][a-z0-9+.-]{0,30}://\S+                  # addresses
+    | \b \d{1,3} (?:\.\d{1,3}){3} (?: : \d+ )? \b
+    | \b localhost (?: : \d+ )?
+    | \[ [0-9a-f:]{0,39} :: [0-9a-f:]{0,39} \] (?: : \d+ )?
+    | \b (?: sk | pk | gsk | key | xai | svc ) [-_] [\w*.-]{6,} # keys, also masked ones
+    | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} : \d{2,5} \b     # host and port
+    | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} \. (?: internal | local | svc | lan ) \b
+    | \b bearer \s+ \S+ )"""
+)
+_VENDOR_DOCS_LINK: Final = re.compile(
+    r"https://(?:[a-z0-9-]{1,63}\.){0,4}(?:anthropic|claude|openai)\.com(?:/[\w./#-]*)?[.,;:!)'\"]*"
+)
+"""Links to a vendor's documentation, which its errors contain."""
+_RATE_LIMIT_CODES: Final = (
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "insufficient_quota",
+    "tokens",
+    "requests",
+    "429",
+)
+_INVALID_REQUEST_CODES: Final = (
+    "invalid_request_error",
+    "invalid_request",
+    "request_too_large",
+    "context_length_exceeded",
+    "400",
+    "413",
+    "422",
+)
+
+CREDENTIAL_ERROR_CODES: Final = ("authentication_error", "permission_error", "invalid_api_key", "401", "403")
+"""Types and codes of errors about the key that the gateway sent."""
+
+
+def sanitize_message(message: str) -> str:
+    """The message without keys and addresses, of a bearable length."""
+    return _SECRET_PATTERN.sub(_redact_match, message[: 4 * MAX_UPSTREAM_MESSAGE_CHARS])[
+        :MAX_UPSTREAM_MESSAGE_CHARS
+    ].strip()
+
+
+def _redact_match(match: re.Match[str]) -> str:
+    text = match.group()
+    return text if _VENDOR_DOCS_LINK.fullmatch(text) else "[…]"
+
+
+def redact_key(message: str, api_key: str) -> str:
+    """Whatever the upstream's words were, its key is not among them."""
+    return message.replace(api_key, "[…]") if len(api_key) >= MIN_REDACTED_KEY_CHARS else message
+
+
+def decode_error_message(raw: bytes) -> str | None:
+    """The upstream's own message in an error body, in any of the shapes that vendors use; None if there is none."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    message = extract_message(body)
+    return sanitize_message(message) or None if message else None
+
+
+def extract_message(body: Any, depth: int = 0) -> str | None:
+    """The first text among `message`, `error`, `detail` and `msg`, however deep it sits (up to four levels)."""
+    if isinstance(body, str):
+        return body
+    if depth > 4:
+        return None
+    if isinstance(body, list):
+        return extract_message(body[0], depth + 1) if body else None
+    if isinstance(body, dict):
+        for key in ("message", "error", "detail", "msg"):
+            if body.get(key) and (message := extract_message(body[key], depth + 1)):
+                return message
+    return None
+
+
+def map_upstream_error(error: Any) -> SvcError:
+    """What an upstream's error object, met where an answer should be, means for the client."""
+    message = sanitize_message(extract_message(error) or "")
+    codes = {str(error.get(key)) for key in ("type", "code", "status")} if isinstance(error, dict) else set()
+    if codes & set(CREDENTIAL_ERROR_CODES):
+        return credentials_rejected_error()
+    if codes & set(_RATE_LIMIT_CODES):
+        return RateLimited(message or "The provider's rate limit is reached (upstream).", limit="upstream")
+    if codes & set(_INVALID_REQUEST_CODES):
+        return InvalidRequest(message or "The provider refused the request.")
+    return ProviderFailed(
+        f"The provider failed: {message}" if message else "The provider failed.", is_reported_by_provider=True
+    )
+
+
+def to_stream_error(error: SvcError) -> StreamError:
+    """An upstream's error in mid-stream, as a delta."""
+    return StreamError(error.message, error.status)
+
+
+def from_stream_error(stream_error: StreamError) -> SvcError:
+    """And back: the error of such a delta."""
+    if stream_error.status == RateLimited.status:
+        return RateLimited(stream_error.message, limit="upstream")
+    if stream_error.status == InvalidRequest.status:
+        return InvalidRequest(stream_error.message)
+    return ProviderFailed(stream_error.message, is_reported_by_provider=True)
+
+
+def credentials_rejected_error() -> ProviderFailed:
+    """The error for a key that the provider refused. The client cannot change it, so it learns no details."""
+    return ProviderFailed("The provider refused the gateway's own credentials.")
+
+
+def truncated_response_error() -> ProviderFailed:
+    """The upstream's answer ended before it was complete."""
+    return ProviderFailed("The provider ended its answer before it was complete.")

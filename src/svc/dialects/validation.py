@@ -1,0 +1,159 @@
+"""JSON from outside -> typed values, with an error that names the field. No dialect's rules.
+
+A client's mistake is InvalidRequest with `param` as a path (`messages[0].role`); an upstream's is ProviderFailed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from svc.dialects.json_skeleton import (
+    MAX_BODY_BACKSLASHES,
+    MAX_BODY_VALUES,
+    has_excess_backslashes,
+    has_excess_values,
+    strip_long_strings,
+)
+from svc.errors import InvalidRequest, ProviderFailed
+
+T = TypeVar("T")
+
+astuple: Final = msgspec.structs.astuple
+"""What was decoded, all at once and in order: each look at one field is a look-up by its name."""
+
+_ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING_FIELD: Final = re.compile(r"missing required field `(.*?)`")
+_TRUNCATED_INPUT: Final = "Input data was truncated"
+_SURROGATE_ERROR: Final = re.compile(r"(?:surrogate pair|end of hex escape) \(byte (\d+)\)$")
+_LONE_SURROGATE_ESCAPE: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u|\\?\Z)")
+"""An escape, not an escaped backslash, that neither goes on nor ends with the body."""
+_UNICODE_ESCAPE_BYTES: Final = len(r"\ud800")
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_client_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    """A client's body; raises InvalidRequest for what is not JSON, not UTF-8, or not of the decoder's type."""
+    try:
+        if not raw.isascii():
+            raw.decode()  # msgspec looks at the bytes of those strings only that it hands out
+        return decoder.decode(raw)
+    except _DECODE_ERRORS as fault:
+        raise to_invalid_request(fault, raw=raw) from None
+
+
+def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
+    """As `decode_request`, from the outline of the body, which is returned as well.
+
+    Raises InvalidRequest as well for a body of so many values that reading it would block the event loop.
+    """
+    if has_excess_backslashes(raw):
+        raise InvalidRequest(f"The body has more than {MAX_BODY_BACKSLASHES} backslashes.")
+    skeleton = strip_long_strings(raw)
+    if has_excess_values(skeleton):
+        raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES} values (parts, keys, messages and others).")
+    if skeleton is not raw:
+        with contextlib.suppress(*_DECODE_ERRORS):  # the error is to name places in the body that was sent
+            if not raw.isascii():
+                raw.decode()
+            return decoder.decode(skeleton), skeleton
+    return decode_client_json(decoder, raw), raw
+
+
+def decode_client_object(raw: bytes) -> dict[str, Any]:
+    """A client's whole body as a dictionary; raises InvalidRequest."""
+    return decode_client_json(_OBJECT_DECODER, raw)
+
+
+def decode_client_fields(raw: bytes) -> dict[str, Any]:
+    """A client's whole body as a dictionary of `msgspec.Raw`: each field as it was written; raises InvalidRequest."""
+    fields: dict[str, Any] = decode_client_json(_RAW_FIELDS_DECODER, raw)
+    return fields
+
+
+def encode_upstream_body(body: dict[str, Any]) -> bytes:
+    """Encode a body for an upstream; raises InvalidRequest if translation has nested it too deeply."""
+    try:
+        return msgspec.json.encode(body)
+    except RecursionError as fault:
+        raise to_invalid_request(fault) from None
+
+
+def convert_client_value(value: Any, target_type: type[T], path: str) -> T:
+    """A part of a client's body that is decoded already, found at `path`; raises InvalidRequest."""
+    try:
+        return msgspec.convert(value, target_type)
+    except (msgspec.ValidationError, RecursionError) as fault:
+        raise to_invalid_request(fault, parent_path=path) from None
+
+
+def to_invalid_request(error: Exception, *, parent_path: str = "", raw: bytes | None = None) -> InvalidRequest:
+    """The InvalidRequest that says what msgspec found, in a body `raw` or in a part of one."""
+    if raw is not None and not raw.strip():
+        return InvalidRequest("The body is empty; it has to be a JSON object.")
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidRequest("The body is not valid UTF-8.")
+    if isinstance(error, RecursionError):
+        return InvalidRequest("The body is nested too deeply.")
+    if not isinstance(error, msgspec.ValidationError):
+        reason = _describe_lone_surrogate(str(error), raw or b"") or str(error).removeprefix("JSON is malformed: ")
+        return InvalidRequest(f"The body is not valid JSON: {reason}.")
+    return _to_invalid_value(str(error), parent_path)
+
+
+def _describe_lone_surrogate(text: str, raw: bytes) -> str:
+    """What is wrong if it is half of a surrogate pair, which msgspec has several words for; empty if it is not.
+
+    With fewer bytes to come than the other half would have, it takes the body for one that was cut off.
+    """
+    if surrogate_error := _SURROGATE_ERROR.search(text):
+        start = int(surrogate_error.group(1)) - _UNICODE_ESCAPE_BYTES
+    elif text == _TRUNCATED_INPUT and (
+        lone_surrogate := _LONE_SURROGATE_ESCAPE.search(raw, max(0, len(raw) - 2 * _UNICODE_ESCAPE_BYTES))
+    ):
+        start = lone_surrogate.start(1)
+    else:
+        return ""
+    escape = raw[start : start + _UNICODE_ESCAPE_BYTES].decode("ascii", "replace")
+    return f"{escape} (byte {start}) is half of a surrogate pair, and the other half is not beside it"
+
+
+def _to_invalid_value(text: str, parent_path: str) -> InvalidRequest:
+    location = _ERROR_PATH.search(text)
+    path = location.group(1) if location else ""
+    reason = text[: location.start()] if location else text
+    missing = _MISSING_FIELD.search(reason)
+    names = [parent_path, path, missing.group(1) if missing else ""]
+    param = ".".join(name for name in names if name).replace(".[", "[")
+    if not param:
+        return InvalidRequest(f"The body has to be a JSON object: {_simplify_reason(reason)}.")
+    if missing:
+        return InvalidRequest(f"`{param}` is required.", param=param)
+    return InvalidRequest(f"Invalid value for `{param}`: {_simplify_reason(reason)}.", param=param)
+
+
+def _simplify_reason(reason: str) -> str:
+    reason = reason.replace("`", "").replace(" | null", "").replace(">=", "at least").replace("<=", "at most")
+    return reason[:1].lower() + reason[1:200]
+
+
+def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    """An upstream's JSON; raises ProviderFailed for what is malformed or not of the decoder's type."""
+    try:
+        if not raw.isascii():
+            raw.decode()
+        return decoder.decode(raw)
+    except _DECODE_ERRORS:
+        raise ProviderFailed("The provider's answer was not understandable.") from None
+
+
+def decode_upstream_object(raw: bytes) -> dict[str, Any]:
+    """An upstream's JSON object; raises ProviderFailed."""
+    return decode_upstream_json(_OBJECT_DECODER, raw)
+
+
+_RAW_FIELDS_DECODER: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])

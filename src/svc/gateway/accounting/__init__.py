@@ -1,0 +1,1 @@
+"""What requests cost, and the ledger that keeps it."""

@@ -1,0 +1,140 @@
+"""The ledger of a gateway: journal, intake and prices together, as the plane uses them.
+
+An answer's entry is in the journal before its last byte leaves; two seconds later, at most, it is in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from svc.errors import InsufficientStorage, ShuttingDown
+from svc.gateway.accounting import price_list
+from svc.gateway.accounting.cost import PriceTable, compute_token_cost
+from svc.gateway.accounting.ingest import JournalIngester
+from svc.gateway.accounting.journal import Journal
+from svc.gateway.routing.backends import Backend
+from svc.settings import LedgerSettings
+from svc.stores.database.base import Database, LedgerEntry
+from svc.wire.usage import TokenUsage
+
+BYTES_PER_MIB: Final = 1024 * 1024
+JOURNAL_RECOVERY_SECONDS: Final = 1.0
+_MILLISECOND_SUFFIXES: Final = tuple(f"{number:03d}Z" for number in range(1000))
+"""How an entry's time ends: made once, since each request needs one."""
+_wall_clock: Final = time.time  # looked up once: on the hot path
+PRICE_FETCH_DELAY_SECONDS: Final = 60.0
+"""So long after the start the price list is asked, if all prices are known as shipped."""
+
+
+class Ledger:
+    """Belongs to one event loop, from `start` to `close`."""
+
+    def __init__(self, home: Path, settings: LedgerSettings, database: Database, backends: list[Backend]) -> None:
+        self.prices = PriceTable(backends)
+        self.journal = Journal(home / "journal", max_waiting_bytes=int(settings.journal_max * BYTES_PER_MIB))
+        self.ingester = JournalIngester(
+            home / "journal",
+            database,
+            journal=self.journal,
+            retain_days=settings.retain_days,
+            fill_missing_cost=self._fill_missing_cost,
+            prices_ready=lambda: self.prices.is_complete,
+        )
+        self._home = home
+        self._rejects_when_full = settings.when_full == "refuse"
+        self._is_stopping = False
+        self._price_fetch_pending = False
+        """The price list is still to be asked."""
+        self._timestamp_second = 0
+        self._timestamp_prefix = ""
+        """The second as it is written."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Raises OSError when no journal can be written here."""
+        self.journal.start_new_file()
+        self.ingester.start()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="ledger")
+
+    async def close(self) -> None:
+        """Takes what is left into the database."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.stop_accepting()
+        self.journal.close()
+        await asyncio.to_thread(self.ingester.close)
+        self.journal.write_buffered_lines()
+
+    def configure(self, settings: LedgerSettings, backends: list[Backend]) -> None:
+        """Other settings, and other offers, whose prices are asked for if they are not known."""
+        self._rejects_when_full = settings.when_full == "refuse"
+        self.journal.max_waiting_bytes = int(settings.journal_max * BYTES_PER_MIB)
+        self.ingester.set_retention_days(settings.retain_days)
+        self.prices.replace_backends(backends)
+        self._price_fetch_pending = not self.prices.is_complete
+
+    def stop_accepting(self) -> None:
+        """From now on no request is let in: its entry could come after the journal's end."""
+        self._is_stopping = True
+
+    def ensure_accepting(self) -> None:
+        """Before a request reaches for a provider.
+
+        Raises InsufficientStorage when nothing can be noted and the configuration says to refuse then, and
+        ShuttingDown after `refuse`.
+        """
+        if self._is_stopping:
+            raise ShuttingDown("The gateway is shutting down. Nothing was sent.")
+        if self._rejects_when_full and self.journal.is_full:
+            raise InsufficientStorage(
+                f"The gateway cannot keep its ledger: {self.journal.full_reason}. Nothing was sent."
+            )
+
+    def timestamp(self) -> str:
+        """Now, as entries have it."""
+        now = _wall_clock()
+        second = int(now)
+        if second != self._timestamp_second:
+            self._timestamp_second = second
+            self._timestamp_prefix = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        return self._timestamp_prefix + _MILLISECOND_SUFFIXES[int((now - second) * 1000)]
+
+    def compute_cost(self, backend: Backend, usage: TokenUsage) -> float | None:
+        """USD; None when the price is not known."""
+        price = self.prices.get_for_backend(backend)
+        return None if price is None else compute_token_cost(price, usage)
+
+    async def _run(self) -> None:
+        self._price_fetch_pending = bool(self.prices.price_lookups)
+        due = time.monotonic() + (PRICE_FETCH_DELAY_SECONDS if self.prices.is_complete else 0.0)
+        while True:
+            if self._price_fetch_pending and time.monotonic() >= due:
+                self._price_fetch_pending = False
+                await price_list.fetch_prices(
+                    self.prices.price_lookups, self._home / "cache", self.prices.add_fetched_prices
+                )
+            await asyncio.sleep(JOURNAL_RECOVERY_SECONDS)
+            if self.journal.is_full:
+                self.journal.recover()
+
+    def _fill_missing_cost(self, entry: LedgerEntry) -> LedgerEntry:
+        """An entry from before the price list was there (or of a process that never got it)."""
+        if entry.cost_usd is not None or entry.prompt_tokens is None:
+            return entry
+        price = self.prices.get(entry.provider, entry.model)
+        if price is None:
+            return entry
+        usage = TokenUsage(
+            prompt_tokens=entry.prompt_tokens,
+            completion_tokens=entry.completion_tokens or 0,
+            cached_tokens=entry.cached_tokens or 0,
+            cache_write_tokens=entry.cache_write_tokens or 0,
+        )
+        return msgspec.structs.replace(entry, cost_usd=compute_token_cost(price, usage))

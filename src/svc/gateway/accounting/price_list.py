@@ -1,0 +1,102 @@
+"""Asks genai-prices for the prices of some models, through `pricebook`, and keeps the answer for a day."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from svc.gateway.accounting.price import Price
+from svc.subprocess_env import build_subprocess_env
+
+log = logging.getLogger("svc.ledger")
+
+PRICE_LOOKUP_TIMEOUT_SECONDS = 30.0
+"""The process may take so long."""
+PRICE_LIST_MAX_AGE_SECONDS = 86400.0
+
+PriceLookup = tuple[str, str, str, str]
+FoundPrices = dict[tuple[str, str], Price]
+_rows_decoder = msgspec.json.Decoder(list[tuple[str, str, Price]])
+
+
+async def fetch_prices(lookups: list[PriceLookup], folder: Path, add_prices: Callable[[FoundPrices], None]) -> None:
+    """Tells the prices that are known: kept ones at once, and new ones when those are old.
+
+    None are told when the package is missing or fails, which is logged.
+    """
+    path = await asyncio.to_thread(_cache_path, lookups, folder)
+    text, age = await asyncio.to_thread(_read_cached, path)
+    if text is not None:
+        add_prices(_decode_prices(text))
+    if text is None or age > PRICE_LIST_MAX_AGE_SECONDS:
+        text = await _run_lookup(lookups)
+        add_prices(_decode_prices(text or b"[]"))
+        if text is not None:
+            await asyncio.to_thread(_write_cache, path, text)
+
+
+def _decode_prices(text: bytes) -> FoundPrices:
+    return {(provider, model): price for provider, model, price in _rows_decoder.decode(text)}
+
+
+async def _run_lookup(lookups: list[PriceLookup]) -> bytes | None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "svc.gateway.accounting.price_lookup",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=build_subprocess_env(),
+    )
+    try:
+        async with asyncio.timeout(PRICE_LOOKUP_TIMEOUT_SECONDS):
+            text, _ = await process.communicate(msgspec.json.encode(lookups))
+            _rows_decoder.decode(text)
+    except (TimeoutError, msgspec.MsgspecError):
+        log.warning("there is no price list: costs are unknown where configuration gives no price")
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return text
+
+
+def _cache_path(lookups: list[PriceLookup], folder: Path) -> Path:
+    try:
+        version = metadata.version("genai-prices")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    lookup_digest = hashlib.sha256(msgspec.json.encode([version, lookups])).hexdigest()[:16]
+    return folder / f"prices-{lookup_digest}.json"
+
+
+def _read_cached(path: Path) -> tuple[bytes | None, float]:
+    """What was kept, if it can be read, and its age in seconds."""
+    try:
+        text, age = path.read_bytes(), time.time() - path.stat().st_mtime
+        _rows_decoder.decode(text)
+    except (OSError, msgspec.MsgspecError):
+        return None, 0.0
+    return text, age
+
+
+def _write_cache(path: Path, text: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob("prices-*.json"):
+            old.unlink(missing_ok=True)
+        part = path.with_suffix(".part")
+        part.write_bytes(text)
+        part.replace(path)
+    except OSError as error:
+        log.warning("the price list cannot be kept: %s", error)

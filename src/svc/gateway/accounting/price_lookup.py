@@ -1,0 +1,67 @@
+"""Looks prices up in genai-prices. Runs in a process of its own (see `pricelist`), since that package is heavy.
+
+python -m svc.gateway.accounting.price_lookup  <stdin  [[provider, model here, model there, address], …]
+                                 >stdout [[provider, model here, Price], …]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import genai_prices
+import msgspec
+
+from svc.gateway.accounting.price import Price
+
+
+def main() -> None:
+    """Reads what is wanted, writes what is known."""
+    lookups = msgspec.json.decode(sys.stdin.buffer.read(), type=list[tuple[str, str, str, str]])
+    rows = [
+        (provider, here, price) for provider, here, there, url in lookups for price in _find_price(provider, there, url)
+    ]
+    sys.stdout.buffer.write(msgspec.json.encode(rows))
+
+
+def _find_price(provider: str, model: str, url: str) -> Iterator[Price]:
+    usage = genai_prices.Usage(input_tokens=1, output_tokens=1)
+    now = datetime.now(UTC)
+    try:
+        calculation = genai_prices.calc_price(usage, model, provider_id=provider, genai_request_timestamp=now)
+    except LookupError:  # not a provider of that name: perhaps one at that address
+        try:
+            calculation = genai_prices.calc_price(usage, model, provider_api_url=url, genai_request_timestamp=now)
+        except LookupError:
+            return
+    yield _convert_price(calculation.model_price)
+
+
+def _convert_price(model_price: Any) -> Price:
+    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    raw = [getattr(model_price, name, None) for name in names]
+    starts = sorted({tier.start for value in raw for tier in getattr(value, "tiers", ())})
+    tiers = tuple((start, Price(*_prices_at(raw, start))) for start in starts)
+    return Price(*_prices_at(raw, 0), tiers=tiers)
+
+
+def _prices_at(raw: list[Any], start: int) -> tuple[float, float, float | None, float | None]:
+    read, write, cached, written = (_price_at(value, start) for value in raw)
+    return read or 0.0, write or 0.0, cached, written
+
+
+def _price_at(value: Any, start: int) -> float | None:
+    """The price that holds for prompts of more than `start` tokens."""
+    if value is None:
+        return None
+    base = getattr(value, "base", value)
+    for tier in getattr(value, "tiers", ()):
+        if tier.start <= start:
+            base = tier.price
+    return float(base)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""What is known of an answer when it has ended, and the line that it makes: in the ledger, and in the access log.
+
+The line is an `Entry` in JSON, written here and not by msgspec: nearly all of it is text that was there before, so that
+it takes two thirds of the instructions. tests/unit/gateway/accounting/test_record.py holds it to what an `Entry` reads.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final, Literal
+
+import msgspec
+
+from svc.gateway.accounting.bill import EMPTY_BILL, Bill
+from svc.wire.key import ApiKey
+from svc.wire.usage import TokenUsage
+
+RequestStatus = Literal["ok", "error", "cut", "client_closed"]
+JSON_NULL: Final = b"null"
+NULL_TOKEN_FIELDS: Final = b'"prompt_tokens":null,"cached_tokens":null,"completion_tokens":null,"reasoning_tokens":null'
+_JSON_BOOLEANS: Final = (b"false", b"true")
+_THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1000))
+_SMALL_NUMBER_COUNT: Final = 1000
+_SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_COUNT))
+"""Made once, since each line needs some."""
+_SUCCESS_FIELDS: Final = b',"attempts":1,"status":"ok","http_status":200'
+_USUAL_LAST_FIELDS: Final = b',"cache_write_tokens":0,"estimated":false,"from_cache":false,"resumed":0,"code":null'
+"""What most lines say of how a request went, and how they end."""
+
+
+class RequestRecord:
+    """One request. Those that never reached for an upstream are logged, and not kept in the ledger."""
+
+    __slots__ = (
+        "attempt_count",
+        "attempt_seconds",
+        "bill",
+        "client_request_id",
+        "code",
+        "duration_seconds",
+        "endpoint",
+        "first_byte_seconds",
+        "from_cache",
+        "http_status",
+        "key",
+        "limit_name",
+        "model",
+        "provider",
+        "request_id",
+        "requested_model",
+        "resume_count",
+        "status",
+        "time",
+    )
+
+    def __init__(
+        self,
+        key: ApiKey,
+        endpoint: str,
+        requested_model: str | None,
+        status: RequestStatus,
+        http_status: int,
+        *,
+        time: str,
+        request_id: str,
+        client_request_id: str | None,
+        model: str | None,
+        provider: str | None,
+        attempt_count: int,
+        duration_seconds: float,
+        first_byte_seconds: float | None,
+        code: str | None,
+        bill: Bill = EMPTY_BILL,
+        from_cache: bool = False,
+        resume_count: int = 0,
+        limit_name: str = "",
+        attempt_seconds: float = 0.0,
+    ) -> None:
+        self.key = key
+        self.endpoint = endpoint
+        self.requested_model = requested_model
+        """The model, by the client's name."""
+        self.status = status
+        self.http_status = http_status
+        self.time = time
+        self.request_id = request_id
+        self.client_request_id = client_request_id
+        self.model = model
+        self.provider = provider
+        self.attempt_count = attempt_count
+        self.duration_seconds = duration_seconds
+        """To its end, and to its first byte."""
+        self.first_byte_seconds = first_byte_seconds
+        self.code = code
+        self.bill = bill
+        self.from_cache = from_cache
+        self.resume_count = resume_count
+        self.attempt_seconds = attempt_seconds
+        """Of the attempt that answered, where there were several."""
+        self.limit_name = limit_name
+        """The limit that refused it, see `RateLimited`; empty for all else."""
+
+    @property
+    def is_in_ledger(self) -> bool:
+        """In the ledger."""
+        return self.attempt_count > 0 or self.from_cache
+
+
+class RecordEncoder:
+    """Writes records down. What one has in common with the last, nearly always much, is not made again."""
+
+    __slots__ = ("_endpoint", "_key", "_model", "_provider", "_requested_model", "_shared_fields")
+
+    def __init__(self) -> None:
+        self._key: ApiKey | None = None
+        self._endpoint = ""
+        self._requested_model: str | None = None
+        self._model: str | None = None
+        self._provider: str | None = None
+        self._shared_fields = b""
+
+    def encode(self, record: RequestRecord) -> bytes:
+        """Without its last brace: the access log has a field more. In the order of an `Entry`, which is read faster."""
+        bill, usage = record.bill, record.bill.usage
+        usual = usage is not None and not (usage.cache_write_tokens or bill.is_estimated or record.from_cache)
+        return (
+            b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b,%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
+            % (
+                record.time.encode(),
+                record.request_id.encode(),
+                _encode_text(record.client_request_id),
+                self._shared_fields_of(record),
+                _SUCCESS_FIELDS
+                if record.http_status == 200 and record.attempt_count == 1 and record.status == "ok"
+                else _encode_outcome(record),
+                NULL_TOKEN_FIELDS if usage is None else _encode_tokens(usage, bill.is_estimated),
+                JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
+                _encode_milliseconds(record.duration_seconds),
+                JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
+                _USUAL_LAST_FIELDS
+                if usual and not record.resume_count and record.code is None
+                else _encode_last_fields(record),
+            )
+        )
+
+    def _shared_fields_of(self, record: RequestRecord) -> bytes:
+        """What the lines of a key's requests for a model have in common."""
+        if (
+            record.key is not self._key
+            or record.requested_model != self._requested_model
+            or record.model != self._model
+            or record.provider != self._provider
+            or record.endpoint != self._endpoint
+        ):
+            self._key, self._endpoint, self._requested_model = record.key, record.endpoint, record.requested_model
+            self._model, self._provider = record.model, record.provider
+            self._shared_fields = _encode_shared_fields(
+                record.key, record.endpoint, record.requested_model, record.model, record.provider
+            )
+        return self._shared_fields
+
+
+@functools.lru_cache(maxsize=1024)
+def _encode_shared_fields(
+    key: ApiKey, endpoint: str, requested_model: str | None, model: str | None, provider: str | None
+) -> bytes:
+    fields = {
+        "key_id": key.id,
+        "key_name": key.name,
+        "tags": key.tags,
+        "endpoint": endpoint,
+        "model_asked": requested_model,
+        "model": model,
+        "provider": provider,
+    }
+    return b"," + escape_unprintable(msgspec.json.encode(fields))[1:-1]
+
+
+def escape_unprintable(line: bytes) -> bytes:
+    """JSON with an escape for each character that would not be seen, or would change how a terminal shows the rest."""
+    text = line.decode()
+    if text.isprintable():
+        return line
+    parts = [letter if letter.isprintable() else _unicode_escape(letter) for letter in text]
+    return "".join(parts).encode()
+
+
+def _unicode_escape(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _encode_text(text: str | None) -> bytes:
+    """Of text that is known to be printable."""
+    return JSON_NULL if text is None else msgspec.json.encode(text)
+
+
+def _encode_outcome(record: RequestRecord) -> bytes:
+    return b',"attempts":%d,"status":"%b","http_status":%d' % (
+        record.attempt_count,
+        record.status.encode(),
+        record.http_status,
+    )
+
+
+def _encode_last_fields(record: RequestRecord) -> bytes:
+    bill, usage = record.bill, record.bill.usage
+    return b',"cache_write_tokens":%b,"estimated":%b,"from_cache":%b,"resumed":%d,"code":%b' % (
+        JSON_NULL if usage is None else b"%d" % usage.cache_write_tokens,
+        _JSON_BOOLEANS[bill.is_estimated],
+        _JSON_BOOLEANS[record.from_cache],
+        record.resume_count,
+        _encode_text(record.code),
+    )
+
+
+def _encode_tokens(usage: TokenUsage, is_estimated: bool) -> bytes:
+    completion = usage.completion_tokens
+    return b'"prompt_tokens":%b,"cached_tokens":%b,"completion_tokens":%b,"reasoning_tokens":%b' % (
+        _encode_number(usage.prompt_tokens),
+        _encode_number(usage.cached_tokens),
+        JSON_NULL if is_estimated and not completion else _encode_number(completion),
+        _encode_number(usage.reasoning_tokens),
+    )
+
+
+def _encode_number(number: int) -> bytes:
+    return _SMALL_NUMBERS[number] if 0 <= number < _SMALL_NUMBER_COUNT else b"%d" % number
+
+
+def _encode_usd(usd: float) -> bytes:
+    """To nine places."""
+    nanos = int(usd * 1e9 + 0.5)
+    micros, rest = nanos // 1000, nanos % 1000
+    millis, whole = micros // 1000, micros // 1_000_000
+    return b"%b.%b%b%b" % (
+        _encode_number(whole),
+        _THREE_DIGITS[millis % 1000],
+        _THREE_DIGITS[micros % 1000],
+        _THREE_DIGITS[rest],
+    )
+
+
+def _encode_milliseconds(seconds: float) -> bytes:
+    """To three places."""
+    micros = int(seconds * 1e6 + 0.5)
+    return b"%b.%b" % (_encode_number(micros // 1000), _THREE_DIGITS[micros % 1000])

@@ -1,0 +1,169 @@
+"""Which answers are kept, for whom, and where: in this process's memory, and in Redis where there is one.
+
+    look ── in memory ───────────────> found, or not
+      └──── Redis is asked ──────────> found, or not (also when it does not answer in time)
+    record ── the answer passes by ──> kept, once it is whole
+
+Two requests are the same when their route, their bodies and what goes on of their heads are equal, byte for byte. Who
+may get whose answers is part of the name under which they lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
+
+import msgspec
+
+from svc.gateway.cache.memory import CachedResponse, LruMemoryCache
+from svc.gateway.cache.recorder import RecordingQuota, ResponseRecorder
+from svc.gateway.proxy.splice import StreamSink
+from svc.gateway.routing.backends import Backend
+from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.settings import CacheSettings, Settings
+from svc.stores.database.base import StoreUnavailable
+from svc.stores.redis.connection import RedisConnection, connect_redis
+from svc.stores.redis.protocol import RedisReply
+from svc.wire.key import ApiKey
+
+log = logging.getLogger("svc.gateway")
+
+BYTES_PER_CACHE_MIB = 1024 * 1024
+MAX_CACHED_REQUEST_BYTES = BYTES_PER_CACHE_MIB
+"""Bytes of a request that is looked up; a longer one takes too long to tell from others, and hardly comes twice."""
+REDIS_LOOKUP_TIMEOUT_SECONDS = 0.5
+"""For Redis to answer; after that a request goes on without."""
+RECORDING_MEMORY_SHARE = 0.25
+"""The share of the memory that answers may take which have not ended yet."""
+
+CacheLookupCallback = Callable[[CachedResponse | None], None]
+
+
+class ResponseCache:
+    """Belongs to one event loop. `redis` is its own connection, which its owner starts and closes."""
+
+    def __init__(self, settings: CacheSettings, redis: RedisConnection | None = None) -> None:
+        self.hits = 0
+        self.misses = 0
+        self._quota = RecordingQuota(
+            int(settings.max_size * BYTES_PER_CACHE_MIB * RECORDING_MEMORY_SHARE),
+            int(settings.max_answer * BYTES_PER_CACHE_MIB),
+        )
+        self._settings = settings
+        self._memory = LruMemoryCache(int(settings.max_size * BYTES_PER_CACHE_MIB * (1 - RECORDING_MEMORY_SHARE)))
+        self.redis = redis
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(CachedResponse).decode
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in this process's memory."""
+        return self._memory.used_bytes + self._quota.used_bytes
+
+    def cache_key(
+        self, api_key: ApiKey, route: str, body: bytes, forwarded_head: ForwardedHead | None = None
+    ) -> bytes | None:
+        """Under which the answer to a request lies; None: it is not looked up."""
+        if len(body) > MAX_CACHED_REQUEST_BYTES:
+            return None
+        tag = self._settings.shared_by
+        shared = api_key.tags.get(tag) if tag else None
+        owner = ("key", api_key.id) if shared is None else ("tag", tag, shared)
+        identity = (route, owner) if forwarded_head is None else (route, owner, forwarded_head.identity)
+        digest = blake2b(msgspec.msgpack.encode(identity), digest_size=32)
+        digest.update(body)
+        return digest.digest()
+
+    def look_up(self, name: bytes, then: CacheLookupCallback) -> None:
+        """Calls `then` with what is kept, or None: at once, or later when Redis has to be asked."""
+        kept = self._memory.get(name, time.time())
+        if kept is not None or self.redis is None:
+            then(kept)
+            return
+
+        waiting = [then]
+        late = asyncio.get_running_loop().call_later(REDIS_LOOKUP_TIMEOUT_SECONDS, lambda: waiting.pop()(None))
+
+        def told(reply: RedisReply | StoreUnavailable) -> None:
+            found = self._decode_cached(name, reply)
+            late.cancel()
+            if waiting:
+                waiting.pop()(found)
+
+        self.redis.send(told, "GET", _cache_redis_key(name))
+
+    def _decode_cached(self, cache_key: bytes, reply: RedisReply | StoreUnavailable) -> CachedResponse | None:
+        if not isinstance(reply, bytes):
+            return None
+        try:
+            cached = self._decode(reply)
+        except msgspec.MsgspecError:
+            log.warning("an answer in Redis is none of ours: %s", _cache_redis_key(cache_key))
+            return None
+        if cached.expires <= time.time():
+            return None
+        self._memory.put(cache_key, cached)
+        return cached
+
+    def start_recording(self, cache_key: bytes, downstream: StreamSink) -> ResponseRecorder:
+        """For an answer on its way to the client."""
+        return ResponseRecorder(downstream, self._quota, functools.partial(self._store, cache_key))
+
+    def count_lookup(self, *, hit: bool) -> None:
+        """A request was looked up."""
+        if hit:
+            self.hits += 1
+        else:
+            self.misses += 1
+
+    def _store(self, cache_key: bytes, body: bytes, backend: Backend, dropped_fields: tuple[str, ...]) -> None:
+        """An answer that is whole, and no error."""
+        ttl = self._settings.ttl
+        cached = CachedResponse(body, backend.provider_name, backend.model_id, time.time() + ttl, dropped_fields)
+        self._memory.put(cache_key, cached)
+        if self.redis is not None:
+            self.redis.send(
+                _ignore_store_reply,
+                "SET",
+                _cache_redis_key(cache_key),
+                self._encode(cached),
+                "PX",
+                max(1, int(ttl * 1000)),
+            )
+
+
+def _cache_redis_key(cache_key: bytes) -> str:
+    return f"svc:cache:{cache_key.hex()}"
+
+
+def _ignore_store_reply(reply: RedisReply | StoreUnavailable) -> None:
+    """Whether it was kept makes no difference to anyone."""
+
+
+def cache_needs_restart(running: Settings, changed: Settings) -> bool:
+    """Whether a cache is turned on that has a connection to Redis: it is made at the start."""
+    return changed.cache.enabled and not running.cache.enabled and bool(changed.environ.get("SVC_REDIS_URL"))
+
+
+def reconfigure_cache(cache: ResponseCache | None, running: Settings, changed: Settings) -> ResponseCache | None:
+    """The cache under a changed configuration; one with other settings begins empty."""
+    if changed.cache == running.cache or cache_needs_restart(running, changed):
+        return cache
+    if not changed.cache.enabled:
+        return None
+    return ResponseCache(changed.cache, cache.redis if cache is not None else None)
+
+
+@contextlib.asynccontextmanager
+async def open_cache(settings: Settings) -> AsyncIterator[ResponseCache | None]:
+    """None unless it is asked for. Its connection to Redis is its own: answers are large, counters must not wait."""
+    if not settings.cache.enabled:
+        yield None
+        return
+    async with connect_redis(settings.environ) as redis:
+        yield ResponseCache(settings.cache, redis)

@@ -1,0 +1,228 @@
+"""The admin API, `/v1/admin/…`: keys, usage, limits and the state of providers, for keys with the scope `admin`.
+
+These are ASGI routes. What they do to keys is in `svc.keys.lifecycle`, which the command uses as well; how they look
+from
+outside is in `openapi.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from svc.errors import InvalidRequest, TooLarge
+from svc.gateway.endpoints.metrics import MetricsPublisher
+from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.limits.usage_view import current_key_usage
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.circuit_breaker import BreakerState, worst_state
+from svc.gateway.routing.providers import Provider
+from svc.keys import lifecycle
+from svc.keys.lifecycle import ShownKey
+from svc.keys.limit_usage import KeyLimitUsage
+from svc.keys.usage_query import parse_usage_query
+from svc.stores.database.thread import DatabaseThread
+
+MAX_ADMIN_BODY_BYTES = 1 << 20
+"""Bytes; a thousand long names of models are less."""
+AdminHandler = Callable[[Request], Awaitable[Response]]
+
+
+class DefaultLimits(msgspec.Struct, frozen=True):
+    """For keys that carry none of their own; null is no limit."""
+
+    rpm: int | None
+    tpm: int | None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds, how often each limit was reached since the gateway started, and what keys use of theirs now."""
+
+    object: str = "limits"
+    defaults: DefaultLimits
+    reached: dict[str, int]
+    """Over all workers of this machine."""
+    data: list[KeyLimitUsage]
+    """Keys in the order of ids, revoked ones too."""
+    has_more: bool
+
+
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+    """A model at a provider. `breaker` is the worst of all workers and accounts; prices in USD per million tokens."""
+
+    id: str
+    context_window: int
+    max_output_tokens: int | None
+    input_price: float | None
+    output_price: float | None
+    breaker: BreakerState
+    accounts: dict[str, BreakerState]
+    """By number, where the provider has several."""
+
+
+class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that is offered; never its key."""
+
+    name: str
+    dialect: str
+    base_url: str
+    accounts: int
+    models: list[ModelState]
+
+
+class AdminApi:
+    """Belongs to one event loop; `desk` is a database of its own, so that no long question holds up a request."""
+
+    def __init__(self, context: GatewayContext, database: DatabaseThread, metrics_publisher: MetricsPublisher) -> None:
+        self._context = context
+        self._database = database
+        self._metrics_publisher = metrics_publisher
+
+    def routes(self) -> list[BaseRoute]:
+        """Errors are raised as SvcErrors, which the application answers."""
+        return [
+            self._route("/v1/admin/keys", GET=self._list_keys, POST=self._create_key),
+            self._route("/v1/admin/keys/{id}", GET=self._get_key, PATCH=self._update_key),
+            self._route("/v1/admin/keys/{id}/rotate", POST=self._rotate_key),
+            self._route("/v1/admin/keys/{id}/revoke", POST=self._revoke_key),
+            self._route("/v1/admin/usage", GET=self._get_usage),
+            self._route("/v1/admin/limits", GET=self._get_limits),
+            self._route("/v1/admin/providers", GET=self._list_providers),
+        ]
+
+    def _route(self, path: str, **handlers: AdminHandler) -> Route:
+        async def handle(request: Request) -> Response:
+            (await authenticate_request(self._context, request)).require_scope("admin")
+            return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+        return Route(path, handle, methods=list(handlers))
+
+    # keys
+
+    async def _list_keys(self, request: Request) -> Response:
+        keys, has_more = await self._key_page(request)
+        return _json_response({"object": "list", "data": keys, "has_more": has_more})
+
+    async def _key_page(self, request: Request) -> tuple[list[ShownKey], bool]:
+        """Those that are asked for with `after` and `limit`, and whether there are more. Raises InvalidRequest."""
+        limit = request.query_params.get("limit", "100")
+        if not limit.isdecimal() or not 1 <= int(limit[:9]) <= lifecycle.MAX_KEYS_PER_PAGE:
+            raise InvalidRequest(f"limit is a number from 1 to {lifecycle.MAX_KEYS_PER_PAGE}.", param="limit")
+        after, page_size = request.query_params.get("after", ""), int(limit)
+        keys = await self._database.run_query(
+            lambda database: lifecycle.list_keys(database, after=after, limit=page_size + 1)
+        )
+        return keys[:page_size], len(keys) > page_size
+
+    async def _create_key(self, request: Request) -> Response:
+        new_key = lifecycle.parse_key_request(lifecycle.NewKey, await _read_body(request))
+        created = await self._database.run_query(lambda database: lifecycle.create_key(database, new_key))
+        return _json_response(created, 201, secret=True)
+
+    async def _get_key(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        return _json_response(await self._database.run_query(lambda database: lifecycle.get_key(database, id)))
+
+    async def _update_key(self, request: Request) -> Response:
+        id, change = request.path_params["id"], lifecycle.parse_key_request(lifecycle.Change, await _read_body(request))
+        return _json_response(
+            await self._database.run_query(lambda database: lifecycle.update_key(database, id, change))
+        )
+
+    async def _rotate_key(self, request: Request) -> Response:
+        id, rotation = (
+            request.path_params["id"],
+            lifecycle.parse_key_request(lifecycle.Rotation, await _read_body(request) or b"{}"),
+        )
+        rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, id, rotation))
+        return _json_response(rotated, secret=True)
+
+    async def _revoke_key(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, id)))
+
+    # what is going on
+
+    async def _get_usage(self, request: Request) -> Response:
+        rows = await self._database.run_query(parse_usage_query(request.query_params).execute)
+        return _json_response({"object": "list", "data": rows})
+
+    async def _get_limits(self, request: Request) -> Response:
+        id = request.query_params.get("key")
+        if id is None:
+            keys, has_more = await self._key_page(request)
+        else:
+            keys, has_more = [await self._database.run_query(lambda database: lifecycle.get_key(database, id))], False
+        page = await self._metrics_publisher.aggregate()
+        defaults = self._context.settings.limits
+        reached = {
+            name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
+            for name in self._context.metrics.limit_refusals
+        }
+        return _json_response(
+            Limits(
+                defaults=DefaultLimits(defaults.rpm or None, defaults.tpm or None),
+                reached=reached,
+                data=await current_key_usage(self._context.rate_limiter, keys, defaults),
+                has_more=has_more,
+            )
+        )
+
+    async def _list_providers(self, request: Request) -> Response:
+        states = (await self._metrics_publisher.aggregate()).breakers
+        backends_by_provider: dict[str, list[Backend]] = {}
+        for backend in self._context.router.backends():
+            backends_by_provider.setdefault(backend.provider_name, []).append(backend)
+        data = [self._provider_state(offers, states) for offers in backends_by_provider.values()]
+        return _json_response({"object": "list", "data": data})
+
+    def _provider_state(self, backends: list[Backend], states: dict[str, BreakerState]) -> ProviderState:
+        provider = backends[0].provider
+        return ProviderState(
+            name=provider.name,
+            dialect=provider.dialect.name,
+            base_url=_public_base_url(provider),
+            accounts=max(1, len(backends[0].account_backends)),
+            models=[self._model_state(offer, states) for offer in backends],
+        )
+
+    def _model_state(self, backend: Backend, states: dict[str, BreakerState]) -> ModelState:
+        model, price = backend.model, self._context.ledger.prices.get(backend.provider_name, backend.model_id)
+        name = f"{backend.provider_name}/{model.id}"
+        accounts: dict[str, BreakerState] = {
+            str(one.account_number): states.get(f"{name}#{one.account_number}", "closed")
+            for one in backend.account_backends
+        }
+        return ModelState(
+            id=model.id,
+            context_window=model.context_window,
+            max_output_tokens=model.max_output_tokens,
+            input_price=price.input if price else None,
+            output_price=price.output if price else None,
+            breaker=worst_state([states.get(name, "closed"), *accounts.values()]),
+            accounts=accounts,
+        )
+
+
+async def _read_body(request: Request) -> bytes:
+    body = await request.body()
+    if len(body) > MAX_ADMIN_BODY_BYTES:
+        raise TooLarge(f"The body is larger than {MAX_ADMIN_BODY_BYTES >> 10} KiB.")
+    return body
+
+
+def _public_base_url(provider: Provider) -> str:
+    """Without a user or a password that it may hold."""
+    address = provider.address
+    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+
+
+def _json_response(body: Any, status: int = 200, *, secret: bool = False) -> Response:
+    headers = {"cache-control": "no-store"} if secret else {}
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

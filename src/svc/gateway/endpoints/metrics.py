@@ -1,0 +1,108 @@
+"""What an operator asks a running gateway: `/metrics`, and what is degraded. Counting itself is in `metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from svc.allowed_hosts import is_local_request
+from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.observability.metrics import WorkerMetrics, render_prometheus
+from svc.gateway.observability.series import MetricsSnapshot
+from svc.gateway.proxy.context import GatewayContext
+from svc.keys.cache import IssuedKeyCache
+from svc.stores.redis.connection import RedisConnection
+
+METRICS_PUBLISH_SECONDS = 1.0
+
+
+class MetricsPublisher:
+    """Belongs to one event loop, from `start` to `close`."""
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        issued_keys: IssuedKeyCache,
+        worker_metrics: WorkerMetrics,
+        redis: RedisConnection | None,
+    ) -> None:
+        self._context = context
+        self._issued_keys = issued_keys
+        self._worker_metrics = worker_metrics
+        self._redis = redis
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._context.list_degraded = self.list_degraded
+        self._task = asyncio.get_running_loop().create_task(self._publish(), name="metrics")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _publish(self) -> None:
+        while True:
+            self._worker_metrics.write(self._snapshot())
+            await asyncio.sleep(METRICS_PUBLISH_SECONDS)
+
+    def list_degraded(self) -> list[str]:
+        """What is not as it should be; empty when all is well."""
+        return [name for name, is_so in self._component_states().items() if is_so]
+
+    def _component_states(self) -> dict[str, bool]:
+        ledger = self._context.ledger
+        is_ledger_late = ledger.ingester.is_down or ledger.ingester.is_late
+        states = {"keys": self._issued_keys.is_down, "ledger": is_ledger_late, "journal": ledger.journal.is_full}
+        return states if self._redis is None else {**states, "redis": self._redis.is_down}
+
+    def _values(self) -> dict[str, float]:
+        context = self._context
+        values = {
+            "svc_open_requests": len(context.exchanges),
+            "svc_open_streams": sum(exchange.is_streaming for exchange in context.exchanges),
+            "svc_open_connections": len(context.client_connections),
+            "svc_upstream_connections": context.upstream.open_connections,
+            "svc_tasks": len(asyncio.all_tasks()),
+            "svc_journal_lag_seconds": context.ledger.ingester.lag_seconds,
+            "svc_journals_left_alone": len(context.ledger.ingester.unreadable_journals),
+            "svc_journal_lost_total": context.ledger.journal.lost_lines,
+            "svc_log_lines_dropped_total": context.dropped_log_lines,
+            **context.extra_metrics(),
+            **{f'svc_errors_total{{code="{code}"}}': count for code, count in context.metrics.errors.items()},
+            **{
+                f'svc_limits_reached_total{{limit="{name}"}}': count
+                for name, count in context.metrics.limit_refusals.items()
+            },
+            **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._component_states().items()},
+        }
+        for name, state in context.load_balancer.breaker_states().items():
+            provider, _, model = name.partition("/")
+            values[f'svc_breaker_open{{provider="{provider}",model="{model}"}}'] = state != "closed"
+        if context.cache is not None:
+            values["svc_cache_hits_total"] = context.cache.hits
+            values["svc_cache_misses_total"] = context.cache.misses
+            values["svc_cache_bytes"] = context.cache.used_bytes
+        return {name: float(value) for name, value in values.items()}
+
+    def _snapshot(self) -> MetricsSnapshot:
+        return self._context.metrics.snapshot(self._values(), self._context.load_balancer.breaker_states())
+
+    async def aggregate(self) -> MetricsSnapshot:
+        """The numbers of all workers, added up."""
+        return await asyncio.to_thread(self._worker_metrics.aggregate, self._snapshot())
+
+    def routes(self) -> list[BaseRoute]:
+        """`GET /metrics`: open to this machine (see `svc.loopback`), else with the scope `metrics`."""
+
+        async def metrics(request: Request) -> Response:
+            if not is_local_request(request.scope):
+                (await authenticate_request(self._context, request)).require_scope("metrics")
+            return Response(
+                render_prometheus(await self.aggregate()), media_type="text/plain; version=0.0.4; charset=utf-8"
+            )
+
+        return [Route("/metrics", metrics, methods=["GET"])]

@@ -1,0 +1,354 @@
+"""The routes that are not hot, as an ASGI application: health, models, and honest errors for everything else."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
+
+from svc import __version__
+from svc.allowed_hosts import AllowedHosts, host_header_values, host_not_allowed_error
+from svc.errors import (
+    AuthenticationFailed,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PermissionDenied,
+    SvcError,
+)
+from svc.gateway.observability.access_log import AccessLogEntry, encode_client_field, truncate_path
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.model_errors import quote_name
+from svc.gateway.server.error_dialect import dialect_for_path
+from svc.gateway.server.request import echoable_text
+from svc.gateway.server.response import CORS_EXPOSED_HEADERS
+from svc.security import secret_from_headers
+from svc.stores.database.base import StoreUnavailable
+from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.wire.error import encode_error_body
+from svc.wire.key import ApiKey
+
+log = logging.getLogger("svc.gateway")
+
+MODEL_LIST_SCOPES: Final = frozenset(("chat", "speech"))
+"""A key with none of these sees no models."""
+
+RouteHandler = Callable[[Request], Awaitable[Response]]
+
+
+class Health(msgspec.Struct):
+    """Interface, "Health response"."""
+
+    status: str
+    version: str
+    service: str
+
+
+class VerboseHealth(Health):
+    """What is degraded: `keys`, `ledger`, `journal`; the gateway answers all the same."""
+
+    degraded: list[str]
+
+
+class Model(msgspec.Struct, kw_only=True):
+    """Interface, "Model object", and what else is known."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str
+    context_window: int
+    max_output_tokens: int | None
+    use_case: str | None
+
+
+class SpeechModel(msgspec.Struct, kw_only=True):
+    """A model of this machine that turns speech into text: there is no chat with it."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "local"
+    use_case: str = "speech to text"
+
+
+class ModelList(msgspec.Struct):
+    """Interface, "Model list"."""
+
+    data: list[Model | SpeechModel]
+    object: str = "list"
+
+
+class AccessLogMiddleware:
+    """Every answer carries an id of ours, echoes the client's own, and leaves a line in the access log."""
+
+    def __init__(self, app: ASGIApp, context: GatewayContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id_headers = [(b"x-request-id", self._context.new_request_id().encode())]
+        client_request_id = echoable_text(dict(scope["headers"]).get(b"x-request-id", b""))
+        if client_request_id:
+            id_headers.append((b"x-client-request-id", client_request_id.encode("ascii")))
+        dialect = dialect_for_path(scope["path"])
+        if dialect is not None and dialect.request_id_header:
+            id_headers.append((dialect.request_id_header.encode("ascii"), id_headers[0][1]))
+        client: str | None = (scope.get("client") or (None,))[0]
+        scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client)
+        status = 0
+        began = time.monotonic()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
+                message["headers"] = [*message.get("headers", ()), *id_headers]
+                status = message.get("status", HTTPStatus.SWITCHING_PROTOCOLS)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except (ClientDisconnected, WebSocketDisconnect):  # a WebSocket, left before it was answered
+            pass
+        except Exception:  # the edge: a fault of ours
+            request_id = id_headers[0][1].decode()
+            log.exception("fault in request %s", request_id)
+            if scope["type"] != "http" or status:
+                raise
+            words = f"Something went wrong here. Report it with the request id {request_id}."
+            await error_response(InternalError(words))(scope, receive, send_with_id)
+        finally:
+            self._log_request(scope, status, time.monotonic() - began)
+
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
+        request_id, client_request_id, client = scope["request_ids"]
+        if request_id in self._context.tracked_request_ids:  # it has left more than a line
+            self._context.tracked_request_ids.discard(request_id)
+            return
+        key: ApiKey | None = scope.get(SCOPE_API_KEY)
+        line = AccessLogEntry(
+            time=self._context.ledger.timestamp(),
+            request_id=request_id,
+            client_request_id=client_request_id,
+            key_id=key.id if key else None,
+            key_name=key.name if key else None,
+            method=scope.get("method", "GET"),
+            endpoint=truncate_path(scope["path"]),
+            status=("error" if status >= HTTPStatus.BAD_REQUEST else "ok") if status else "client_closed",
+            http_status=status or 499,
+            latency_ms=round(seconds * 1000, 3),
+            code=scope.get(SCOPE_ERROR_CODE),
+        )
+        self._context.record_response(line, encode_client_field(client))
+
+
+class HostCheckMiddleware:
+    """Refuses requests without a key whose `Host` is not allowed, but for paths with a rule of their own."""
+
+    def __init__(self, app: ASGIApp, context: GatewayContext, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._context = context
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._hosts.allows(host_header_values(scope)):
+            refusal = await self._host_error(Request(scope))
+            if refusal is not None:
+                await error_response(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _host_error(self, request: Request) -> SvcError | None:
+        path = request.scope["path"]
+        if path in ("/health", "/metrics") or f"{path}/".startswith("/v1/"):  # open to all, or 401 without a key
+            return None
+        try:
+            await authenticate_request(self._context, request)
+        except AuthenticationFailed:
+            return host_not_allowed_error()
+        except SvcError as error:
+            return error
+        return None
+
+
+class UnsupportedChatRequest:
+    """Requests to a chat's path that the door does not take: any method but POST, and a path with a '#' behind it."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises AuthenticationFailed, MethodNotAllowed, InvalidRequest."""
+        request = Request(scope, receive)
+        await authenticate_request(self._context, request)
+        if request.method != "POST":
+            raise MethodNotAllowed("This path takes POST.", allow="POST")
+        raise InvalidRequest(f"Leave off the '#' and what follows it: the path is {request.url.path}.")
+
+
+async def _no_speech_models(key: ApiKey) -> list[str]:
+    return []
+
+
+def create_app(
+    context: GatewayContext,
+    extra_routes: list[BaseRoute] | None = None,
+    *,
+    speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
+) -> Starlette:
+    """The cold routes of a gateway; `extra` are those of other rooms, `speech_models` what a key may hear with."""
+    created = int(time.time())
+
+    async def health(request: Request) -> Response:
+        if request.query_params.get("verbose") not in (None, "0"):
+            return _json_response(VerboseHealth("ok", __version__, "svc-gateway", context.list_degraded()))
+        return _json_response(Health("ok", __version__, "svc-gateway"))
+
+    async def root(request: Request) -> Response:
+        return _json_response(Health("ok", __version__, "svc-gateway"))
+
+    async def listed(request: Request) -> list[Model | SpeechModel]:
+        key = await authenticate_request(context, request)
+        if not key.scopes & MODEL_LIST_SCOPES:
+            raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech': there are no models for it.")
+        chat = [_model_object(offer, created) for offer in context.router.models() if key.may_use(offer.model_id)]
+        return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
+
+    async def models(request: Request) -> Response:
+        return _json_response(ModelList(await listed(request)))
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["id"]
+        for each in await listed(request):
+            if each.id == name:
+                return _json_response(each)
+        raise context.router.model_not_found_error(name, request.scope[SCOPE_API_KEY])
+
+    async def no_socket(socket: WebSocket) -> None:
+        error: SvcError = NotFound(f"There is no WebSocket at {quote_name(socket.url.path)}.")
+        try:
+            await context.keyring.authenticate(secret_from_headers(socket.headers.get("authorization")))
+        except SvcError as refusal:
+            error = refusal
+        await socket.send_denial_response(error_response(error))
+
+    routes: list[BaseRoute] = [
+        Route("/", root, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{id:path}", model, methods=["GET"]),
+        Route("/v1/chat/completions", UnsupportedChatRequest(context)),
+        Route("/v1/messages", UnsupportedChatRequest(context)),
+        *(extra_routes or []),
+        WebSocketRoute("/{path:path}", no_socket),
+    ]
+    app = Starlette(routes=routes, middleware=_middleware(context), exception_handlers=_exception_handlers(context))
+    app.router.redirect_slashes = False  # it would send strangers to whatever the Host header says
+    return app
+
+
+async def authenticate_request(context: GatewayContext, request: Request) -> ApiKey:
+    """The calling key; raises AuthenticationFailed."""
+    secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    key: ApiKey = await context.keyring.authenticate(secret)
+    request.scope[SCOPE_API_KEY] = key
+    return key
+
+
+def error_response(error: SvcError) -> Response:
+    """An error in the gateway's shape, or in that of the dialect whose path was asked for."""
+    return _ErrorResponse(error)
+
+
+class _ErrorResponse(Response):
+    """Leaves its code for the access log."""
+
+    def __init__(self, error: SvcError) -> None:
+        super().__init__(encode_error_body(error), error.status, dict(error.headers), "application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error
+        scope[SCOPE_ERROR_CODE] = error.code
+        dialect = dialect_for_path(scope["path"])
+        if dialect is None:
+            await super().__call__(scope, receive, send)
+            return
+        body = dialect.encode_error(error, scope["request_ids"][0])
+        await Response(body, error.status, dict(error.headers), "application/json")(scope, receive, send)
+
+
+def _middleware(context: GatewayContext) -> list[Middleware]:
+    middleware = [Middleware(AccessLogMiddleware, context=context)]
+    hosts = AllowedHosts(context.settings.gateway.host, context.settings.gateway.hosts)
+    if hosts.is_checked:
+        middleware.append(Middleware(HostCheckMiddleware, context=context, hosts=hosts))
+    if origins := context.settings.gateway.cors_origins:
+        cors = functools.partial(
+            CORSMiddleware, allow_methods=["*"], allow_headers=["*"], expose_headers=CORS_EXPOSED_HEADERS
+        )
+        middleware.append(Middleware(cors, allow_origins=list(origins)))
+    return middleware
+
+
+def _exception_handlers(
+    context: GatewayContext,
+) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
+    async def ours(request: Request, error: Exception) -> Response:
+        return error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Unknown fault."))
+
+    async def http(request: Request, error: Exception) -> Response:
+        try:
+            if f"{request.scope['path']}/".startswith("/v1/"):
+                await authenticate_request(context, request)  # without a key even unknown paths are 401
+        except SvcError as refusal:
+            return error_response(refusal)
+        return error_response(_to_svc_error(request, error))
+
+    async def down(request: Request, error: Exception) -> Response:
+        log.error("a question to the database failed: %s", error)
+        return error_response(StoreUnavailable("The database does not answer at the moment; try again."))
+
+    return {StoreUnavailable: down, SvcError: ours, HTTPException: http}
+
+
+def _to_svc_error(request: Request, error: Exception) -> SvcError:
+    if not isinstance(error, HTTPException) or error.status_code == 404:
+        return NotFound(f"There is no path {quote_name(request.url.path)} here.")
+    if error.status_code == 405:
+        allow_header = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
+        allow = ", ".join(sorted(allow_header.split(", ")))  # they come from a set
+        return MethodNotAllowed(f"This path takes {allow or 'other methods'}.", allow=allow)
+    return InvalidRequest(str(error.detail))
+
+
+def _json_response(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _model_object(backend: Backend, created: int) -> Model:
+    return Model(
+        id=backend.model_id,
+        created=created,
+        owned_by=backend.provider_name,
+        context_window=backend.context_window,
+        max_output_tokens=backend.profile.max_output_tokens,
+        use_case=backend.model.use_case,
+    )

@@ -1,0 +1,27 @@
+"""`GET /v1/usage`: what the calling key has spent. How it is asked for and shown is in `svc.keys.usage_query`."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.proxy.context import GatewayContext
+from svc.keys.usage_query import parse_usage_query
+from svc.stores.database.thread import DatabaseThread
+
+
+def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]:
+    """`GET /v1/usage`: that of the calling key; with the scope `admin` that of all."""
+
+    async def usage(request: Request) -> Response:
+        key = await authenticate_request(context, request)
+        asked = parse_usage_query(request.query_params)
+        if "admin" not in key.scopes:
+            asked = msgspec.structs.replace(asked, key_id=key.id)
+        rows = await database.run_query(asked.execute)
+        return Response(msgspec.json.encode({"object": "list", "data": rows}), media_type="application/json")
+
+    return [Route("/v1/usage", usage, methods=["GET"])]

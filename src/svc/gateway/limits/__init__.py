@@ -1,0 +1,1 @@
+"""Rate limits and budgets: reservations before a request, commits after it."""

@@ -1,0 +1,135 @@
+"""How a limit is said to a client: what is left of it, that it is reached, that no waiting would help. Pure."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from svc.dialects.base import RoutingInfo
+from svc.errors import InvalidRequest, RateLimited
+from svc.stores.counters.base import KeyLimits, LimitExceeded
+from svc.stores.database.base import budget_period_end
+
+NANO_USD_PER_USD: Final = 1e9
+"""Nano-USD in a USD."""
+MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
+"""Seconds; a client is not told to come back after a longer wait."""
+_FORMATTED_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
+"""Each tenth of a second of a window as clients are told it: made once, since each request needs two."""
+LIMIT_REACHED_MESSAGES: Final = {
+    "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
+    "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
+    "concurrency": "The limit of this API key is reached: {} concurrent requests (concurrency).",
+    "budget": "The budget of this API key, ${:g}, is spent or has too little left for this request (budget). "
+    "A smaller max_tokens may fit.",
+}
+BUDGET_RESERVED_MESSAGE: Final = (
+    "Too much of the budget of this API key, ${:g}, is reserved by running requests (budget)."
+)
+
+
+class LimitReached(RateLimited):
+    """A limit of ours, with what is left of it in the headers. Unlike an upstream's, trying again helps."""
+
+    def __init__(self, message: str, *, retry_after: float, header_lines: str, limit: str) -> None:
+        super().__init__(message, retry_after=retry_after, limit=limit)
+        self._header_lines = header_lines
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {**super().headers, **self._rate_limit_headers()}
+
+    def _rate_limit_headers(self) -> dict[str, str]:
+        """The headers that say what is left of the limits."""
+        pairs = [line.partition(": ")[::2] for line in self._header_lines.split("\r\n") if line]
+        return dict(pairs)
+
+
+class QuotaExhausted(LimitReached):
+    """A budget that does not refill soon: no retry helps, and the headers tell clients so.
+
+    OpenAI's error type for it is `insufficient_quota`; its SDK, like others, obeys `x-should-retry`.
+    """
+
+    type = "insufficient_quota"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"x-should-retry": "false", **self._rate_limit_headers()}
+
+
+def format_rate_limit_headers(
+    limits: KeyLimits, remaining_requests: int, remaining_tokens: int, requests_reset: float, tokens_reset: float
+) -> str:
+    """The headers that say what is left, and how long until all of it is there again."""
+    lines = ""
+    limit: int = limits.requests
+    if limit:
+        lines = (
+            f"x-ratelimit-limit-requests: {limit}\r\nx-ratelimit-remaining-requests: {remaining_requests}\r\n"
+            f"x-ratelimit-reset-requests: {_format_duration(requests_reset)}\r\n"
+        )
+    limit = limits.tokens
+    if limit:
+        lines += (
+            f"x-ratelimit-limit-tokens: {limit}\r\nx-ratelimit-remaining-tokens: {remaining_tokens}\r\n"
+            f"x-ratelimit-reset-tokens: {_format_duration(tokens_reset)}\r\n"
+        )
+    return lines
+
+
+def _format_duration(seconds: float) -> str:
+    """`1m0.3s`, `45.1s`, `0.0s`; a window is 61 seconds."""
+    return _FORMATTED_DURATIONS[max(0, min(int(seconds * 10 + 0.5), len(_FORMATTED_DURATIONS) - 1))]
+
+
+def build_limit_error(limits: KeyLimits, denied: LimitExceeded) -> LimitReached:
+    """The error for a limit that is reached."""
+    header_lines = format_rate_limit_headers(
+        limits, denied.requests_left, denied.tokens_left, denied.requests_reset, denied.tokens_reset
+    )
+    if denied.limit == "budget":
+        return _build_budget_error(limits, denied, header_lines)
+    limit = {"rpm": limits.requests, "tpm": limits.tokens, "concurrency": limits.concurrency}[denied.limit]
+    message = LIMIT_REACHED_MESSAGES[denied.limit].format(limit)
+    return LimitReached(message, retry_after=denied.retry_after, header_lines=header_lines, limit=denied.limit)
+
+
+def _build_budget_error(limits: KeyLimits, denied: LimitExceeded, header_lines: str) -> LimitReached:
+    if denied.retry_after < math.inf:
+        message = BUDGET_RESERVED_MESSAGE.format(limits.budget_nano_usd / NANO_USD_PER_USD)
+        return LimitReached(message, retry_after=denied.retry_after, header_lines=header_lines, limit="budget")
+    message = LIMIT_REACHED_MESSAGES["budget"].format(limits.budget_nano_usd / NANO_USD_PER_USD)
+    message += f" It refills with the next {limits.period} (UTC)." if limits.period != "total" else ""
+    retry_after = budget_period_end(limits.period, limits.period_start) - time.time()
+    error_type = QuotaExhausted if retry_after > MAX_BUDGET_RETRY_AFTER_SECONDS else LimitReached
+    return error_type(message, retry_after=retry_after, header_lines=header_lines, limit="budget")
+
+
+def check_output_bounded(routing_info: RoutingInfo) -> None:
+    """Raises InvalidRequest for a request whose answer has no end, so that nothing can be reserved for it."""
+    if routing_info.unbounded_field:
+        raise InvalidRequest(
+            f"`{routing_info.unbounded_field}` below 0 asks for an answer without an end. "
+            "A key with a limit of tokens or a budget "
+            "cannot have one. Leave the field out, or set a number of tokens.",
+            param=routing_info.unbounded_field,
+        )
+
+
+def check_fits_limits(limits: KeyLimits, tokens: int, cost_nano_usd: int) -> None:
+    """Raises InvalidRequest for a request that no waiting would let through."""
+    if limits.tokens and tokens > limits.tokens:
+        raise InvalidRequest(
+            f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: "
+            "ask for a smaller max_tokens.",
+            param="max_tokens",
+        )
+    if limits.budget_nano_usd and cost_nano_usd > limits.budget_nano_usd:
+        raise InvalidRequest(
+            f"This request may cost ${cost_nano_usd / NANO_USD_PER_USD:.6f}, more than the whole budget of this key: "
+            "ask for a smaller max_tokens.",
+            param="max_tokens",
+        )

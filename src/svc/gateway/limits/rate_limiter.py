@@ -1,0 +1,382 @@
+"""What a key may use: requests and tokens in any minute, requests at the same time, money in a day, a month or ever.
+
+    admit ─ reserves a request, the prompt's estimate and the longest possible answers, and their price ─> Lease
+    Lease.settle ─ the real usage takes the reservation's place
+
+With Redis the question goes there first; the counters of this machine count along, and decide alone while it is down.
+A request that no limit can ever let through is the client's fault (400); any other is told to come back (429).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
+
+from svc.dialects.base import RoutingInfo
+from svc.dialects.token_estimate import estimate_prompt_tokens
+from svc.errors import RateLimited, SvcError
+from svc.gateway.accounting.cost import PriceTable, compute_token_cost
+from svc.gateway.limits.limit_errors import (
+    LIMIT_REACHED_MESSAGES,
+    NANO_USD_PER_USD,
+    build_limit_error,
+    check_fits_limits,
+    check_output_bounded,
+    format_rate_limit_headers,
+)
+from svc.gateway.routing.backends import Backend
+from svc.settings import LimitSettings
+from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, KeyLimits, LimitExceeded, LimitUsage
+from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters, RedisReservation, SpentRequired
+from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
+from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
+from svc.stores.database.thread import DatabaseThread
+from svc.wire.key import ApiKey
+from svc.wire.usage import TokenUsage
+
+log = logging.getLogger("svc.limits")
+
+ASSUMED_OUTPUT_TOKENS: Final = 1024
+"""Tokens reserved for an answer whose length nobody limits: neither the request nor the model's settings."""
+SPENT_QUERY_TIMEOUT_SECONDS: Final = 2.0
+"""So long it waits for the database, to hear what the key has spent."""
+DATABASE_RETRY_SECONDS: Final = 1.0
+"""A database that did not answer is not asked again for so long."""
+MAX_CACHED_KEY_LIMITS: Final = 10_000
+BUDGET_DAY_SECONDS: Final = 86_400
+
+
+class Reservation:
+    """A reservation that is held while a request runs. `headers` are lines, each with its CRLF."""
+
+    __slots__ = ("_counters", "_local_reservation", "header_lines")
+
+    def __init__(self, counters: SharedCounters, local_reservation: SharedMemoryReservation, header_lines: str) -> None:
+        self._counters = counters
+        self._local_reservation: SharedMemoryReservation | None = local_reservation
+        self.header_lines = header_lines
+
+    def commit(self, tokens: int, cost_usd: float) -> None:
+        """Ends it with what was used; twice is the same as once."""
+        local_reservation, self._local_reservation = self._local_reservation, None
+        if local_reservation is not None:
+            self._counters.commit(local_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
+
+
+class SharedReservation(Reservation):
+    """One that Redis has to know of too; `held` is None when it was taken without Redis."""
+
+    __slots__ = ("_key_id", "_redis_counters", "_redis_reservation")
+
+    def __init__(
+        self,
+        counters: SharedCounters,
+        local_reservation: SharedMemoryReservation,
+        header_lines: str,
+        redis_counters: RedisCounters,
+        key_id: str,
+        redis_reservation: RedisReservation | None = None,
+    ) -> None:
+        super().__init__(counters, local_reservation, header_lines)
+        self._redis_counters = redis_counters
+        self._key_id = key_id
+        self._redis_reservation = redis_reservation
+
+    def commit(self, tokens: int, cost_usd: float) -> None:
+        if self._local_reservation is not None and self._redis_reservation is not None:
+            self._redis_counters.commit(self._redis_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
+        elif self._local_reservation is not None:
+            self._redis_counters.record_spend(self._key_id, round(cost_usd * NANO_USD_PER_USD))
+        super().commit(tokens, cost_usd)
+
+
+AdmissionCallback = Callable[[Reservation | SvcError], None]
+
+
+class _PendingAdmission:
+    """A request that cannot be let through, or refused, at once."""
+
+    __slots__ = ("callback", "key", "limits", "nanos", "tokens")
+
+    def __init__(self, key: ApiKey, limits: KeyLimits, tokens: int, nanos: int, callback: AdmissionCallback) -> None:
+        self.key = key
+        self.limits = limits
+        self.tokens = tokens
+        self.nanos = nanos
+        self.callback = callback
+
+
+class _CachedKeyLimits:
+    """A key's limits, as they hold `until` the day ends."""
+
+    __slots__ = ("expires_at", "key", "limits")
+
+    def __init__(self, key: ApiKey, limits: KeyLimits, expires_at: float) -> None:
+        self.key = key
+        self.limits = limits
+        self.expires_at = expires_at
+
+
+def _max_output_tokens(chain: tuple[Backend, ...]) -> int:
+    """Tokens of the longest answer that any of them gives; 0 if that is known of none."""
+    max_tokens = 0
+    for backend in chain:
+        max_tokens = max(max_tokens, backend.profile.max_output_tokens or 0)
+    return max_tokens
+
+
+def _estimate_reservation(prompt_amount: int, full_amount: int, limit: int) -> int:
+    """What is reserved for a prompt, and for an answer of unknown length: of the limit, a tenth at most for the answer.
+
+    So a key with a small limit can send one request after the other, and the guess alone refuses none for good.
+    """
+    return max(prompt_amount, min(full_amount, prompt_amount + limit // 10, limit))
+
+
+class RateLimiter:
+    """Lets requests through, or not. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: LimitSettings,
+        counters: SharedCounters,
+        prices: PriceTable,
+        database: DatabaseThread,
+        redis_counters: RedisCounters | None = None,
+    ) -> None:
+        self._default_rpm: int = settings.rpm
+        self._default_tpm: int = settings.tpm
+        """For keys that carry none of their own."""
+        self._cached_limits: dict[str, _CachedKeyLimits] = {}
+        self._counters = counters
+        self._prices = prices
+        self._database = database
+        self._redis_counters = redis_counters
+        self._database_retry_at = 0.0
+        """Of the database: monotonic time."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def configure(self, settings: LimitSettings) -> None:
+        """Other limits for keys that carry none of their own."""
+        self._default_rpm, self._default_tpm = settings.rpm, settings.tpm
+        self._cached_limits.clear()
+
+    async def current_usage(self, key_limits: Iterable[KeyLimits]) -> list[LimitUsage]:
+        """What counts against these now: over all machines, or on this one while Redis is down."""
+        key_limits = list(key_limits)
+        if self._redis_counters is not None and not self._redis_counters.is_down:
+            try:
+                return list(await asyncio.gather(*[self._redis_counters.get_usage(limits) for limits in key_limits]))
+            except StoreUnavailable:
+                log.info("the use of limits is told by this machine alone")
+        return [self._counters.get_usage(limits) for limits in key_limits]
+
+    def has_limits(self, key: ApiKey) -> bool:
+        """Whether there is anything to count for the key."""
+        own = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
+        return bool(own or self._default_rpm or self._default_tpm)
+
+    def admit(
+        self,
+        key: ApiKey,
+        routing_info: RoutingInfo,
+        raw: bytes,
+        chain: tuple[Backend, ...],
+        callback: AdmissionCallback,
+    ) -> None:
+        """Calls `then` with a lease, or with the error: at once where memory knows all, else when others have said."""
+        limits = self._limits_of(key)
+        budget: int = limits.budget_nano_usd
+        tokens = nanos = 0
+        if limits.tokens or budget:
+            prompt = estimate_prompt_tokens(raw, routing_info.skeleton)
+            check_output_bounded(routing_info)
+            longest = routing_info.choice_count * max(
+                routing_info.max_tokens or _max_output_tokens(chain), routing_info.min_reserved_tokens
+            )
+            usage = TokenUsage(prompt, longest or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
+            tokens = prompt + usage.completion_tokens if limits.tokens else 0
+            nanos = self._max_cost_nanos(chain, usage) if budget else 0
+            if not longest:
+                tokens = _estimate_reservation(prompt, tokens, limits.tokens)
+                nanos = (
+                    _estimate_reservation(self._max_cost_nanos(chain, TokenUsage(prompt)), nanos, budget)
+                    if budget
+                    else 0
+                )
+        check_fits_limits(limits, tokens, nanos)
+        needs_spent = budget and self._counters.needs_spent(limits)
+        if self._redis_counters is None and not needs_spent:
+            callback(self._reserve_locally(key, limits, tokens, nanos))
+            return
+        pending = _PendingAdmission(key, limits, tokens, nanos, callback)
+        if needs_spent:
+            self._start_task(self._load_spent(pending))
+        else:
+            self._reserve(pending, None)
+
+    def has_request_limit(self, key: ApiKey) -> bool:
+        """Whether the requests of the key are limited."""
+        return bool(key.rpm or self._default_rpm)
+
+    def count_request(self, key: ApiKey, callback: AdmissionCallback) -> None:
+        """Like `admit`, for a request that reaches for no model: only `rpm` counts it."""
+        self._reserve(
+            _PendingAdmission(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), 0, 0, callback),
+            None,
+        )
+
+    def check_request_rate(self, key: ApiKey) -> None:
+        """Raises RateLimited if the key has no request left, as far as this machine knows. Counts nothing."""
+        limits = self._limits_of(key)
+        if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
+            raise RateLimited(LIMIT_REACHED_MESSAGES["rpm"].format(limits.requests), limit="rpm")
+
+    def admit_unmetered(self, key: ApiKey, callback: AdmissionCallback) -> None:
+        """Like `admit`, for what costs neither tokens nor money: requests count, and those at the same time."""
+        limits = KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm, concurrency=key.concurrency)
+        self._reserve(_PendingAdmission(key, limits, 0, 0, callback), None)
+
+    def _limits_of(self, key: ApiKey) -> KeyLimits:
+        cached = self._cached_limits.get(key.id)
+        if cached is not None and cached.key is key and time.time() < cached.expires_at:
+            return cached.limits
+        if len(self._cached_limits) >= MAX_CACHED_KEY_LIMITS:
+            self._cached_limits.clear()
+        budget = 0 if key.budget_usd is None else max(1, round(key.budget_usd * NANO_USD_PER_USD))
+        limits = KeyLimits(
+            key_id=key.id,
+            requests=key.rpm or self._default_rpm,
+            tokens=key.tpm or self._default_tpm,
+            concurrency=key.concurrency,
+            budget_nano_usd=budget,
+            period=key.budget_period,
+            period_start=int(budget_period_start(key.budget_period)) if budget else 0,
+        )
+        self._cached_limits[key.id] = _CachedKeyLimits(key, limits, budget_period_start("day") + BUDGET_DAY_SECONDS)
+        return limits
+
+    def _max_cost_nanos(self, chain: tuple[Backend, ...], usage: TokenUsage) -> int:
+        """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
+        max_usd = 0.0
+        for backend in chain:
+            price = self._prices.get(backend.provider_name, backend.model_id)
+            if price is not None:
+                max_usd = max(max_usd, compute_token_cost(price, usage))
+        return round(max_usd * NANO_USD_PER_USD)
+
+    def _reserve_locally(self, key: ApiKey, limits: KeyLimits, tokens: int, nanos: int) -> Reservation | SvcError:
+        """By what this machine knows."""
+        outcome = self._counters.reserve(limits, tokens, nanos)
+        if isinstance(outcome, LimitExceeded):
+            return build_limit_error(limits, outcome)
+        lines = format_rate_limit_headers(
+            limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
+        )
+        if self._redis_counters is not None:
+            return SharedReservation(self._counters, outcome, lines, self._redis_counters, key.id)
+        return Reservation(self._counters, outcome, lines)
+
+    # with others
+
+    def _reserve(self, pending: _PendingAdmission, spent: int | None) -> None:
+        """`spent` is what the database has said of the key, if it was asked."""
+        redis_counters = self._redis_counters
+        if redis_counters is None:
+            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.nanos))
+        else:
+            redis_counters.reserve(
+                pending.limits,
+                pending.tokens,
+                pending.nanos,
+                spent,
+                lambda got: self._on_redis_outcome(redis_counters, pending, got),
+            )
+
+    def _on_redis_outcome(
+        self,
+        redis_counters: RedisCounters,
+        pending: _PendingAdmission,
+        outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
+    ) -> None:
+        """By Redis."""
+        if isinstance(outcome, RedisReservation):
+            pending.callback(self._mirror_reservation(redis_counters, pending, outcome))
+        elif isinstance(outcome, LimitExceeded):
+            pending.callback(build_limit_error(pending.limits, outcome))
+        elif isinstance(outcome, SpentRequired):
+            self._start_task(self._load_spent(pending))
+        else:
+            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.nanos))
+
+    def _mirror_reservation(
+        self, redis_counters: RedisCounters, pending: _PendingAdmission, redis_reservation: RedisReservation
+    ) -> Reservation | SvcError:
+        """Redis lets it through. Of the minute before it came (back) it knows nothing: until then both decide."""
+        limits = pending.limits
+        local_reservation = self._counters.reserve(
+            limits, pending.tokens, pending.nanos, force=redis_counters.connected_seconds > COUNTER_WINDOW_SECONDS
+        )
+        if isinstance(local_reservation, LimitExceeded):
+            redis_counters.commit(redis_reservation, 0, 0)
+            return build_limit_error(limits, local_reservation)
+        lines = format_rate_limit_headers(
+            limits,
+            redis_reservation.requests_left,
+            redis_reservation.tokens_left,
+            redis_reservation.reset_seconds,
+            redis_reservation.reset_seconds,
+        )
+        return SharedReservation(
+            self._counters, local_reservation, lines, redis_counters, pending.key.id, redis_reservation
+        )
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load_spent(self, pending: _PendingAdmission) -> None:
+        """Nobody here has said what the key has spent already."""
+        limits = pending.limits
+        spent = await self._query_spent(limits)
+        if spent != SPENT_UNAVAILABLE:
+            self._counters.set_spent(limits, spent)
+            spent = max(
+                spent, self._counters.get_spent_nano_usd(limits)
+            )  # the last entries are not in the database yet
+        self._reserve(pending, spent)
+
+    async def _query_spent(self, limits: KeyLimits) -> int:
+        """Nano-USD by the database; FROM_NOTHING until it answers."""
+
+        def question(database: Database) -> float:
+            if time.monotonic() < self._database_retry_at:  # it did not answer those who were before
+                raise StoreUnavailable("The database did not answer a moment ago.")
+            return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
+
+        try:
+            return round(
+                await asyncio.wait_for(self._database.run_query(question), SPENT_QUERY_TIMEOUT_SECONDS)
+                * NANO_USD_PER_USD
+            )
+        except (StoreUnavailable, TimeoutError) as error:
+            if time.monotonic() >= self._database_retry_at:
+                log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no answer in time")
+            self._database_retry_at = time.monotonic() + DATABASE_RETRY_SECONDS
+            return SPENT_UNAVAILABLE
+
+    def start(self) -> None:
+        if self._redis_counters is not None:
+            self._redis_counters.start()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._redis_counters is not None:
+            await self._redis_counters.close()
+        self._counters.close()

@@ -1,0 +1,53 @@
+"""What keys use of their limits at this moment, as the admin API shows it. It counts nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from svc.gateway.limits.limit_errors import NANO_USD_PER_USD
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.keys.lifecycle import ShownKey
+from svc.keys.limit_usage import KeyLimitUsage
+from svc.settings import LimitSettings
+from svc.stores.counters.base import KeyLimits, LimitUsage
+from svc.stores.database.base import budget_period_start
+
+
+async def current_key_usage(
+    limiter: RateLimiter, keys: Sequence[ShownKey], defaults: LimitSettings
+) -> list[KeyLimitUsage]:
+    """Of each key."""
+    key_limits = [_key_limits(key, defaults) for key in keys]
+    usages = await limiter.current_usage(key_limits)
+    return [_key_usage(key, limits, use) for key, limits, use in zip(keys, key_limits, usages, strict=True)]
+
+
+def _key_limits(key: ShownKey, defaults: LimitSettings) -> KeyLimits:
+    period = key.budget_period or "total"
+    return KeyLimits(
+        key_id=key.id,
+        requests=key.rpm or defaults.rpm,
+        tokens=key.tpm or defaults.tpm,
+        concurrency=key.concurrency or 0,
+        period=period,
+        period_start=int(budget_period_start(period)),
+    )
+
+
+def _key_usage(key: ShownKey, limits: KeyLimits, current: LimitUsage) -> KeyLimitUsage:
+    spent_is_known = key.budget_usd is not None and current.spent_nano_usd is not None
+    return KeyLimitUsage(
+        id=key.id,
+        name=key.name,
+        revoked=key.revoked is not None,
+        rpm=limits.requests or None,
+        requests=current.requests,
+        tokens=current.tokens,
+        tpm=limits.tokens or None,
+        concurrency=key.concurrency,
+        running=current.running,
+        budget_usd=key.budget_usd,
+        budget_period=key.budget_period,
+        spent_usd=(current.spent_nano_usd or 0) / NANO_USD_PER_USD if spent_is_known else key.spent_usd,
+        reserved_usd=current.reserved_nano_usd / NANO_USD_PER_USD,
+    )

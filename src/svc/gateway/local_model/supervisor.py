@@ -1,0 +1,210 @@
+"""The embedded model as the gateway sees it: a supervised child process with an address and a key. No inference here.
+
+start() ──> starting ──address──> serving ──process ends──> waiting (0.5 s, doubled up to 30 s) ──> starting
+                └── the first time: fails, start() raises
+stop() from any state: the child is killed and waited for. If this process is killed, the child ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from svc.distribution import install_command
+from svc.errors import CommandFailed
+from svc.subprocess_env import build_subprocess_env
+
+LOCAL_MODEL_SLOTS = 4
+DEFAULT_LOCAL_MAX_TOKENS = 2048
+"""For requests that name no limit: a small model may ramble until its context is full, and holds a slot meanwhile."""
+MAX_LOCAL_MODEL_THREADS = 8
+LOCAL_MODEL_NICENESS = 5
+LOCAL_MODEL_START_TIMEOUT_SECONDS = 120.0
+LOCAL_MODEL_STOP_TIMEOUT_SECONDS = 10.0
+MIN_RESTART_DELAY_SECONDS = 0.5
+MAX_RESTART_DELAY_SECONDS = 30.0
+STABLE_UPTIME_SECONDS = 60.0
+"""A child that lived so long failed by accident: the next start is not delayed further."""
+
+log = logging.getLogger("svc.local")
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """For requests that say nothing else."""
+
+    temperature: float = 0.8
+    top_p: float = 0.95
+    repeat_penalty: float = 1.0
+    """1 is none; a very small model says the same again and again without."""
+
+
+DEFAULT_SAMPLING = Sampling()
+
+
+class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told on its standard input."""
+
+    model: str
+    model_path: str
+    key: str
+    context: int
+    slots: int = LOCAL_MODEL_SLOTS
+    max_tokens: int = DEFAULT_LOCAL_MAX_TOKENS
+    sampling: Sampling
+    threads: int
+    nice: int = LOCAL_MODEL_NICENESS
+
+
+def is_installed() -> bool:
+    """Whether the extra `local` is there."""
+    return find_spec("xllamacpp") is not None
+
+
+def inference_thread_count() -> int:
+    """All cores but one, which is the gateway's.
+
+    On two cores that is one thread: two are twice as fast while nothing else runs, and ten times slower than one as
+    soon as anything does, because each waits for the other at every step (figures: docs/reference/embedded-model.md).
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(cores - 1, 1), MAX_LOCAL_MODEL_THREADS)
+
+
+def _check_prerequisites(options: LocalServerOptions) -> None:
+    if not is_installed():
+        raise CommandFailed(f"The embedded model needs an extra; install it with: {install_command('local')}")
+    if not Path(options.model_path).is_file():
+        raise CommandFailed(f"{options.model} is not there; add it with: svc models add {options.model}")
+
+
+class LocalModelSupervisor:
+    """A language model in a process of its own. `moved` is called with the base URL each time that it has a new one."""
+
+    def __init__(
+        self,
+        model: str,
+        path: Path,
+        *,
+        context: int,
+        sampling: Sampling = DEFAULT_SAMPLING,
+        on_address: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.api_key = secrets.token_urlsafe(32)
+        self.pid: int | None = None
+        self.base_url: str | None = None
+        """`http://127.0.0.1:PORT/v1`, or None while no child serves. Its other dialect is at `…/v1/messages`."""
+        self._options = LocalServerOptions(
+            model=model,
+            model_path=str(path),
+            key=self.api_key,
+            context=context,
+            threads=inference_thread_count(),
+            sampling=sampling,
+        )
+        self._on_address = on_address
+        self._task: asyncio.Task[None] | None = None
+        self._log_tail: deque[str] = deque(maxlen=20)
+
+    async def start(self) -> None:
+        """Returns when the model answers. Raises CommandFailed when it cannot be started."""
+        _check_prerequisites(self._options)
+        started = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._supervise(started), name="local model")
+        try:
+            await started
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Ends the child; safe to call twice, and before start()."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _supervise(self, started: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        delay = MIN_RESTART_DELAY_SECONDS
+        while True:
+            started_at = loop.time()
+            try:
+                status = await self._run_child(started)
+            except (OSError, TimeoutError, ValueError) as error:
+                status = f"{type(error).__name__}: {error}"
+            if not started.done():
+                reason = next((said for said in reversed(self._log_tail) if said.strip()), status)
+                started.set_exception(
+                    CommandFailed(f"The embedded model did not start: {reason[:300]}{_install_hint(reason)}")
+                )
+                return
+            if loop.time() - started_at > STABLE_UPTIME_SECONDS:
+                delay = MIN_RESTART_DELAY_SECONDS
+            log.warning("the embedded model ended (%s); it is started again in %.1f s", status, delay)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, MAX_RESTART_DELAY_SECONDS)
+
+    async def _run_child(self, started: asyncio.Future[None]) -> str:
+        """One life of the child; what it ended with."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "svc.gateway.local_model.process"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=build_subprocess_env(),
+            start_new_session=True,  # Ctrl-C is for the gateway, which first finishes its answers
+        )
+        log_task = asyncio.create_task(self._read_log(process), name="local model log")
+        try:
+            base_url = await asyncio.wait_for(self._exchange_options(process), LOCAL_MODEL_START_TIMEOUT_SECONDS)
+            self.pid, self.base_url = process.pid, base_url
+            self._on_address(base_url)
+            if not started.done():
+                started.set_result(None)
+            return f"status {await process.wait()}"
+        finally:
+            self.pid = self.base_url = None
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            async with asyncio.timeout(LOCAL_MODEL_STOP_TIMEOUT_SECONDS):
+                await process.wait()
+                await log_task
+
+    async def _exchange_options(self, process: Process) -> str:
+        """Gives the child its orders and gets its address; raises OSError or ValueError if it ends instead."""
+        assert process.stdin is not None  # they are pipes
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(self._options) + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line:
+            raise OSError(f"its process ended with status {await process.wait()}")
+        return f"{json.loads(line)['address']}/v1"
+
+    async def _read_log(self, process: Process) -> None:
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(4096):
+            for line in filter(None, chunk.decode("utf-8", "replace").splitlines()):
+                self._log_tail.append(line[:500])
+                log.info("embedded model: %s", line[:500])
+
+
+def _install_hint(reason: str) -> str:
+    """What to do about it, as far as that is known."""
+    if "libgomp" in reason:
+        return "\nInstall GNU's OpenMP, for example with: apt-get install libgomp1"
+    return ""

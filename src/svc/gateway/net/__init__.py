@@ -1,0 +1,1 @@
+"""Sockets without HTTP: writing, reading, TLS, names, the allocator."""

@@ -1,0 +1,344 @@
+"""What an operator watches: counters and histograms in Prometheus' text form. Names: docs/reference/metrics.md.
+
+    note ── one look-up and a few additions for an ended answer
+    Board ── each worker lays its numbers down once a second; whoever is asked adds them all up
+
+Labels are bounded: providers and models come from the catalog, codes and statuses from our own lists; a series beyond
+MAX_SERIES is counted under "other".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from svc.gateway.accounting.record import RequestRecord
+from svc.gateway.observability.attempt_metrics import AttemptHistogram, AttemptMetrics, bucket_index
+from svc.gateway.observability.series import (
+    LATENCY_BUCKETS_SECONDS,
+    AttemptSeries,
+    MetricsSnapshot,
+    RequestSeries,
+)
+from svc.gateway.routing.circuit_breaker import BreakerState, worst_state
+
+MAX_METRIC_SERIES: Final = 2000
+LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
+STALE_SNAPSHOT_SECONDS: Final = 5.0
+METRIC_HELP: Final = {
+    "svc_requests_total": ("counter", "Ended requests, by provider, model, status and HTTP status."),
+    "svc_errors_total": ("counter", "Answers and streams that ended with an error, by its code, whatever was asked."),
+    "svc_request_seconds": ("histogram", "From the request's arrival to the answer's last byte; without live speech."),
+    "svc_first_byte_seconds": ("histogram", "From the request's arrival to the answer's first byte."),
+    "svc_prompt_tokens_total": ("counter", "Tokens of prompts."),
+    "svc_completion_tokens_total": ("counter", "Tokens of completions."),
+    "svc_cost_usd_total": ("counter", "USD, where the price is known."),
+    "svc_attempts_total": ("counter", "Attempts at a provider, by provider, model, outcome and code."),
+    "svc_attempt_seconds": ("histogram", "From an attempt's start to its end, by provider, model and outcome."),
+    "svc_retries_total": ("counter", "Attempts after a request's first, under the target that they went to."),
+    "svc_fallbacks_total": ("counter", "Requests that another model answered than the one asked for."),
+    "svc_limits_reached_total": ("counter", "Requests refused by a limit: rpm, tpm, concurrency, budget, upstream."),
+    "svc_cache_hits_total": ("counter", "Requests answered from the cache."),
+    "svc_cache_misses_total": ("counter", "Requests whose answer was not in the cache."),
+    "svc_cache_bytes": ("gauge", "Bytes that kept answers take in memory."),
+    "svc_breaker_open": ("gauge", "1 while a target is left alone because it fails."),
+    "svc_open_requests": ("gauge", "Requests that are being answered."),
+    "svc_open_streams": ("gauge", "Streams of chats that are being sent."),
+    "svc_open_connections": ("gauge", "Connections of clients."),
+    "svc_upstream_connections": ("gauge", "Connections to providers."),
+    "svc_tasks": ("gauge", "Tasks of the event loop; there is none per request."),
+    "svc_journal_lag_seconds": ("gauge", "Since everything was last taken from the journal into the database."),
+    "svc_journals_left_alone": ("gauge", "Journals in the folder that may not be opened: another user's."),
+    "svc_journal_lost_total": ("counter", "Entries for which there was no room anywhere."),
+    "svc_log_lines_dropped_total": ("counter", "Access-log lines for which the reader was too slow."),
+    "svc_speech_sessions": ("gauge", "Live speech sessions that are open."),
+    "svc_speech_requests_total": ("counter", "Speech that was begun, by kind: stream or upload."),
+    "svc_speech_errors_total": ("counter", "Errors that speech clients were told, by code."),
+    "svc_speech_audio_seconds_total": ("counter", "Seconds of audio that models were given."),
+    "svc_speech_workers": ("gauge", "Speech worker processes that run."),
+    "svc_speech_workers_lost_total": ("counter", "Speech workers that died under sessions."),
+    "svc_degraded": ("gauge", "1 while something is not as it should be, by what."),
+}
+
+
+class RequestCounts:
+    """What is counted for one provider, model, status and HTTP status, while it is counted."""
+
+    __slots__ = (
+        "completion_tokens",
+        "cost_usd",
+        "fallbacks",
+        "first_byte_latency",
+        "first_seconds",
+        "http_status",
+        "latency",
+        "model",
+        "prompt_tokens",
+        "provider",
+        "requests",
+        "seconds",
+        "status",
+        "successful_attempts",
+    )
+
+    def __init__(self, provider: str, model: str, status: str, http_status: int) -> None:
+        self.provider = provider
+        self.model = model
+        self.status = status
+        self.http_status = http_status
+        self.requests = 0
+        self.seconds = 0.0
+        self.first_seconds = 0.0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost_usd = 0.0
+        self.fallbacks = 0
+        self.latency = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
+        self.first_byte_latency = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
+        self.successful_attempts: AttemptHistogram | None = None
+        """The attempts that answered these requests."""
+
+    def has_labels(self, provider: str, model: str, status: str, http_status: int) -> bool:
+        """Of these."""
+        return (
+            self.http_status == http_status
+            and self.status == status
+            and self.model == model
+            and self.provider == provider
+        )
+
+    def to_series(self) -> RequestSeries:
+        """As others read it."""
+        return RequestSeries(
+            (self.provider, self.model, self.status, str(self.http_status)),
+            self.requests,
+            self.seconds,
+            self.first_seconds,
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.cost_usd,
+            self.fallbacks,
+            self.latency,
+            self.first_byte_latency,
+        )
+
+
+class RequestMetrics:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str, int], RequestCounts] = {}
+        self._last_counts: RequestCounts | None = None
+        """What was counted last, which is nearly always what comes next."""
+        self.attempts = AttemptMetrics()
+        self.errors: dict[str, int] = {}
+        """By code."""
+        self.limit_refusals: dict[str, int] = dict.fromkeys(LIMIT_NAMES, 0)
+        """Requests that each limit refused."""
+
+    def count_error(self, code: str | None) -> None:
+        """Nothing for None."""
+        if code is not None:
+            self.errors[code] = self.errors.get(code, 0) + 1
+
+    def count_limit(self, limit: str) -> None:
+        """A request was refused by a limit of this name."""
+        self.limit_refusals[limit] = self.limit_refusals.get(limit, 0) + 1
+
+    def record_request(self, record: RequestRecord, include_latency: bool = True) -> None:
+        """Counts an ended answer; without its times unless they tell how fast we are."""
+        counts = self._counts_for(record.provider or "", record.model or "", record.status, record.http_status)
+        counts.requests += 1
+        bucket = 0
+        if include_latency:
+            bucket = bucket_index(record.duration_seconds)
+            counts.seconds += record.duration_seconds
+            counts.latency[bucket] += 1
+        if include_latency and record.first_byte_seconds is not None:
+            counts.first_seconds += record.first_byte_seconds
+            counts.first_byte_latency[bucket_index(record.first_byte_seconds)] += 1
+        if record.code is not None:
+            self.count_error(record.code)
+            if record.limit_name:
+                self.count_limit(record.limit_name)
+        attempts, usage = record.attempt_count, record.bill.usage
+        if attempts:
+            if usage is not None:
+                counts.prompt_tokens += usage.prompt_tokens
+                counts.completion_tokens += usage.completion_tokens
+            counts.cost_usd += record.bill.cost_usd or 0.0
+            counts.fallbacks += record.model != record.requested_model
+            if record.status == "ok":  # all other attempts are counted when they end, see `tries`
+                successful = counts.successful_attempts
+                if successful is None:
+                    successful = counts.successful_attempts = self.attempts.labels(counts.provider, counts.model, "ok")
+                if not include_latency:
+                    successful.attempts += 1
+                elif attempts > 1:
+                    successful.observe(record.attempt_seconds)
+                else:
+                    successful.attempts += 1
+                    successful.seconds += record.duration_seconds
+                    successful.bucket_counts[bucket] += 1
+
+    def _counts_for(self, provider: str, model: str, status: str, http_status: int) -> RequestCounts:
+        counts = self._last_counts
+        if counts is None or not counts.has_labels(provider, model, status, http_status):
+            counts = self._last_counts = self._find_counts((provider, model, status, http_status))
+        return counts
+
+    def _find_counts(self, labels: tuple[str, str, str, int]) -> RequestCounts:
+        counts = self._counts.get(labels)
+        if counts is not None:
+            return counts
+        if len(self._counts) >= MAX_METRIC_SERIES:
+            labels = ("other", "other", labels[2], labels[3])
+        return self._counts.setdefault(labels, RequestCounts(*labels))
+
+    def snapshot(self, values: dict[str, float], breakers: dict[str, BreakerState]) -> MetricsSnapshot:
+        """What is counted, with the numbers that others keep."""
+        series = [counts.to_series() for counts in self._counts.values()]
+        retries = {
+            f"svc_retries_total{{{_model_labels(*target)}}}": float(count)
+            for target, count in self.attempts.retries.items()
+        }
+        return MetricsSnapshot(series, self.attempts.series(), {**values, **retries}, breakers)
+
+
+class WorkerMetrics:
+    """A folder in which each worker lays down its page; None: there is one process alone."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"metrics-{name}.json" if folder else None
+
+    def write(self, snapshot: MetricsSnapshot) -> None:
+        """Blocking, but short: some kilobytes, once a second."""
+        if self._path is not None:
+            part = self._path.with_suffix(".part")
+            with contextlib.suppress(OSError):
+                part.write_bytes(msgspec.json.encode(snapshot))
+                part.replace(self._path)
+
+    def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
+        """The sum over all workers."""
+        snapshots = [own_snapshot, *self._other_snapshots()]
+        series: dict[tuple[str, str, str, str], RequestSeries] = {}
+        attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
+        values: dict[str, float] = {}
+        breakers: dict[str, BreakerState] = {}
+        for snapshot in snapshots:
+            for name, state in snapshot.breakers.items():
+                breakers[name] = worst_state((state, breakers.get(name, "closed")))
+            for each in snapshot.series:
+                if each.labels in series:
+                    series[each.labels].merge(each)
+                else:
+                    series[each.labels] = msgspec.convert(msgspec.to_builtins(each), RequestSeries)
+            for one in snapshot.attempts:
+                attempts.setdefault(one.labels, AttemptSeries(one.labels)).merge(one)
+            for name, value in snapshot.values.items():
+                takes_maximum = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
+                values[name] = max(values.get(name, 0.0), value) if takes_maximum else values.get(name, 0.0) + value
+        return MetricsSnapshot(list(series.values()), list(attempts.values()), values, breakers)
+
+    def _other_snapshots(self) -> Iterable[MetricsSnapshot]:
+        if self._folder is None:
+            return
+        for path in self._folder.glob("metrics-*.json"):
+            if path != self._path:
+                with contextlib.suppress(OSError, msgspec.MsgspecError):
+                    snapshot = msgspec.json.decode(path.read_bytes(), type=MetricsSnapshot)
+                    if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:  # it has left: its counters stay
+                        snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
+                        snapshot.breakers = {}
+                    yield snapshot
+
+
+def render_prometheus(snapshot: MetricsSnapshot) -> str:
+    """Prometheus' text form, version 0.0.4."""
+    lines: list[str] = []
+    for name, (kind, what) in METRIC_HELP.items():
+        rows = list(_render_metric(name, snapshot))
+        if rows:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *rows]
+    return "\n".join(lines) + "\n"
+
+
+_SUMMED_FIELDS: Final = {
+    "svc_prompt_tokens_total": "prompt_tokens",
+    "svc_completion_tokens_total": "completion_tokens",
+    "svc_cost_usd_total": "cost_usd",
+    "svc_fallbacks_total": "fallbacks",
+}
+
+
+def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    if name == "svc_requests_total":
+        for each in snapshot.series:
+            provider, model, status, http = each.labels
+            labels = f'{_model_labels(provider, model)},status="{status}",http_status="{http}"'
+            yield f"{name}{{{labels}}} {each.requests}"
+    elif name in ("svc_request_seconds", "svc_first_byte_seconds"):
+        for (provider, model), each in _sum_by_model(snapshot).items():
+            first = name == "svc_first_byte_seconds"
+            counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
+            yield from _render_histogram(name, _model_labels(provider, model), counts, total)
+    elif name in ("svc_attempts_total", "svc_attempt_seconds"):
+        yield from _render_attempt_metric(name, snapshot)
+    elif name in _SUMMED_FIELDS:
+        for (provider, model), each in _sum_by_model(snapshot).items():
+            if provider:
+                yield f"{name}{{{_model_labels(provider, model)}}} {getattr(each, _SUMMED_FIELDS[name]):.10g}"
+    else:
+        for full, value in snapshot.values.items():
+            if full.partition("{")[0] == name:
+                yield f"{full} {value:.10g}"
+
+
+def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    if name == "svc_attempts_total":
+        for each in snapshot.attempts:
+            provider, model, outcome, code = each.labels
+            labels = f'{_model_labels(provider, model)},outcome="{outcome}"' + (f',code="{code}"' if code else "")
+            yield f"{name}{{{labels}}} {each.attempts}"
+        return
+    by_outcome: dict[tuple[str, str, str], AttemptSeries] = {}
+    for each in snapshot.attempts:
+        by_outcome.setdefault(each.labels[:3], AttemptSeries(each.labels)).merge(each)
+    for (provider, model, outcome), each in by_outcome.items():
+        labels = f'{_model_labels(provider, model)},outcome="{outcome}"'
+        yield from _render_histogram(name, labels, each.latency, each.seconds)
+
+
+def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSeries]:
+    sums: dict[tuple[str, str], RequestSeries] = {}
+    for each in snapshot.series:
+        labels = each.labels[:2]
+        sums.setdefault(labels, RequestSeries((*labels, "", ""))).merge(each)
+    return sums
+
+
+def _render_histogram(name: str, labels: str, counts: list[int], total: float) -> Iterable[str]:
+    running = 0
+    for limit, count in zip((*LATENCY_BUCKETS_SECONDS, None), counts, strict=True):
+        running += count
+        upper_bound = "+Inf" if limit is None else f"{limit:g}"
+        yield f'{name}_bucket{{{labels},le="{upper_bound}"}} {running}'
+    yield f"{name}_sum{{{labels}}} {total:.10g}"
+    yield f"{name}_count{{{labels}}} {running}"
+
+
+def _model_labels(provider: str, model: str) -> str:
+    return f'provider="{_escape_label(provider)}",model="{_escape_label(model)}"'
+
+
+def _escape_label(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

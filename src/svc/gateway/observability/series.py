@@ -1,0 +1,58 @@
+"""The numbers of one worker as they are laid down for the others. Data only; who counts is `metrics`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from svc.gateway.routing.circuit_breaker import BreakerState
+
+LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper ends, in seconds."""
+
+
+class RequestSeries(msgspec.Struct):
+    """What is counted for one provider, model, status and HTTP status."""
+
+    labels: tuple[str, str, str, str]
+    requests: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    fallbacks: int = 0
+    latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))
+    first: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))
+
+    def merge(self, other: RequestSeries) -> None:
+        """Adds another worker's."""
+        for name in ("requests", "seconds", "first_seconds", "prompt_tokens", "completion_tokens", "cost_usd"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.fallbacks += other.fallbacks
+        self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
+        self.first = [a + b for a, b in zip(self.first, other.first, strict=True)]
+
+
+class AttemptSeries(msgspec.Struct):
+    """Attempts of one provider, model, outcome and code."""
+
+    labels: tuple[str, str, str, str]
+    attempts: int = 0
+    seconds: float = 0.0
+    latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))
+
+    def merge(self, other: AttemptSeries) -> None:
+        """Adds another worker's, or another code's."""
+        self.attempts += other.attempts
+        self.seconds += other.seconds
+        self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
+
+
+class MetricsSnapshot(msgspec.Struct):
+    """All numbers of one worker. `values`: name and labels as they are written, and the number."""
+
+    series: list[RequestSeries] = []
+    attempts: list[AttemptSeries] = []
+    values: dict[str, float] = {}
+    breakers: dict[str, BreakerState] = {}
+    """By `provider/model`, with `#account` where there are several."""

@@ -1,0 +1,1 @@
+"""The life of one request: attempts, retries, hedging, streaming, and its accounting."""

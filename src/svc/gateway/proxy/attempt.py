@@ -1,0 +1,428 @@
+"""One try at one target: from sending the request to the last byte of its answer, or a Failure.
+
+waiting ── 200, event-stream ──> streaming ── the pipe has ended ──> draining ── on_end ──> over
+   │ ├──── 200 ───────────────> collecting ── on_end ──> answered
+   │ └──── another status ────> collecting ── on_end ──> failed
+   └────── lost, late ────────> failed
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Final
+
+from svc.dialects.base import Dialect, EncodedResponse
+from svc.dialects.fastpath.chunk_template import ChunkTemplate
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.token_estimate import estimate_completion_tokens
+from svc.dialects.translation import create_stream_transform
+from svc.dialects.upstream_errors import redact_key
+from svc.errors import InternalError, ProviderFailed, SvcError
+from svc.gateway.proxy.splice import Splice, StreamSink
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.failures import (
+    AttemptFailure,
+    RetryDecision,
+    classify_error_response,
+    classify_status,
+    connection_failure,
+    invalid_response_failure,
+    timeout_failure,
+)
+from svc.gateway.routing.min_pace import PaceMonitor
+from svc.gateway.routing.request_policy import RequestPolicy
+from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
+from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.gateway.upstream.pool import UpstreamPool
+from svc.wire.usage import TokenUsage
+
+MAX_PROVIDER_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of an answer that is not a stream."""
+MAX_PROVIDER_ERROR_BYTES: Final = 64 * 1024
+"""Bytes of an error answer that are looked at."""
+DRAIN_TIMEOUT_SECONDS: Final = 1.0
+"""After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
+
+
+class AttemptOwner(ABC):
+    """The exchange that an attempt is for."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def on_attempt_resend(self, attempt: Attempt) -> None:
+        """The request goes to the provider a second time, see `Receiver.on_resent`."""
+
+    @abstractmethod
+    def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
+        """Nothing has gone to the client."""
+
+    @abstractmethod
+    def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:
+        """A whole answer that is not a stream."""
+
+    @abstractmethod
+    def on_attempt_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        """A piece of a stream that has started: the first one, and the last one, when `pipe.ended`."""
+
+
+class Attempt(ResponseReceiver):
+    """The receiver of one call."""
+
+    __slots__ = (
+        "_active_transform",
+        "_body",
+        "_call",
+        "_client_dialect",
+        "_had_activity",
+        "_idle_timeout",
+        "_is_paused",
+        "_is_stream",
+        "_last_chunk",
+        "_min_pace",
+        "_owner",
+        "_policy",
+        "_single_body_chunk",
+        "_splice",
+        "_status",
+        "_transform",
+        "backend",
+        "deadline",
+        "first_chunk",
+        "is_done",
+        "received_bytes",
+        "response_headers",
+        "sent_at",
+    )
+
+    def __init__(
+        self,
+        owner: AttemptOwner,
+        backend: Backend,
+        client_dialect: Dialect,
+        policy: RequestPolicy,
+        *,
+        stream: bool,
+        include_usage: bool,
+        transform: StreamTransform | None = None,
+    ) -> None:
+        self.backend = backend
+        self.deadline = math.inf
+        """Loop time at which `expire` is due."""
+        self.is_done = False
+        self.sent_at = 0.0
+        """Loop time."""
+        self._owner: AttemptOwner | None = owner
+        self._client_dialect = client_dialect
+        self._policy = policy
+        self._idle_timeout = policy.idle_timeout
+        self._is_stream = stream
+        self._transform: StreamTransform | None = transform or (
+            create_stream_transform(
+                backend.dialect, client_dialect, include_usage=include_usage, profile=backend.profile
+            )
+            if stream
+            else None
+        )
+        if self._transform is not None:
+            self._transform.api_key = backend.provider.key
+        self._active_transform: StreamTransform | None = None
+        """The pipe, while pieces are to go through it."""
+        self.sink = None
+        self.received_bytes = 0
+        """Bytes of the answer that have come here, if its status is 200."""
+        self.first_chunk = b""
+        self._last_chunk = b""
+        """Of a stream: its first and its last piece that came here; what a part costs is guessed from them."""
+        self._splice: Splice | None = None
+        """Carries the pieces that do not come here."""
+        self._call: UpstreamCall | None = None
+        self._min_pace: PaceMonitor | None = None
+        self._is_paused = False
+        self._status = 0
+        self.response_headers: Mapping[bytes, bytes] = {}
+        """Of the answer, once its head has come."""
+        self._single_body_chunk = b""
+        """The body, as long as it has come in one piece: nearly always."""
+        self._body: BytesIO | None = None
+        self._had_activity = False
+        """Pieces have come since the last tick."""
+
+    def set_min_pace(self, tokens_per_second: float) -> None:
+        """A stream that is slower than `floor` tokens per second is late."""
+        self._min_pace = PaceMonitor(tokens_per_second)
+
+    def send(
+        self, upstream: UpstreamPool, body: bytes, now: float, forwarded_head: ForwardedHead | None = None
+    ) -> None:
+        """Begins. `now` is loop time."""
+        self.sent_at = now
+        self.deadline = now + self._policy.first_byte_timeout
+        self._call = upstream.send(self.backend, body, self, stream=self._is_stream, forwarded=forwarded_head)
+
+    @property
+    def is_draining(self) -> bool:
+        """All is said; what runs on is the end of the upstream's HTTP answer."""
+        return self._owner is None and not self.is_done
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Of the completion so far: a guess from its bytes."""
+        forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
+        return estimate_completion_tokens(self.received_bytes, self.first_chunk, self._last_chunk) + forwarded_tokens
+
+    def cancel(self) -> None:
+        """Lets go of the upstream at once; nothing more is reported."""
+        self._owner = self._active_transform = self.sink = None
+        call = self._call
+        self._finish()
+        if call is not None:
+            call.cancel()
+
+    def pause(self) -> None:
+        """The client does not read: neither do we, and the upstream's idle time does not count."""
+        if self._owner is None:  # draining: nothing goes to the client any more
+            return
+        self._is_paused = True
+        if self._call is not None:
+            self._call.pause()
+
+    def resume(self, now: float) -> None:
+        if self._is_paused and self._call is not None:
+            self._is_paused = False
+            self.deadline = now + self._idle_timeout
+            self._call.resume()
+
+    def check_timeouts(self, now: float) -> None:
+        """Called a few times a second: the pieces since the last call move the deadline, not each of them alone."""
+        min_pace = self._min_pace if self.first_chunk and self._owner is not None else None
+        if min_pace is not None and min_pace.is_too_slow(now, self.estimated_tokens, paused=self._is_paused):
+            self._abort(timeout_failure("for its answer: it is slower than the pace that is asked for"))
+            return
+        splice = self._splice
+        if self._had_activity or (splice is not None and splice.has_forwarded):
+            self._had_activity = False
+            if splice is not None:
+                splice.has_forwarded = False
+            self.deadline = now + self._idle_timeout
+        elif now >= self.deadline and not self._is_paused:
+            self._on_timeout()
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """What the provider has told of a stream so far."""
+        return self._transform.usage if self._transform is not None else None
+
+    def stop(self, failure: AttemptFailure) -> None:
+        """Breaks off from our side: a stream that has started ends in an honest error."""
+        self._abort(failure)
+
+    def _on_timeout(self) -> None:
+        if self._owner is None:  # draining
+            self.cancel()
+            return
+        waiting = not self._status or (self._transform is not None and not self._transform.has_started)
+        self._abort(timeout_failure("to begin its answer" if waiting else "between two pieces of its answer"))
+
+    # connection.Receiver
+
+    def on_resend(self) -> None:
+        if self._owner is not None:
+            self._owner.on_attempt_resend(self)
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._status = status
+        self.response_headers = headers
+        if (
+            self._is_stream
+            and status == 200
+            and headers.get(b"content-type", b"event-stream").find(b"event-stream") < 0
+        ):
+            self._is_stream = False  # what it is will be seen at its end
+        if self._is_stream and status == 200:
+            self._active_transform = self._transform
+        else:
+            self._had_activity = True
+
+    def on_body(self, data: bytes) -> None:
+        transform = self._active_transform
+        if transform is None:
+            self._collect_body(data)
+            return
+        self._had_activity = True
+        self.received_bytes += len(data)
+        self._last_chunk = data
+        try:
+            translated = transform.feed(data)
+        except SvcError as error:
+            self._abort(invalid_response_failure(error))
+            return
+        if self.sink is not None and not transform.has_ended:
+            if translated:
+                self.sink.write(translated, False)
+            if transform.passthrough_template is not None:
+                self._enable_splice(transform.passthrough_template, self.sink)
+            return
+        self.first_chunk = self.first_chunk or data
+        self._report_chunk(transform, translated)
+        if (
+            self.sink is not None and transform.passthrough_template is not None
+        ):  # the first one has told how those of text will look
+            self._enable_splice(transform.passthrough_template, self.sink)
+
+    def _enable_splice(self, template: ChunkTemplate, sink: StreamSink) -> None:
+        """Pieces like this one need not come here."""
+        if self._splice is None and (writer := sink.chunk_writer()) is not None:
+            self._splice = Splice(writer)
+        if self._splice is not None and self._call is not None:
+            self._splice.set_template(template)
+            self._call.enable_splice(self._splice)
+
+    def _report_chunk(self, transform: StreamTransform, chunk: bytes) -> None:
+        """The first piece for the client, the last one, or what comes before the first."""
+        owner = self._owner
+        if transform.has_ended:
+            self._drain(transform)
+            if owner is not None:
+                owner.on_attempt_chunk(self, chunk, transform)
+        elif not transform.has_started:
+            self._had_activity = False
+        elif chunk and owner is not None:
+            owner.on_attempt_chunk(self, chunk, transform)
+
+    def on_end(self) -> None:
+        self._finish()
+        if self._owner is None:
+            return
+        if self._status != 200:
+            self._fail(
+                classify_error_response(
+                    self.backend.dialect,
+                    self._client_dialect,
+                    self._status,
+                    self.response_headers,
+                    self._collected_body(),
+                )
+            )
+        elif self._is_stream and self._transform is not None:
+            self._end_stream(self._transform)
+        else:
+            self._report_response(self._collected_body())
+
+    def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
+        self._finish()
+        if self._owner is None:
+            return
+        if timed_out:
+            self._fail(timeout_failure("to accept a connection", reason))
+        elif self._status and self._status != 200:
+            self._fail(classify_status(self._status, self.response_headers, None))
+        elif self._transform is not None and self._transform.has_started:
+            self._interrupt_stream(
+                self._transform, ProviderFailed("The provider broke off in the middle of its answer.", reason=reason)
+            )
+        else:
+            self._fail(connection_failure(reason, connected=connected))
+
+    def on_internal_error(self) -> None:
+        self._finish()
+        failure = AttemptFailure(InternalError("Something went wrong here."), RetryDecision.GIVE_UP)
+        if self._transform is not None and self._transform.has_started and not self._transform.has_ended:
+            self._interrupt_stream(self._transform, failure.error)
+        else:
+            self._fail(failure)
+
+    # inside
+
+    def _collect_body(self, data: bytes) -> None:
+        if self._owner is None:
+            return
+        self._had_activity = True
+        if self._status != 200:
+            self._append_body(data, MAX_PROVIDER_ERROR_BYTES)
+            return
+        self.received_bytes += len(data)
+        if self.received_bytes <= MAX_PROVIDER_RESPONSE_BYTES:
+            self._append_body(data, MAX_PROVIDER_RESPONSE_BYTES)
+        else:
+            self._abort(invalid_response_failure(ProviderFailed("The provider's answer is too long.")))
+
+    def _append_body(self, data: bytes, max_bytes: int) -> None:
+        if self._body is None and not self._single_body_chunk:
+            self._single_body_chunk = data[:max_bytes]
+            return
+        if self._body is None:  # one block: many of a page's size would tear holes into the heap
+            self._body = BytesIO()
+            self._body.write(self._single_body_chunk)
+        self._body.write(data[: max_bytes - self._body.tell()])
+
+    def _collected_body(self) -> bytes:
+        return self._single_body_chunk if self._body is None else self._body.getvalue()
+
+    def _drain(self, transform: StreamTransform) -> None:
+        self._owner = self._active_transform = self.sink = None
+        if transform.error is not None:
+            self.cancel()
+        else:
+            self._had_activity = True
+            self._idle_timeout = DRAIN_TIMEOUT_SECONDS
+
+    def _end_stream(self, transform: StreamTransform) -> None:
+        try:
+            chunk = transform.end()
+        except SvcError as error:
+            self._fail(invalid_response_failure(error))
+            return
+        if not transform.has_started:
+            self._fail(invalid_response_failure(transform.error or ProviderFailed("The provider's answer is empty.")))
+        elif self._owner is not None:
+            self._owner.on_attempt_chunk(self, chunk, transform)
+
+    def _report_response(self, body: bytes) -> None:
+        upstream, client_dialect = self.backend.dialect, self._client_dialect
+        try:
+            if self._transform is not None:
+                upstream.decode_response(body)  # raises what an error object in it means
+                raise ProviderFailed("The provider did not answer with a stream.")
+            if upstream.name == client_dialect.name:
+                encoded = client_dialect.pass_through_response(body)
+            else:
+                response = upstream.decode_response(body)
+                encoded = EncodedResponse(
+                    client_dialect.encode_response(response), response.usage, response.finish, response.model
+                )
+        except SvcError as error:
+            self._fail(invalid_response_failure(error))
+            return
+        if self._owner is not None:
+            self._owner.on_attempt_response(self, encoded)
+
+    def _abort(self, failure: AttemptFailure) -> None:
+        """Ends the call from our side."""
+        transform = self._transform
+        owner = self._owner
+        self.cancel()
+        self._owner = owner
+        if transform is not None and transform.has_started:
+            self._interrupt_stream(transform, failure.error)
+        else:
+            self._fail(failure)
+
+    def _interrupt_stream(self, transform: StreamTransform, error: SvcError) -> None:
+        """A stream that has started cannot be tried again: it ends in an honest error, unless all has been said."""
+        chunk = transform.fail(error) if transform.finish_reason is None else transform.end()
+        if self._owner is not None:
+            self._owner.on_attempt_chunk(self, chunk, transform)
+
+    def _fail(self, failure: AttemptFailure) -> None:
+        failure.error.message = redact_key(failure.error.message, self.backend.provider.key)
+        if self._owner is not None:
+            self._owner.on_attempt_failed(self, failure)
+
+    def _finish(self) -> None:
+        self.is_done = True
+        self.deadline = math.inf
+        self._call = None  # which holds this

@@ -1,0 +1,37 @@
+"""The bill of a request, summed over its attempts."""
+
+from __future__ import annotations
+
+from svc.dialects.token_estimate import billable_usage
+from svc.gateway.accounting.bill import EMPTY_BILL, ZERO_BILL, Bill
+from svc.gateway.accounting.ledger import Ledger
+from svc.gateway.accounting.record import RequestStatus
+from svc.gateway.proxy.cached_response import ResponseReplay
+from svc.gateway.proxy.retry import RetryLoop
+from svc.wire.usage import TokenUsage
+
+
+def compute_bill(
+    retry_loop: RetryLoop | ResponseReplay | None,
+    status: RequestStatus,
+    reported_usage: TokenUsage | None,
+    raw: bytes,
+    ledger: Ledger,
+) -> Bill:
+    """Return the bill for all parts of the answer. `told` is the usage that the provider reported."""
+    if retry_loop is None or retry_loop.backend is None:
+        return EMPTY_BILL
+    if isinstance(retry_loop, ResponseReplay):
+        return ZERO_BILL
+    attempt, usage, is_estimated = retry_loop.attempt, reported_usage, False
+    if attempt is not None and attempt.is_done and not attempt.received_bytes:
+        attempt = None  # it has failed, and the next one was waited for
+    if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
+        usage, is_estimated = billable_usage(reported_usage, raw, attempt.estimated_tokens)
+    bill = (
+        Bill(usage, ledger.compute_cost(retry_loop.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
+    )
+    if retry_loop.interrupted_parts or retry_loop.hedge_losses:
+        for part in (*retry_loop.interrupted_parts, *retry_loop.hedge_losses):
+            bill = bill.add(Bill(part.usage, ledger.compute_cost(part.backend, part.usage), part.is_estimated))
+    return bill

@@ -1,0 +1,398 @@
+"""One client's request: checked, routed, tried at its targets in order, answered, recorded.
+
+    start ── refused, or in the cache ─────────────> over      (nothing was sent to any upstream)
+      └── trying ─┬─ a whole answer ────────────────> over
+           ^   │  ├─ streaming ── end mark / error ─> over
+           └───┘  └─ nothing left to try ───────────> over
+      a failure        gone (the client left), expire (total time-out): from anywhere
+
+There is no task here: everything happens in callbacks, which is what makes a request cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from svc.dialects.base import Dialect, EncodedResponse, RoutingInfo
+from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+from svc.dialects.stream_transform import StreamTransform
+from svc.errors import InternalError, ProviderFailed, RateLimited, SvcError
+from svc.gateway.accounting.record import RequestRecord, RequestStatus
+from svc.gateway.cache.memory import CachedResponse
+from svc.gateway.cache.recorder import ResponseRecorder
+from svc.gateway.cache.response_cache import ResponseCache
+from svc.gateway.limits.limit_errors import LimitReached
+from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.proxy.attempt import Attempt
+from svc.gateway.proxy.billing import compute_bill
+from svc.gateway.proxy.cached_response import ResponseReplay, backend_of_cached
+from svc.gateway.proxy.downstream import Downstream
+from svc.gateway.proxy.hedging import HedgedRetryLoop
+from svc.gateway.proxy.retry import RetryLoop, RetryOwner
+from svc.gateway.proxy.splice import StreamSink
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
+from svc.gateway.server.response import dropped_fields_header
+from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.wire.key import ApiKey
+from svc.wire.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from svc.gateway.proxy.context import GatewayContext
+
+log = logging.getLogger("svc.gateway")
+
+_now: Final = time.monotonic  # looked up once: on the hot path
+
+
+class Exchange(RetryOwner):
+    """Owns the tries of one request; `client` is told the outcome exactly once."""
+
+    __slots__ = (
+        "_api_key",
+        "_body",
+        "_context",
+        "_dialect",
+        "_downstream",
+        "_first_byte_at",
+        "_has_started_stream",
+        "_recorder",
+        "_reservation",
+        "_retry_loop",
+        "_routing_info",
+        "_sink",
+        "_started_at",
+        "client_request_id",
+        "deadline",
+        "forwarded_head",
+        "is_done",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        downstream: Downstream,
+        dialect: Dialect,
+        api_key: ApiKey,
+        *,
+        request_id: str,
+        client_request_id: str | None,
+    ) -> None:
+        self._context = context
+        self._downstream = downstream
+        self._dialect = dialect
+        self._api_key = api_key
+        self.request_id = request_id
+        self.client_request_id = client_request_id
+        self.forwarded_head: ForwardedHead | None = None
+        self.is_done = False
+        self._started_at = _now()
+        self._first_byte_at = 0.0
+        self.deadline = self._started_at + context.request_policy.total_timeout
+        self._retry_loop: RetryLoop | ResponseReplay | None = None
+        self._sink: StreamSink = downstream
+        """Where the pieces of a stream go."""
+        self._recorder: ResponseRecorder | None = None
+        """It, if the answer is to be kept."""
+        self._reservation: Reservation | None = None
+        self._routing_info: RoutingInfo | None = None
+        self._body = b""
+        self._has_started_stream = False
+
+    def start(self, body: bytes) -> None:
+        """Takes the request's body. Errors of the client's are answered at once."""
+        self._body = body
+        self._context.exchanges.add(self)
+        try:  # as `guarded`, without making a method for each request
+            self._check_and_route()
+        except SvcError as error:
+            self.reject(error)
+        except Exception:  # noqa: BLE001
+            self.report_internal_error()
+
+    def run_guarded(self, step: Callable[[], None]) -> None:
+        """The edge: an error is answered, and a fault of ours does not take the connection with it."""
+        try:
+            step()
+        except SvcError as error:
+            self.reject(error)
+        except Exception:  # noqa: BLE001
+            self.report_internal_error()
+
+    def _check_and_route(self) -> None:
+        if len(self._body) >= MIN_SKELETON_BODY_BYTES:  # which is not parsed for a key that has no request left
+            self._context.rate_limiter.check_request_rate(self._api_key)
+        routing_info = self._routing_info = self._downstream.body_cache.decode_routing_info(self._dialect, self._body)
+        backends = self._context.router.route(routing_info.model, self._api_key)
+        self._context.ledger.ensure_accepting()
+        if self._context.cache is None:
+            self._start_retry_loop(routing_info, backends, self._started_at)
+        else:
+            self._look_up_cached(self._context.cache, routing_info, backends)
+
+    def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
+        """The answer may have been given before, by one of the targets that may give it now."""
+        name = cache.cache_key(self._api_key, self._dialect.name, self._body, self.forwarded_head)
+        if name is None:
+            self._start_retry_loop(head, chain, self._started_at)
+            return
+
+        def told(kept: CachedResponse | None) -> None:
+            offer = backend_of_cached(kept, chain)
+            cache.count_lookup(hit=offer is not None)
+            if kept is not None and offer is not None:
+                self._replay_cached(kept, offer)
+            else:
+                self._recorder = self._sink = cache.start_recording(name, self._downstream)
+                self._start_retry_loop(head, chain, _now())
+
+        cache.look_up(name, lambda kept: None if self.is_done else self.run_guarded(lambda: told(kept)))
+
+    def _replay_cached(self, kept: CachedResponse, offer: Backend) -> None:
+        """Gives an answer again: it uses neither tokens nor money."""
+        replay = ResponseReplay(self, kept, offer, stream=self._routing_info is not None and self._routing_info.stream)
+
+        def start() -> None:
+            self._retry_loop = replay
+            replay.start(_now())
+
+        self._count_request(start)
+
+    def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...], started_at: float) -> None:
+        retry_loop: RetryLoop
+        if len(backends) > 1 and self._context.request_policy.hedge_after > 0:
+            retry_loop = HedgedRetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
+        else:
+            retry_loop = RetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
+        self._retry_loop = retry_loop
+        if self._context.rate_limiter.has_limits(self._api_key):
+            self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
+        else:
+            retry_loop.start(started_at)
+
+    def _on_admission(self, reservation: Reservation | SvcError) -> None:
+        """The limits of the key let it through, or do not."""
+        retry_loop = self._retry_loop
+        if isinstance(reservation, SvcError):
+            self._send_error(reservation)
+        elif self.is_done or retry_loop is None:  # the client left while the database was asked
+            reservation.commit(0, 0.0)
+        else:
+            self._reservation = reservation
+            self.run_guarded(lambda: retry_loop.start(_now()))
+
+    def reject(self, error: SvcError) -> None:
+        """Answers an error. A request that has reserved nothing counts for `rpm` all the same."""
+        if self._reservation is not None or isinstance(error, LimitReached):
+            self._send_error(error)
+        else:
+            self._count_request(lambda: self._send_error(error))
+
+    def _count_request(self, step: Callable[[], None]) -> None:
+        """Counts a request that reaches for no model, then goes on with `step`, unless it is one too many."""
+
+        def then(lease: Reservation | SvcError) -> None:
+            if isinstance(lease, SvcError):
+                self._send_error(lease)
+            elif self.is_done:  # the client left while Redis was asked
+                lease.commit(0, 0.0)
+            else:
+                self._reservation = lease
+                self.run_guarded(step)
+
+        if self._context.rate_limiter.has_request_limit(self._api_key) and not self.is_done:
+            self._context.exchanges.add(self)
+            self._context.rate_limiter.count_request(self._api_key, then)
+        else:
+            step()
+
+    def report_internal_error(self) -> None:
+        """A fault of ours: logged with its traceback, answered with nothing but the request id."""
+        log.exception("fault in request %s", self.request_id)
+        self._send_error(InternalError(f"Something went wrong here. Report it with the request id {self.request_id}."))
+
+    def on_disconnect(self) -> None:
+        """The client left: whatever runs is let go of."""
+        if not self.is_done:
+            if isinstance(self._retry_loop, HedgedRetryLoop):
+                self._retry_loop.record_abandoned()
+            self._record_outcome("client_closed", 499, self._attempt.usage if self._attempt is not None else None)
+            self._finish()
+
+    @property
+    def is_streaming(self) -> bool:
+        """The head of a stream has gone to the client."""
+        return self._has_started_stream and not self.is_done
+
+    def pause(self) -> None:
+        if self._retry_loop is not None:
+            self._retry_loop.pause()
+
+    def resume(self) -> None:
+        if self._retry_loop is not None:
+            self._retry_loop.resume()
+
+    def check_timeouts(self, now: float) -> None:
+        """The total time-out."""
+        if now >= self.deadline:
+            self.stop(timeout_failure("for the whole answer"))
+
+    def stop(self, failure: AttemptFailure) -> None:
+        """Ends it from our side, whatever state it is in, with an honest error."""
+        if self.is_done:
+            return
+        if self._retry_loop is not None:
+            self._retry_loop.stop(failure)
+        else:
+            self._send_error(failure.error)
+
+    # TriesOwner
+
+    def on_failure(self, error: SvcError) -> None:
+        self._send_error(error)
+
+    def on_intermediate_chunk(self, chunk: bytes) -> None:
+        self._start_stream()
+        if chunk:
+            self._sink.write(chunk, False)
+
+    def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
+        """Of `cache.replay.Owner`."""
+        if error is not None:
+            self._record_outcome("cut", 200, None)
+            self._downstream.write(self._dialect.create_stream_encoder(include_usage=False).encode_failure(error), True)
+        elif self._routing_info is not None and self._routing_info.stream:
+            self._start_stream()
+            self._record_outcome("ok", 200, None)
+            self._downstream.write(data, True)
+        else:
+            self._first_byte_at = _now()
+            self._record_outcome("ok", 200, None)
+            self._downstream.send_response(200, self._build_headers(), data)
+        self._finish()
+
+    def _start_stream(self) -> None:
+        """The head of a stream, once."""
+        if not self._has_started_stream:
+            self._has_started_stream = True
+            self._first_byte_at = _now()
+            self._downstream.start_stream(self._build_headers())
+
+    def on_response(self, response: EncodedResponse, now: float) -> None:
+        self._first_byte_at = now
+        self._record_outcome("ok", 200, response.usage)
+        if self._recorder is not None:
+            self._recorder.append(response.body)
+            self._cache_response(self._recorder)
+        self._downstream.send_response(200, self._build_headers(), response.body)
+        self._finish()
+
+    def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        self._start_stream()
+        attempt.sink = self._sink
+        if transform.has_ended:
+            self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
+            self._sink.write(chunk, True)
+            if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
+                self._cache_response(self._recorder)
+            self._finish()
+        else:
+            self._sink.write(chunk, False)
+
+    def _cache_response(self, recorder: ResponseRecorder) -> None:
+        """The answer is whole, and in the words of one target."""
+        retry_loop = self._retry_loop
+        if retry_loop is not None and retry_loop.backend is not None and not retry_loop.resume_count:
+            recorder.finish(retry_loop.backend, retry_loop.dropped_fields)
+
+    # ending
+
+    def _send_error(self, error: SvcError) -> None:
+        if self.is_done:
+            return
+        if (
+            self._has_started_stream and self._retry_loop is not None
+        ):  # the head is out: the error comes as the stream's last event
+            self._retry_loop.stop(AttemptFailure(error, RetryDecision.GIVE_UP))
+            return
+        self._record_outcome("error", error.http_status, None, error)
+        headers = self._build_headers() + "".join(f"{name}: {value}\r\n" for name, value in error.http_headers.items())
+        if self._backend is not None or isinstance(error, ProviderFailed):
+            headers += "x-should-retry: false\r\n"
+        self._downstream.send_response(error.http_status, headers, self._dialect.encode_error(error, self.request_id))
+        self._finish()
+
+    def _finish(self) -> None:
+        self.is_done = True
+        self._context.exchanges.discard(self)
+        retry_loop, self._retry_loop = self._retry_loop, None  # nothing holds the other: no garbage collector is needed
+        if retry_loop is not None:
+            retry_loop.close()
+        if self._recorder is not None:
+            self._recorder.discard()
+
+    @property
+    def _attempt(self) -> Attempt | None:
+        """The one whose answer counts, while there is one."""
+        return self._retry_loop.attempt if self._retry_loop is not None else None
+
+    @property
+    def _backend(self) -> Backend | None:
+        """The target that answers, or that was tried last; None before any was."""
+        return self._retry_loop.backend if self._retry_loop is not None else None
+
+    def _build_headers(self) -> str:
+        lines, alias_header = f"x-request-id: {self.request_id}\r\n", self._dialect.request_id_header
+        lines += f"{alias_header}: {self.request_id}\r\n" if alias_header else ""
+        lines += f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
+        lines += self._reservation.header_lines if self._reservation is not None else ""
+        retry_loop = self._retry_loop
+        if retry_loop is None or retry_loop.backend is None:
+            return lines
+        lines += f"x-svc-provider: {retry_loop.backend.provider_name}\r\nx-svc-attempts: {retry_loop.attempt_count}\r\n"
+        if self._context.cache is not None:
+            lines += f"x-svc-cache: {'miss' if retry_loop.attempt_count else 'hit'}\r\n"
+        if retry_loop.dropped_fields:
+            lines += dropped_fields_header(retry_loop.dropped_fields)
+        return lines
+
+    def _record_outcome(
+        self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
+    ) -> None:
+        """Into the books, before the last byte leaves."""
+        context, retry_loop = self._context, self._retry_loop
+        backend, attempt, now = self._backend, self._attempt, _now()
+        bill = compute_bill(retry_loop, status, reported_usage, self._body, context.ledger)
+        if self._reservation is not None:
+            usage = bill.usage
+            self._reservation.commit(
+                usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.cost_usd or 0.0
+            )
+        context.record_request(
+            RequestRecord(
+                self._api_key,
+                self._dialect.endpoint,
+                self._routing_info.model if self._routing_info else None,
+                status,
+                http_status,
+                time=context.ledger.timestamp(),
+                request_id=self.request_id,
+                client_request_id=self.client_request_id,
+                model=backend.model_id if backend else None,
+                provider=backend.provider_name if backend else None,
+                attempt_count=retry_loop.attempt_count if retry_loop is not None else 0,
+                duration_seconds=now - self._started_at,
+                first_byte_seconds=self._first_byte_at - self._started_at if self._first_byte_at else None,
+                code=error.code if error is not None else None,
+                bill=bill,
+                from_cache=isinstance(retry_loop, ResponseReplay),
+                resume_count=retry_loop.resume_count if retry_loop is not None else 0,
+                limit_name=error.limit if isinstance(error, RateLimited) else "",
+                attempt_seconds=now - attempt.sent_at if attempt is not None else 0.0,
+            ),
+            self._downstream.client_field,
+        )

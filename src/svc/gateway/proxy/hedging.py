@@ -1,0 +1,134 @@
+"""Tries of which a second one may run beside the first, when that has not said a byte for a while (`hedge_after`).
+
+one ── no first byte for a while ──> two ── the first byte of either ──> one      (the loser is let go of)
+                                      └── one of them has failed ──────> one      (the other goes on alone)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from svc.dialects.base import Dialect, RoutingInfo
+from svc.errors import SvcError
+from svc.gateway.proxy.attempt import Attempt
+from svc.gateway.proxy.retry import RetryLoop, RetryOwner
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.failures import AttemptFailure, RetryDecision
+
+if TYPE_CHECKING:
+    from svc.gateway.proxy.context import GatewayContext
+
+
+class HedgedRetryLoop(RetryLoop):
+    """`attempt` is the first of the two until the other, its rival, has won or is the only one left."""
+
+    __slots__ = ("_hedge_attempt", "_hedge_backend_index", "_hedge_dropped_fields", "_hedge_timer")
+
+    def __init__(
+        self,
+        owner: RetryOwner,
+        context: GatewayContext,
+        dialect: Dialect,
+        routing_info: RoutingInfo,
+        body: bytes,
+        backends: tuple[Backend, ...],
+    ) -> None:
+        super().__init__(owner, context, dialect, routing_info, body, backends)
+        self._hedge_timer: asyncio.TimerHandle | None = None
+        self._hedge_attempt: Attempt | None = None
+        self._hedge_backend_index = 0
+        self._hedge_dropped_fields: tuple[str, ...] = ()
+
+    def start(self, now: float) -> None:
+        super().start(now)
+        if self._backend_index + 1 < len(self._backends):
+            context = self._context
+            self._hedge_timer = context.loop.call_later(context.request_policy.hedge_after, self._start_hedge)
+
+    def close(self) -> None:
+        self._cancel_hedge_timer()
+        hedge_attempt, self._hedge_attempt = self._hedge_attempt, None
+        if hedge_attempt is not None and not hedge_attempt.is_done:
+            hedge_attempt.cancel()
+            self._count_attempt(hedge_attempt, "cancelled")
+            self._context.load_balancer.record_abandoned(hedge_attempt.backend)
+        super().close()
+
+    def record_abandoned(self) -> None:
+        """The client leaves: neither of two has lost, so that the second costs what the first does."""
+        if self._hedge_attempt is not None:
+            self.hedge_losses = (self._bill_part(self._hedge_attempt, self._hedge_attempt.usage),)
+
+    def _retry_or_advance(self, attempt: Attempt, failure: AttemptFailure) -> None:
+        if (
+            self._hedge_attempt is None
+            or self._stop_failure is not None
+            or not self._continue_with_survivor(self._hedge_attempt, attempt, failure)
+        ):
+            super()._retry_or_advance(attempt, failure)
+
+    def _cancel_hedge_timer(self) -> None:
+        if self._hedge_timer is not None:
+            self._hedge_timer.cancel()
+            self._hedge_timer = None
+
+    def _start_hedge(self) -> None:
+        """No first byte for a while: the next target is tried beside the first."""
+        self._hedge_timer = None
+        if self._has_winner or self.attempt is None or self.attempt.is_done:
+            return
+        index = self._next_backend_index(self._backend_index)
+        if index < 0:
+            return
+        try:
+            encoded = self._encode_request(self._backends[index])
+        except SvcError:  # this dialect cannot say it: there is no hedge, and no harm
+            return
+        first_backend = self.backend
+        self._backend_attempt_count = 0
+        self._hedge_attempt = self._launch_attempt(self._backends[index], encoded, self._context.now())
+        self._hedge_backend_index, self._hedge_dropped_fields = index, encoded.dropped_fields
+        self.backend = first_backend
+
+    def _continue_with_survivor(self, hedge_attempt: Attempt, failed: Attempt, failure: AttemptFailure) -> bool:
+        """One of two has failed, and is not tried again; whether the other goes on alone."""
+        if failed is hedge_attempt:  # the first target has the word, even on whether the request is a good one
+            self._backends = (
+                self._backends[: self._hedge_backend_index] + self._backends[self._hedge_backend_index + 1 :]
+            )
+        elif failure.retry_decision is RetryDecision.GIVE_UP:
+            return False
+        else:
+            self._promote_hedge(hedge_attempt)
+            self._backend_attempt_count = 1
+        self._hedge_attempt = None
+        self._context.load_balancer.record_failure(failed.backend, failure, self._context.now())
+        return True
+
+    def _promote_hedge(self, hedge_attempt: Attempt) -> None:
+        self.attempt, self._backend_index = hedge_attempt, self._hedge_backend_index
+        self.backend, self.dropped_fields = hedge_attempt.backend, self._hedge_dropped_fields
+
+    def _accept_winner(self, winner: Attempt, now: float) -> None:
+        super()._accept_winner(winner, now)
+        self._cancel_hedge_timer()
+        hedge_attempt, self._hedge_attempt = self._hedge_attempt, None
+        if hedge_attempt is None:
+            return
+        loser = self.attempt if winner is hedge_attempt else hedge_attempt
+        if winner is hedge_attempt:
+            self._promote_hedge(hedge_attempt)
+        if loser is not None and not loser.is_done:
+            self._cancel_loser(loser)
+
+    def _cancel_loser(self, loser: Attempt) -> None:
+        """It costs what it has said by now, and silence costs nothing."""
+        loser.cancel()
+        self._count_attempt(loser, "cancelled")
+        if loser.received_bytes and (part := self._bill_part(loser, loser.usage)).usage.completion_tokens:
+            self.hedge_losses = (part,)
+        context, now = self._context, self._context.now()
+        context.load_balancer.record_hedge_loss(
+            loser.backend, now - loser.sent_at, now, stream=self._routing_info.stream
+        )

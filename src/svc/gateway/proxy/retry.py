@@ -1,0 +1,427 @@
+"""The tries of one request at its targets: in order, and again after a while. Two at a time are `hedging`'s.
+
+    trying ── answered, or the first piece of a stream ──> won
+      │ ^ └── failed ── again, or the next target ──┐
+      │ └───────────────────────────────────────────┘
+      └────── nothing left ──> lost
+
+What becomes of the outcome is the owner's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, RoutingInfo
+from svc.dialects.resume import ResumableTranslation, supports_resume
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.token_estimate import billable_usage
+from svc.errors import ProviderFailed, SvcError
+from svc.gateway.accounting.bill import PartialUsage
+from svc.gateway.proxy.attempt import Attempt, AttemptOwner
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.failures import (
+    MAX_RETRY_WAIT_SECONDS,
+    AttemptFailure,
+    RetryDecision,
+    backoff_seconds,
+)
+from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.wire.chat import ChatRequest
+from svc.wire.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from svc.gateway.proxy.context import GatewayContext
+
+log = logging.getLogger("svc.gateway")
+
+
+class RetryOwner(ABC):
+    """The exchange that the tries are for."""
+
+    __slots__ = ()
+
+    request_id: str
+    forwarded_head: ForwardedHead | None
+    """The part of the client's request head that a target of its dialect gets."""
+
+    @abstractmethod
+    def on_response(self, response: EncodedResponse, now: float) -> None:
+        """A whole answer that is not a stream; `now` is loop time."""
+
+    @abstractmethod
+    def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        """A piece of a stream: the first one, and the last one, when `pipe.ended`."""
+
+    @abstractmethod
+    def on_intermediate_chunk(self, chunk: bytes) -> None:
+        """The last piece of an attempt at a stream that goes on elsewhere; perhaps nothing."""
+
+    @abstractmethod
+    def on_failure(self, error: SvcError) -> None:
+        """Nothing is left to try."""
+
+    @abstractmethod
+    def run_guarded(self, step: Callable[[], None]) -> None:
+        """Runs a step whose errors are answered."""
+
+
+class RetryLoop(AttemptOwner):
+    """`count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
+
+    __slots__ = (
+        "_backend_attempt_count",
+        "_backend_index",
+        "_backends",
+        "_backoff_seconds",
+        "_body",
+        "_can_resume",
+        "_canonical_chat",
+        "_context",
+        "_dialect",
+        "_has_winner",
+        "_interrupted_attempt",
+        "_interrupted_stream",
+        "_is_paused",
+        "_min_tokens_per_second",
+        "_owner",
+        "_retry_timer",
+        "_routing_info",
+        "_stop_failure",
+        "_used_accounts",
+        "attempt",
+        "attempt_count",
+        "backend",
+        "dropped_fields",
+        "hedge_losses",
+        "interrupted_parts",
+        "resume_count",
+    )
+
+    def __init__(
+        self,
+        owner: RetryOwner,
+        context: GatewayContext,
+        dialect: Dialect,
+        routing_info: RoutingInfo,
+        body: bytes,
+        backends: tuple[Backend, ...],
+    ) -> None:
+        self._owner = owner
+        self._context = context
+        self._dialect = dialect
+        self._routing_info = routing_info
+        self._body = body
+        self._backends = backends
+        self._canonical_chat: ChatRequest | None = None
+        self._backend_index = 0
+        self._backend_attempt_count = 0
+        self._backoff_seconds = 0.0
+        self._has_winner = False
+        self._is_paused = False
+        """The client does not read."""
+        self._stop_failure: AttemptFailure | None = None
+        """Why it was broken off from our side."""
+        self._min_tokens_per_second = context.request_policy.min_pace
+        self._can_resume = context.request_policy.resumes_streams and routing_info.stream
+        self._used_accounts: list[Backend] = []
+        """Accounts that were tried, where a target has several."""
+        self._interrupted_stream: ResumableTranslation | None = None
+        """What the client has of a stream that broke and is to go on."""
+        self._interrupted_attempt: Attempt | None = None
+        """The attempt that said the last part of it."""
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self.attempt: Attempt | None = None
+        self.attempt_count = 0
+        self.dropped_fields: tuple[str, ...] = ()
+        """Fields of the client's that the target's dialect lacks."""
+        self.backend: Backend | None = None
+        """The target that was tried last, or won."""
+        self.interrupted_parts: list[PartialUsage] = []
+        """What other targets said of the stream, which broke and went on."""
+        self.hedge_losses: tuple[PartialUsage, ...] = ()
+        """What the loser of a hedge had said when it was let go of."""
+        self.resume_count = 0
+        """So often it went on."""
+
+    def start(self, now: float) -> None:
+        """The first try; raises SvcError when there is none to make. `now` is loop time."""
+        self._backend_index = self._context.load_balancer.select_first(
+            self._backends, self._body, self._routing_info, now
+        )
+        self._attempt_current_backend(now)
+
+    def pause(self) -> None:
+        self._is_paused = True
+        if self.attempt is not None:
+            self.attempt.pause()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self.attempt is not None:
+            self.attempt.resume(self._context.now())
+
+    def stop(self, failure: AttemptFailure) -> None:
+        """Breaks off what runs, in an honest error: it fails at its target."""
+        self._stop_failure = failure
+        if self.attempt is not None and not self.attempt.is_done:
+            self.attempt.stop(failure)
+        elif self._interrupted_stream is not None or not self._has_winner:
+            self._give_up(failure.error)
+
+    def close(self) -> None:
+        """Lets go of everything that still runs."""
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        attempt, self.attempt = self.attempt, None
+        self._interrupted_attempt = None  # which holds this
+        if attempt is None:
+            return
+        if (
+            attempt.is_done
+        ):  # not left to the next tick: its memory is for the next request, which finds it in the cache
+            self._context.attempts.discard(attempt)
+        elif not attempt.is_draining:
+            attempt.cancel()
+            self._count_attempt(attempt, "cancelled")
+            if not self._has_winner or self._awaits_resume:
+                self._context.load_balancer.record_abandoned(attempt.backend)
+
+    # one try
+
+    def _attempt_current_backend(self, now: float) -> None:
+        self._retry_timer = None
+        backend = self._backends[self._backend_index]
+        encoded = self._encode_request(backend)
+        self.dropped_fields = encoded.dropped_fields
+        self.attempt = self._launch_attempt(backend, encoded, now)
+
+    def _launch_attempt(self, backend: Backend, encoded: EncodedRequest, now: float) -> Attempt:
+        context, routing_info = self._context, self._routing_info
+        if backend.account_backends:
+            backend = context.load_balancer.select_account(backend, self._used_accounts, now)
+            self._used_accounts.append(backend)
+        attempt = Attempt(
+            self,
+            backend,
+            self._dialect,
+            context.request_policy,
+            stream=routing_info.stream,
+            include_usage=routing_info.include_usage,
+            transform=self._resumable_transform(backend) if self._can_resume else None,
+        )
+        if self._min_tokens_per_second and routing_info.stream:
+            attempt.set_min_pace(self._min_tokens_per_second)
+        self.backend = backend
+        self.attempt_count += 1
+        self._backend_attempt_count += 1
+        if self.attempt_count > 1:
+            context.metrics.attempts.count_retry(backend.provider_name, backend.model_id)
+        if self._backend_attempt_count == 1:
+            context.load_balancer.record_request(backend, now)
+        context.attempts.add(attempt)
+        forwarded_head = self._owner.forwarded_head if backend.dialect is self._dialect else None
+        if encoded.header_lines:
+            forwarded_head = ForwardedHead(b"", encoded.header_lines)
+        attempt.send(context.upstream, encoded.body, now, forwarded_head)
+        return attempt
+
+    def _encode_request(self, backend: Backend) -> EncodedRequest:
+        dialect = backend.dialect
+        try:
+            if self._interrupted_stream is not None:
+                return dialect.encode_request(
+                    self._interrupted_stream.resume_request(self._decode_chat()), backend.profile
+                )
+            if dialect.name == self._dialect.name:
+                return dialect.pass_through_request(self._body, self._routing_info, backend.profile)
+            return dialect.encode_request(self._decode_chat(), backend.profile)
+        except SvcError:
+            self._context.load_balancer.record_abandoned(backend)  # it may have been meant as a probe
+            raise
+
+    def _decode_chat(self) -> ChatRequest:
+        if self._canonical_chat is None:
+            self._canonical_chat = self._dialect.decode_request(self._body)
+        return self._canonical_chat
+
+    def _retry_now(self) -> None:
+        self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.now()))
+
+    def _accept_winner(self, winner: Attempt, now: float) -> None:
+        """The first byte."""
+        self._has_winner = True
+        context = self._context
+        context.load_balancer.record_success(
+            winner.backend, now - winner.sent_at, now, stream=self._routing_info.stream
+        )
+        if winner.backend.account_number:
+            context.load_balancer.record_rate_limits(winner.backend, winner.response_headers, now)
+
+    def _log_provider_error(self, attempt: Attempt, error: SvcError) -> None:
+        """For the log; a stream that was broken off for the client's sake, or ours, is no trouble of the provider's."""
+        context = self._context
+        if self._stop_failure is None or self._stop_failure.no_response:
+            context.upstream_error_log.log_error(
+                attempt.backend.provider_name, error, self._owner.request_id, context.now()
+            )
+
+    def _count_attempt(self, attempt: Attempt, outcome: str, code: str = "") -> None:
+        """For the metrics: an attempt that did not answer the request, under its own target."""
+        backend, seconds = attempt.backend, self._context.now() - attempt.sent_at
+        self._context.metrics.attempts.labels(backend.provider_name, backend.model_id, outcome, code).observe(seconds)
+
+    def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
+        usage, is_estimated = billable_usage(reported_usage, self._body, attempt.estimated_tokens)
+        return PartialUsage(attempt.backend, usage, is_estimated)
+
+    # AttemptOwner
+
+    def on_attempt_resend(self, attempt: Attempt) -> None:
+        self.attempt_count += 1
+        self._count_attempt(attempt, "error", ProviderFailed.code)
+
+    def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
+        self._count_attempt(attempt, "error", failure.error.code)
+        self._log_provider_error(attempt, failure.error)
+        if attempt.backend.account_number:
+            self._context.load_balancer.record_rate_limits(
+                attempt.backend, attempt.response_headers, self._context.now()
+            )
+        self._retry_or_advance(attempt, failure)
+
+    def _retry_or_advance(self, attempt: Attempt, failure: AttemptFailure) -> None:
+        """Another try after one that has failed, or the end."""
+        context, now = self._context, self._context.now()
+        if self._has_other_account(failure, now):
+            context.load_balancer.record_failure(attempt.backend, failure, now)
+            self._retry_now()
+        elif self._can_retry(failure) and context.load_balancer.acquire_retry(attempt.backend, now):
+            self._backoff_seconds = max(backoff_seconds(self._backoff_seconds), failure.retry_after or 0.0)
+            self._retry_timer = context.loop.call_later(self._backoff_seconds, self._retry_now)
+        else:
+            context.load_balancer.record_failure(attempt.backend, failure, now)
+            self._owner.run_guarded(lambda: self._advance_backend(failure))
+
+    def _advance_backend(self, failure: AttemptFailure) -> None:
+        """On to the next target, or the end; a target whose dialect cannot say the request is passed over.
+
+        The request to go on is ours: who refuses it (a model may want no beginning of its turn) is passed over, too.
+        """
+        if failure.retry_decision is not RetryDecision.GIVE_UP or self._interrupted_stream is not None:
+            while (index := self._next_backend_index(self._backend_index)) >= 0:
+                if self._try_backend_at(index):
+                    return
+        self._give_up(failure.error)
+
+    def _try_backend_at(self, index: int) -> bool:
+        """Begins at another target; False for one whose dialect cannot say the request."""
+        self._backend_index = index
+        self._backend_attempt_count = 0
+        self._backoff_seconds = 0.0
+        try:
+            self._attempt_current_backend(self._context.now())
+        except SvcError:
+            return False
+        return True
+
+    def _give_up(self, error: SvcError) -> None:
+        interrupted, attempt = self._interrupted_stream, self._interrupted_attempt
+        if interrupted is None or attempt is None:
+            self._owner.on_failure(error)
+            return
+        self.attempt, self.backend = attempt, attempt.backend  # nobody took it up: the last word is its own
+        self.interrupted_parts.pop()
+        if self._stop_failure is None and interrupted.error is not None:
+            error = interrupted.error  # what cut the stream, not who refused the rest: a 429 there is no limit here
+        self._owner.on_stream_chunk(attempt, interrupted.give_up(error), interrupted)
+
+    def _can_retry(self, failure: AttemptFailure) -> bool:
+        if failure.retry_decision is not RetryDecision.SAME_BACKEND or self._stop_failure is not None:
+            return False
+        return (
+            self._backend_attempt_count <= self._context.request_policy.max_retries
+            and (failure.retry_after or 0.0) <= MAX_RETRY_WAIT_SECONDS
+        )
+
+    def _has_other_account(self, failure: AttemptFailure, now: float) -> bool:
+        """Each is asked once, like a target: what keeps them from being asked in an outage are their breakers."""
+        if failure.retry_decision is RetryDecision.GIVE_UP or self._stop_failure is not None:
+            return False
+        return self._context.load_balancer.has_other_account(
+            self._backends[self._backend_index], self._used_accounts, now
+        )
+
+    def _next_backend_index(self, index: int) -> int:
+        context = self._context
+        if self._stop_failure is not None:
+            return -1
+        return context.load_balancer.select_next(
+            self._backends, index + 1, self._body, self._routing_info, context.now()
+        )
+
+    def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:
+        now = self._context.now()
+        self._accept_winner(attempt, now)
+        self._owner.on_response(response, now)
+
+    def on_attempt_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        if not self._has_winner:
+            self._accept_winner(attempt, self._context.now())
+        elif self._awaits_resume:
+            self._on_resumed(attempt)
+        if transform.error is not None:
+            failure = self._stop_failure or AttemptFailure(transform.error, RetryDecision.NEXT_BACKEND)
+            self._count_attempt(attempt, "error", transform.error.code)
+            self._log_provider_error(attempt, transform.error)
+            self._context.load_balancer.record_failure(
+                attempt.backend, failure, self._context.now(), already_counted=True
+            )
+            if isinstance(transform, ResumableTranslation):
+                self._on_interrupted(attempt, chunk, transform, failure)
+                return
+        self._owner.on_stream_chunk(attempt, chunk, transform)
+
+    # a stream that goes on elsewhere
+
+    def _resumable_transform(self, backend: Backend) -> StreamTransform | None:
+        """The pipe of a stream that may go on elsewhere, or goes on here; None for the ordinary one."""
+        if self._interrupted_stream is not None:
+            return self._interrupted_stream.continue_with(backend.dialect)
+        try:
+            if len(self._backends) == 1 or not supports_resume(self._decode_chat()):
+                return None
+        except SvcError:  # not said in a way that another dialect could take up
+            return None
+        encoder = self._dialect.create_stream_encoder(include_usage=self._routing_info.include_usage)
+        return ResumableTranslation(backend.dialect.create_stream_decoder(), encoder)
+
+    @property
+    def _awaits_resume(self) -> bool:
+        """The stream broke, and nobody has taken it up yet."""
+        return self.resume_count < len(self.interrupted_parts)
+
+    def _on_resumed(self, attempt: Attempt) -> None:
+        if self._is_paused:  # it was while nothing came
+            attempt.pause()
+        context, now = self._context, self._context.now()
+        context.load_balancer.record_success(attempt.backend, now - attempt.sent_at, now, stream=True)
+        self.resume_count += 1
+        log.info("request %s: resumed by %s", self._owner.request_id, attempt.backend.provider_name)
+
+    def _on_interrupted(
+        self, attempt: Attempt, chunk: bytes, transform: ResumableTranslation, failure: AttemptFailure
+    ) -> None:
+        """The text so far goes to the next target, if there is one; nothing of it is said twice."""
+        self._interrupted_stream = transform
+        if transform.is_resumable and self._stop_failure is None:
+            self._interrupted_attempt = attempt
+            self.interrupted_parts.append(self._bill_part(attempt, transform.usage))
+            self._owner.on_intermediate_chunk(chunk)
+            self._owner.run_guarded(lambda: self._advance_backend(failure))
+        else:
+            self._owner.on_stream_chunk(attempt, chunk + transform.give_up(failure.error), transform)

@@ -1,0 +1,133 @@
+"""Requests that other rooms answer, as speech does: they count for the key's limits, and are in the books like chats.
+
+enter ── refused: a limit of the key ──> over
+  └── Visit.end: the lease is given back, the entry is in the journal
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from svc.errors import RateLimited, SvcError
+from svc.gateway.accounting.record import RequestRecord, RequestStatus
+from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.observability.access_log import encode_client_field
+from svc.gateway.proxy.context import GatewayContext
+from svc.wire.key import ApiKey
+
+LOCAL_PROVIDER_NAME = "local"
+RequestIdentity = tuple[str, str | None, str | None]
+"""Of a request: ours, the client's own, and the client's address."""
+
+
+class TrackedRequest:
+    """One request. Whoever answers it calls `end` before the last byte leaves; a second time is nothing."""
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        key: ApiKey,
+        endpoint: str,
+        identity: RequestIdentity,
+        reservation: Reservation | None,
+        *,
+        is_long_lived: bool,
+    ) -> None:
+        self._context, self._key, self._endpoint, self._is_long_lived = context, key, endpoint, is_long_lived
+        self._request_id, self._client_request_id, self._client_address = identity
+        self._reservation = reservation
+        self._started_at = time.monotonic()
+        self._is_done = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What is left of the key's limits."""
+        lines = self._reservation.header_lines.split("\r\n") if self._reservation is not None else []
+        return {name: value for name, _, value in (line.partition(": ") for line in lines) if name}
+
+    def finish(
+        self,
+        status: RequestStatus,
+        http_status: int,
+        *,
+        requested_model: str | None,
+        model: str | None = None,
+        first_byte_at: float | None = None,
+        code: str | None = None,
+        limit: str = "",
+    ) -> None:
+        """`model` is the one that was reached, None when none was; `first` is when it answered, on the steady clock."""
+        if self._is_done:
+            return
+        self._is_done = True
+        if self._reservation is not None:
+            self._reservation.commit(0, 0.0)
+        now = time.monotonic()
+        self._context.tracked_request_ids.add(self._request_id)
+        if model is not None and status != "ok":
+            outcome = "cancelled" if status == "client_closed" else "error"
+            self._context.metrics.attempts.labels(LOCAL_PROVIDER_NAME, model, outcome, code or "").attempts += 1
+        self._context.record_request(
+            RequestRecord(
+                self._key,
+                self._endpoint,
+                requested_model,
+                status,
+                http_status,
+                time=self._context.ledger.timestamp(),
+                request_id=self._request_id,
+                client_request_id=self._client_request_id,
+                model=model,
+                provider=LOCAL_PROVIDER_NAME if model else None,
+                attempt_count=1 if model else 0,
+                duration_seconds=now - self._started_at,
+                first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
+                code=code,
+                limit_name=limit,
+            ),
+            encode_client_field(self._client_address),
+            is_timed=not self._is_long_lived,
+        )
+
+
+class RequestTracker:
+    """The way in."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+
+    async def track(
+        self, key: ApiKey, endpoint: str, identity: RequestIdentity, *, is_long_lived: bool = False
+    ) -> TrackedRequest:
+        """Raises RateLimited for a limit of the key, which is in the books then.
+
+        `lasts`: how long it takes is for the client to say, so the times of requests know nothing of it.
+        """
+        context = self._context
+        try:
+            context.ledger.ensure_accepting()
+            reservation = await self._reserve(key) if context.rate_limiter.has_limits(key) else None
+        except SvcError as error:
+            limit = error.limit if isinstance(error, RateLimited) else ""
+            tracked = TrackedRequest(context, key, endpoint, identity, None, is_long_lived=is_long_lived)
+            tracked.finish("error", error.status, requested_model=None, code=error.code, limit=limit)
+            raise
+        return TrackedRequest(context, key, endpoint, identity, reservation, is_long_lived=is_long_lived)
+
+    async def _reserve(self, key: ApiKey) -> Reservation:
+        """What is run on this machine costs neither tokens nor money: requests count, and those at the same time."""
+        got: asyncio.Future[Reservation | SvcError] = self._context.loop.create_future()
+
+        def then(lease: Reservation | SvcError) -> None:
+            if not got.cancelled():
+                got.set_result(lease)
+            elif isinstance(lease, Reservation):  # whoever asked has left
+                lease.commit(0, 0.0)
+
+        self._context.rate_limiter.admit_unmetered(key, then)
+        lease = await got
+        if isinstance(lease, SvcError):
+            raise lease
+        return lease

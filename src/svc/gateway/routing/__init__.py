@@ -1,0 +1,1 @@
+"""Which backend serves a request: providers, load balancing, circuit breakers, retry budgets."""

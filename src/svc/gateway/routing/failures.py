@@ -1,0 +1,169 @@
+"""What a failed attempt means: the error that a client sees, and where else the request may go. Pure functions."""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Final
+
+import msgspec
+
+from svc.dialects.base import Dialect
+from svc.dialects.upstream_errors import credentials_rejected_error
+from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
+
+MAX_RETRY_WAIT_SECONDS: Final = 2.0
+"""Seconds; a provider that says `retry-after` a longer time is not waited for."""
+MAX_RETRY_AFTER_SECONDS: Final = 86400.0
+BACKOFF_BASE_SECONDS: Final = 0.1
+MAX_BACKOFF_SECONDS: Final = 2.0
+
+
+_INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
+_UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
+    rf"{_INPUT_KIND_PATTERN} input is not supported|no endpoints found that support {_INPUT_KIND_PATTERN} input"
+    rf"|(?:does|do) not support {_INPUT_KIND_PATTERN}s?\b|unsupported content part type: \W*{_INPUT_KIND_PATTERN}"
+    rf"|missing data required for {_INPUT_KIND_PATTERN} input",
+    re.IGNORECASE,
+)
+
+
+class RetryDecision(enum.Enum):
+    """Where a request may go after a failure."""
+
+    SAME_BACKEND = "the same target, then the next"
+    NEXT_BACKEND = "the next target"
+    GIVE_UP = "nowhere: it would fail everywhere"
+
+
+class AttemptFailure(msgspec.Struct, frozen=True):
+    """How an attempt failed; `retry_after` in seconds, as the provider said it."""
+
+    error: SvcError
+    retry_decision: RetryDecision
+    retry_after: float | None = None
+    no_response: bool = False
+    """There was no answer at all, or only that the provider is out of order."""
+
+
+def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | None) -> AttemptFailure:
+    """The failure that an upstream's status means. `message` is the upstream's own."""
+    if (kind := _unsupported_input_kind(status, message)) is not None:
+        return AttemptFailure(
+            InvalidRequest(f"This model takes no {kind} input.", param="messages"), RetryDecision.GIVE_UP
+        )
+    if status in (400, 413, 422):
+        return AttemptFailure(
+            InvalidRequest(message or "The provider refused the request as malformed."), RetryDecision.GIVE_UP
+        )
+    if status == 404:
+        return AttemptFailure(
+            ModelNotFound(message or "The provider does not know the model.", param="model"), RetryDecision.GIVE_UP
+        )
+    if status == 429:
+        return _rate_limit_failure(parse_retry_after(headers))
+    if status in (401, 403):
+        return AttemptFailure(credentials_rejected_error(), RetryDecision.NEXT_BACKEND)
+    if status == 408 or status >= 500:
+        words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
+        return AttemptFailure(
+            ProviderFailed(f"The provider {words}."), RetryDecision.SAME_BACKEND, parse_retry_after(headers), True
+        )
+    if 400 <= status < 500:
+        return AttemptFailure(
+            ProviderFailed(f"The provider refused the request with status {status}."), RetryDecision.GIVE_UP
+        )
+    return AttemptFailure(
+        ProviderFailed(f"The provider answered with the unexpected status {status}."), RetryDecision.NEXT_BACKEND
+    )
+
+
+def classify_error_response(
+    upstream: Dialect, client: Dialect, status: int, headers: Mapping[bytes, bytes], raw: bytes
+) -> AttemptFailure:
+    """As `judge`, for a whole error answer; a client of the upstream's dialect gets the upstream's own error."""
+    message = upstream.decode_error_message(raw)
+    failure = classify_status(status, headers, message)
+    if upstream is client:
+        failure.error.upstream = upstream.decode_upstream_error(status, headers, raw)
+        if failure.error.upstream is not None and message:
+            failure.error.message = message
+    return failure
+
+
+def _unsupported_input_kind(status: int, message: str | None) -> str | None:
+    """The kind of input that a model does not take, if the upstream says so with an unspecific status.
+
+    llama.cpp answers 500 ("image input is not supported"), OpenRouter 404 ("No endpoints found that support image
+    input"). The request would fail each time, so no other try is made.
+    """
+    if not message or (status < 500 and status != 404):
+        return None
+    match = _UNSUPPORTED_INPUT_PATTERN.search(message)
+    return match.group(match.lastindex or 0).lower() if match is not None else None
+
+
+def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
+    """No connection, or one that was `made` and broke, or brought what is not HTTP. `reason` is for the log."""
+    words = "The provider gave no whole answer." if connected else "The provider could not be reached."
+    return AttemptFailure(ProviderFailed(words, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
+
+
+def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
+    """A time-out: tried elsewhere, never twice at the same place."""
+    return AttemptFailure(
+        ProviderFailed(f"The provider took too long {when}.", reason=reason),
+        RetryDecision.NEXT_BACKEND,
+        no_response=True,
+    )
+
+
+def invalid_response_failure(error: SvcError) -> AttemptFailure:
+    """An answer that cannot be used: it is paid for, so it is not asked for again at the same place.
+
+    Where the provider itself said that it failed, that is as good as a status 5xx.
+    """
+    error.strip_traceback()
+    if isinstance(error, InvalidRequest):
+        return AttemptFailure(error, RetryDecision.GIVE_UP)
+    if isinstance(error, RateLimited):
+        return _rate_limit_failure(None)
+    is_provider_error = isinstance(error, ProviderFailed) and error.is_reported_by_provider
+    return AttemptFailure(error, RetryDecision.SAME_BACKEND if is_provider_error else RetryDecision.NEXT_BACKEND)
+
+
+def _rate_limit_failure(requested_wait: float | None) -> AttemptFailure:
+    wait = 1.0 if requested_wait is None else requested_wait
+    retry_decision = RetryDecision.SAME_BACKEND if wait <= MAX_RETRY_WAIT_SECONDS else RetryDecision.NEXT_BACKEND
+    error = RateLimited("The provider's rate limit is reached (upstream).", retry_after=wait, limit="upstream")
+    return AttemptFailure(error, retry_decision, requested_wait)
+
+
+def parse_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    """Seconds, LONGEST at most, from `retry-after-ms` or `retry-after` (a number or a date); None if not usable."""
+    try:
+        seconds = _retry_after_seconds(headers)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return None if seconds is None or math.isnan(seconds) else min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
+
+
+def _retry_after_seconds(headers: Mapping[bytes, bytes]) -> float | None:
+    if milliseconds := headers.get(b"retry-after-ms"):
+        return float(milliseconds) / 1000
+    value = headers.get(b"retry-after", b"").decode("ascii")
+    if not value:
+        return None
+    if value.replace(".", "", 1).isdigit():
+        return float(value)
+    return parsedate_to_datetime(value).timestamp() - time()
+
+
+def backoff_seconds(previous: float) -> float:
+    """Decorrelated jitter: seconds to wait, given the wait before (0 at first)."""
+    return min(MAX_BACKOFF_SECONDS, random.uniform(BACKOFF_BASE_SECONDS, 3 * (previous or BACKOFF_BASE_SECONDS)))  # noqa: S311

@@ -1,0 +1,256 @@
+"""Which target a request goes to next, by what is known of all of them. No sockets; times are loop times.
+
+A target is passed over while its breaker is open, while it rests (a 429 with a long `retry-after`), and for a prompt
+that it has no room for. When that leaves none, a target that is not dead is tried all the same: the provider has the
+last word about its limits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Final
+
+from svc.dialects.base import RoutingInfo
+from svc.errors import ProviderFailed, RateLimited
+from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
+from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.circuit_breaker import BreakerState, CircuitBreaker
+from svc.gateway.routing.context_window import fits_context_window
+from svc.gateway.routing.failures import MAX_RETRY_WAIT_SECONDS, AttemptFailure, RetryDecision
+from svc.gateway.routing.retry_budget import RetryBudget
+from svc.settings import RoutingSettings
+
+log = logging.getLogger("svc.gateway")
+
+MAX_COOLDOWN_SECONDS: Final = 120.0
+"""Seconds; a longer `retry-after` is tried again after so long."""
+
+
+class BackendHealth:
+    """Of one target. `budget` is its provider's."""
+
+    __slots__ = (
+        "breaker",
+        "cooldown_until",
+        "is_embedded",
+        "name",
+        "remaining_share",
+        "remaining_share_at",
+        "retry_budget",
+    )
+
+    def __init__(self, name: str, breaker: CircuitBreaker, retry_budget: RetryBudget, *, is_embedded: bool) -> None:
+        self.name = name
+        self.is_embedded = is_embedded
+        """On this machine: when it is slow, or late, it is busy, and no other place would be faster."""
+        self.breaker = breaker
+        self.retry_budget = retry_budget
+        self.cooldown_until = 0.0
+        self.remaining_share = 1.0
+        """The share of its rate limits that it had at `left_at`."""
+        self.remaining_share_at = 0.0
+
+    def reset(self, breaker: CircuitBreaker) -> None:
+        """It is reached at another address, or with another key."""
+        self.breaker, self.cooldown_until, self.remaining_share, self.remaining_share_at = breaker, 0.0, 1.0, 0.0
+
+
+def _backend_id(backend: Backend) -> tuple[str, str, int]:
+    return backend.provider_name, backend.model_id, backend.account_number
+
+
+class LoadBalancer:
+    """The health of every target that has been used."""
+
+    def __init__(self, routing: RoutingSettings) -> None:
+        self._routing = routing
+        self._health_by_backend: dict[Backend, BackendHealth] = {}
+        self._last_backend: Backend | None = None
+        """Of which was asked last, and what was answered."""
+        self._last_health: BackendHealth
+        self._health_by_id: dict[tuple[str, str, int], BackendHealth] = {}
+        self._retry_budgets: dict[str, RetryBudget] = {}
+        self._health_by_name: dict[str, BackendHealth] = {}
+        self.on_breaker_change: Callable[[BackendHealth], None] | None = None
+        """Gets every breaker that opens or closes here."""
+
+    def configure(self, routing: RoutingSettings, backends: Iterable[Backend]) -> None:
+        """Other settings, and other offers: what is known of a target stays, unless its address or key is another."""
+        self._routing = routing
+        heads = {_backend_id(offer): offer.request_head for offer in self._health_by_backend}
+        self._health_by_backend = {
+            offer: health for offer, health in self._health_by_backend.items() if health.is_embedded
+        }
+        self._last_backend = None
+        for budget in self._retry_budgets.values():
+            budget.max_retry_share = routing.retry_share
+        for health in self._health_by_id.values():
+            if not health.is_embedded:
+                health.breaker.slow_after = float(routing.slow_after)
+        for backend in backends:
+            for account in backend.account_backends or (backend,):
+                backend_id = _backend_id(account)
+                existing_health = self._health_by_id.get(backend_id)
+                if existing_health is None:
+                    continue
+                if heads.get(backend_id, account.request_head) != account.request_head:
+                    existing_health.reset(CircuitBreaker(slow_after=routing.slow_after))
+                self._health_by_backend[account] = (
+                    existing_health  # for the next reload, which may come before a request
+                )
+
+    def health_of(self, backend: Backend) -> BackendHealth:
+        """The health of a target; it outlives the offer, which a provider that moves replaces."""
+        if backend is self._last_backend:  # a request asks several times for one
+            return self._last_health
+        health = self._health_by_backend.get(backend) or self._add_health(backend)
+        self._last_backend, self._last_health = backend, health
+        return health
+
+    def breaker_states(self) -> dict[str, BreakerState]:
+        """Of the breakers, by `provider/model`."""
+        return {health.name: health.breaker.state for health in self._health_by_id.values()}
+
+    def select_first(self, chain: Sequence[Backend], raw: bytes, routing_info: RoutingInfo, now: float) -> int:
+        """Where in the chain a request begins; raises ProviderFailed when every target is dead."""
+        selected = self.select_next(chain, 0, raw, routing_info, now)
+        if selected >= 0:
+            return selected
+        for index, backend in enumerate(chain):
+            breakers = [self.health_of(one).breaker for one in backend.account_backends or (backend,)]
+            if any(breaker.state == "closed" or breaker.has_responses for breaker in breakers):
+                return index
+        raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
+
+    def select_next(
+        self, chain: Sequence[Backend], start: int, raw: bytes, routing_info: RoutingInfo, now: float
+    ) -> int:
+        """The first target from `start` on that may be tried, or -1."""
+        for index in range(start, len(chain)):
+            backend = chain[index]
+            if backend.account_backends:
+                if fits_context_window(backend, raw, routing_info) and any(
+                    self._may_serve(one, now) for one in backend.account_backends
+                ):
+                    return index
+                continue
+            health = self.health_of(backend)
+            if (
+                health.cooldown_until <= now
+                and fits_context_window(backend, raw, routing_info)
+                and self._allows_request(health, now)
+            ):
+                return index
+        return -1
+
+    def select_account(self, backend: Backend, used: Container[Backend], now: float) -> Backend:
+        """Of a target with several accounts, the one to ask; not one of `used`, if there is a choice."""
+        unused = [one for one in backend.account_backends if one not in used] or list(backend.account_backends)
+        available = [one for one in unused if self._may_serve(one, now)] or unused
+        states = [self.health_of(one) for one in available]
+        remaining_shares = [
+            state.remaining_share if now - state.remaining_share_at < RATE_LIMIT_WINDOW_SECONDS else 1.0
+            for state in states
+        ]
+        chosen = choose_account([one.provider.weight for one in available], remaining_shares)
+        self._allows_request(states[chosen], now)
+        return available[chosen]
+
+    def record_rate_limits(self, backend: Backend, headers: Mapping[bytes, bytes], now: float) -> None:
+        """An account's answer says what is left of its limits."""
+        share = remaining_share(headers)
+        if share is not None:
+            health = self.health_of(backend)
+            health.remaining_share, health.remaining_share_at = share, now
+
+    def _may_serve(self, backend: Backend, now: float) -> bool:
+        health = self.health_of(backend)
+        return health.cooldown_until <= now and health.breaker.may_serve(now)
+
+    def record_request(self, backend: Backend, now: float) -> None:
+        """A request goes to a target for the first time."""
+        self.health_of(backend).retry_budget.record_request(now)
+
+    def has_other_account(self, backend: Backend, used: Container[Backend], now: float) -> bool:
+        """Whether a target has an account that is well, and not one of `used`."""
+        return any(one not in used and self._may_serve(one, now) for one in backend.account_backends)
+
+    def acquire_retry(self, backend: Backend, now: float) -> bool:
+        """Whether a target may be asked once more (a probe may not); counts as a retry if so."""
+        health = self.health_of(backend)
+        return health.breaker.state != "half-open" and health.retry_budget.acquire_retry(now)
+
+    def record_success(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
+        """The first byte came after so many seconds."""
+        if self._routing.breaker:
+            health = self.health_of(backend)
+            previous_state = health.breaker.state
+            health.breaker.record_success(now, seconds, stream=stream)
+            if health.breaker.state != previous_state:
+                self._handle_breaker_change(health, previous_state)
+
+    def record_hedge_loss(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
+        """Another target, which was asked as well, has answered first."""
+        if self._routing.breaker:
+            health = self.health_of(backend)
+            previous_state = health.breaker.state
+            health.breaker.record_hedge_loss(now, seconds, stream=stream)
+            if health.breaker.state != previous_state:
+                self._handle_breaker_change(health, previous_state)
+
+    def record_failure(
+        self, backend: Backend, failure: AttemptFailure, now: float, *, already_counted: bool = False
+    ) -> None:
+        """The request fails at this target, its retries included; `counted`: it had been answered, and broke."""
+        health = self.health_of(backend)
+        if isinstance(failure.error, RateLimited):
+            if (failure.retry_after or 0.0) > MAX_RETRY_WAIT_SECONDS:
+                health.cooldown_until = now + min(MAX_COOLDOWN_SECONDS, failure.retry_after or 0.0)
+            health.breaker.record_abandoned()
+        elif failure.retry_decision is RetryDecision.GIVE_UP or (
+            health.is_embedded and failure.retry_decision is RetryDecision.NEXT_BACKEND
+        ):
+            health.breaker.record_abandoned()  # the request was at fault, or this machine is busy: the target is well
+        elif self._routing.breaker:
+            previous_state = health.breaker.state
+            health.breaker.record_failure(now, already_counted=already_counted, no_response=failure.no_response)
+            if health.breaker.state != previous_state:
+                self._handle_breaker_change(health, previous_state)
+
+    def record_abandoned(self, backend: Backend) -> None:
+        """An attempt was let go of: nothing can be said."""
+        self.health_of(backend).breaker.record_abandoned()
+
+    def _allows_request(self, health: BackendHealth, now: float) -> bool:
+        return health.breaker.state == "closed" or health.breaker.allow_request(now)
+
+    def _handle_breaker_change(self, health: BackendHealth, previous_state: BreakerState) -> None:
+        log.warning("breaker of %s: %s -> %s", health.name, previous_state, health.breaker.state)
+        if self.on_breaker_change is not None and not health.is_embedded:
+            self.on_breaker_change(health)
+
+    def open_from_peer(self, name: str, now: float, open_seconds: float, *, is_slow: bool, has_responses: bool) -> None:
+        """Another process has found a target failing, and leaves it alone for so many seconds more."""
+        health = self._health_by_name.get(name)
+        if health is None or health.is_embedded or not self._routing.breaker:
+            return
+        if health.breaker.open_from_peer(now, open_seconds, is_slow=is_slow, has_responses=has_responses):
+            log.warning("breaker of %s: open, as another process has found", name)
+
+    def _add_health(self, backend: Backend) -> BackendHealth:
+        provider, backend_id = backend.provider_name, _backend_id(backend)
+        health = self._health_by_id.get(backend_id)
+        if health is not None and health.is_embedded:  # a new offer is a new process: what the last one did is over
+            health.breaker = CircuitBreaker(slow_after=math.inf)
+        if health is None:
+            budget = self._retry_budgets.setdefault(provider, RetryBudget(self._routing.retry_share))
+            embedded = provider == EMBEDDED_PROVIDER
+            breaker = CircuitBreaker(slow_after=math.inf if embedded else self._routing.slow_after)
+            name = f"{provider}/{backend.model_id}" + (f"#{backend.account_number}" if backend.account_number else "")
+            health = self._health_by_id[backend_id] = self._health_by_name[name] = BackendHealth(
+                name, breaker, budget, is_embedded=embedded
+            )
+        self._health_by_backend[backend] = health
+        return health

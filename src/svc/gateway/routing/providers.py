@@ -1,0 +1,310 @@
+"""Who is behind the gateway: providers, their models and their keys, from data and configuration. No sockets.
+
+A model at a provider is an Offer: `offers`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from svc import plugins
+from svc.dialects.base import Dialect
+from svc.errors import UsageError
+from svc.gateway.routing.provider_keys import resolve_key
+from svc.settings import AccountSettings, ModelSettings, ProviderSettings, Settings
+from svc.wire.chat import UpstreamOverrides
+
+AMBIGUOUS_IDNA_CHARACTERS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
+"""Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
+HOST_NAME_PATTERN: Final = re.compile("[A-Za-z0-9._-]+")
+EXAMPLE_BASE_URL: Final = urlsplit("https://api.example.com")
+LOCAL_PROVIDER: Final = "local"
+"""The provider of the embedded model."""
+DIALECT_BY_PATH_SUFFIX: Final = {"/chat/completions": "openai", "/messages": "anthropic"}
+"""How the address ends that a chat is sent to, and in which dialect; `base_url` is what comes before."""
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One upstream: where it is, how it speaks, and with which key."""
+
+    name: str
+    dialect: Dialect
+    address: SplitResult
+    key: str = msgspec.field(default="", name="key")
+    models: tuple[ModelSettings, ...] = ()
+    overrides: UpstreamOverrides = UpstreamOverrides()
+    weight: float = 1.0
+    accounts: tuple[Provider, ...] = ()
+    """This one and its other accounts, if there are several."""
+
+    def __repr__(self) -> str:
+        return f"Provider({self.name})"  # never the key
+
+
+class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
+    """Where connections go; connections are shared per origin."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class _BuiltinProvider(ProviderSettings, frozen=True, kw_only=True):
+    letter: str
+
+
+class _ProvidersFile(msgspec.Struct, frozen=True):
+    providers: tuple[_BuiltinProvider, ...]
+
+
+def build_providers(settings: Settings) -> list[Provider]:
+    """The three built-in providers that have a key, as configuration changed them, then those it added."""
+    configured = {entry.name: entry for entry in settings.providers}
+    if len(configured) != len(settings.providers):
+        raise UsageError("Two [[providers]] entries have the same name.")
+    for entry in settings.providers:
+        _check_entry(entry)
+    builtins = [
+        (builtin, _merge_entry(builtin, configured.pop(builtin.name, None))) for builtin in _load_builtin_providers()
+    ]
+    _check_fallbacks(settings, [*(entry for _, entry in builtins), *configured.values()])
+    providers = []
+    for builtin, entry in builtins:
+        key = resolve_key(entry, settings.environ, letter=builtin.letter)
+        url = settings.environ.get(f"PROVIDER_{builtin.letter}_BASE_URL")
+        providers += _build_accounts(entry, url or entry.base_url, [key] if key else [], settings.environ)
+    for entry in configured.values():
+        key = resolve_key(entry, settings.environ)
+        keyless = not _configures_key(entry) and not _has_keyed_account(entry)
+        providers += _build_accounts(entry, entry.base_url, [key] if key or keyless else [], settings.environ)
+    return providers
+
+
+def _check_entry(entry: ProviderSettings) -> None:
+    """Raises UsageError for what can only be a slip."""
+    seen = set()
+    for model in entry.models or ():
+        if model.id in seen:
+            raise UsageError(f"Provider {entry.name} has the model {model.id!r} twice.")
+        seen.add(model.id)
+    if any(not _configures_key(account) and account.base_url is None for account in entry.accounts or ()):
+        raise UsageError(f"An account of provider {entry.name} has neither a key nor a base_url of its own.")
+
+
+def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
+    """Raises UsageError for a name that no provider has, with a key or without: a typing error would pass unseen."""
+    model_names = {model.id for entry in entries for model in entry.models or ()} | {settings.local.model}
+    for name, others in settings.routing.fallbacks.items():
+        if name in others:
+            raise UsageError(
+                f"{settings.source_location('fallbacks', name)}: [routing.fallbacks] of {name!r} names it again."
+            )
+        for each in (name, *others):
+            if each not in model_names:
+                close_matches = difflib.get_close_matches(each, model_names, 1)
+                hint = f"; did you mean {close_matches[0]!r}?" if close_matches else "."
+                place = settings.source_location("fallbacks", each)
+                raise UsageError(f"{place}: [routing.fallbacks] names a model that no provider has: {each!r}{hint}")
+
+
+def _build_accounts(
+    entry: ProviderSettings, base_url: str | None, keys: list[str], environ: Mapping[str, str]
+) -> list[Provider]:
+    """The provider with its accounts, if it has a key at all."""
+    accounts = [build_provider(entry, base_url, key) for key in keys]
+    for account in entry.accounts or ():
+        key = resolve_key(account, environ) if _configures_key(account) else (keys or [""])[0]
+        if key or not (_configures_key(account) or _configures_key(entry)):
+            other = build_provider(entry, account.base_url or base_url, key)
+            accounts.append(msgspec.structs.replace(other, weight=account.weight))
+    if len(accounts) < 2:
+        return accounts
+    return [msgspec.structs.replace(accounts[0], accounts=tuple(accounts))]
+
+
+def _has_keyed_account(entry: ProviderSettings) -> bool:
+    """An account at the entry's own address has a key: then nothing is called there without one."""
+    return any(_configures_key(account) and account.base_url is None for account in entry.accounts or ())
+
+
+def _configures_key(entry: ProviderSettings | AccountSettings) -> bool:
+    return bool(entry.api_key_env or entry.api_key_file)
+
+
+def _key_entries(entry: ProviderSettings) -> list[ProviderSettings | AccountSettings]:
+    return [entry, *(entry.accounts or ())]
+
+
+def missing_keys(settings: Settings) -> list[tuple[str, str]]:
+    """Provider and variable of what the file has, and leaves out because the variable is not set."""
+    return [
+        (entry.name, one.api_key_env)
+        for entry in settings.providers
+        for one in _key_entries(entry)
+        if one.api_key_env and not one.api_key_file and not settings.environ.get(one.api_key_env)
+    ]
+
+
+def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Provider -> its models by the catalogue and the configuration, whether it has a key or not; no network call."""
+    configured = {entry.name: entry for entry in settings.providers}
+    entries = [_merge_entry(builtin, configured.pop(builtin.name, None)) for builtin in _load_builtin_providers()]
+    models = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
+    return {**models, LOCAL_PROVIDER: (settings.local.model, *models.get(LOCAL_PROVIDER, ()))}
+
+
+def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
+    """Model -> which key it lacks, for the models of providers that are left out."""
+    present = {provider.name for provider in providers}
+    configured = {entry.name: entry for entry in settings.providers}
+    entries: list[tuple[ProviderSettings, tuple[str, ...]]] = []
+    for builtin in _load_builtin_providers():
+        entry = _merge_entry(builtin, configured.pop(builtin.name, None))
+        entries.append((entry, (f"PROVIDER_{builtin.letter}_API_KEY",)))
+    entries += [(entry, ()) for entry in configured.values()]
+    missing: dict[str, str] = {}
+    for entry, first in entries:
+        if entry.name not in present:
+            accounts = (account.api_key_env for account in entry.accounts or ())
+            names = " or ".join(dict.fromkeys(filter(None, (*first, entry.api_key_env, *accounts))))
+            for model in entry.models or ():
+                missing.setdefault(model.id, f"the provider {entry.name} has no API key (set {names})")
+    return missing
+
+
+def key_variables() -> dict[str, tuple[str, ...]]:
+    """Built-in provider -> the environment variables that its key is taken from, the first that is set."""
+    return {
+        builtin.name: (f"PROVIDER_{builtin.letter}_API_KEY", *filter(None, (builtin.api_key_env,)))
+        for builtin in _load_builtin_providers()
+    }
+
+
+def with_address(provider: Provider, base_url: str, key: str) -> Provider:
+    """The same provider elsewhere (a supervised local server gets a new address when it restarts)."""
+    return msgspec.structs.replace(
+        provider, address=_parse_base_url(provider.name, base_url, provider.dialect), key=key
+    )
+
+
+def _load_builtin_providers() -> tuple[_BuiltinProvider, ...]:
+    text = resources.files("svc.gateway").joinpath("providers.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), _ProvidersFile).providers
+
+
+def _merge_entry(builtin: _BuiltinProvider, change: ProviderSettings | None) -> ProviderSettings:
+    if change is None:
+        return builtin
+    fields: dict[str, Any] = {
+        name: value for name, value in msgspec.structs.asdict(change).items() if value is not None
+    }
+    return msgspec.structs.replace(builtin, **fields)
+
+
+def _load_dialect(entry: ProviderSettings) -> Dialect:
+    """Only a plug-in that has a `dialect` is one; the others of that room are what dialects share."""
+    known = plugins.names("dialects")
+    name = entry.dialect or "openai"
+    dialect: Dialect | None = getattr(plugins.load("dialects", name), "dialect", None) if name in known else None
+    if dialect is None:
+        offered = ", ".join(one for one in known if hasattr(plugins.load("dialects", one), "dialect"))
+        raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {offered}.")
+    return dialect
+
+
+def build_provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
+    """A provider at an address. Raises UsageError for a dialect, an address or a key that will not do."""
+    dialect = _load_dialect(entry)
+    if base_url is None:
+        raise UsageError(f"Provider {entry.name} needs a base_url.")
+    if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
+        raise UsageError(f"The key of provider {entry.name} has characters that a header cannot carry.")
+    return Provider(
+        name=entry.name,
+        dialect=dialect,
+        address=_parse_base_url(entry.name, base_url, dialect),
+        key=key,
+        models=entry.models or (),
+        overrides=entry.quirks or UpstreamOverrides(),
+    )
+
+
+def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
+    try:
+        address = _encode_host(urlsplit(base_url.rstrip("/")))
+        valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
+    except UnicodeError:
+        raise UsageError(
+            f"The host name in the address of provider {name} can be encoded in no way, or in more than one: "
+            "write it in its ASCII form (xn--…)."
+        ) from None
+    except ValueError:
+        valid = False
+    if not valid or not address.geturl().isascii() or not base_url.isprintable() or " " in base_url:
+        example = _with_api_path(EXAMPLE_BASE_URL, "", dialect)
+        raise UsageError(f"The address of provider {name} is not an http or https address, such as {example}.")
+    if address.query or address.fragment or "@" in address.netloc or address.port == 0:
+        raise UsageError(f"The address of provider {name} may have a host, a port and a path, and nothing else.")
+    _check_host(name, address.hostname or "")
+    _check_path_suffix(name, address, dialect)
+    return address
+
+
+def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> None:
+    """Raises UsageError for an address that a chat is sent to, in this dialect or in another."""
+    for suffix, dialect_name in DIALECT_BY_PATH_SUFFIX.items():
+        if not address.path.endswith(suffix):
+            continue
+        path = address.path.removesuffix(suffix)
+        example = _with_api_path(address, path, dialect)
+        message_start = f"The address of provider {name} ends in {suffix}, which "
+        if dialect.chat_path.endswith(suffix):
+            raise UsageError(f"{message_start}each request adds: it should look like {example}.")
+        other = _with_api_path(address, path, plugins.load("dialects", dialect_name).dialect)
+        raise UsageError(
+            f"{message_start}belongs to the dialect {dialect_name}, and the provider's is {dialect.name}: "
+            f'if it speaks {dialect_name}, write dialect = "{dialect_name}" and the address {other}; '
+            f"if it speaks {dialect.name}, the address should look like {example}."
+        )
+
+
+def _with_api_path(address: SplitResult, path: str, dialect: Dialect) -> str:
+    """The address with this path, and with `/v1` as the dialect takes it: in it, or added by each request."""
+    path = path.removesuffix("/v1") if dialect.chat_path.startswith("/v1/") else path or "/v1"
+    return address._replace(path=path).geturl()
+
+
+def _check_host(name: str, host: str) -> None:
+    """Raises UsageError for a host name that can be no machine's, such as `a..b`."""
+    try:
+        is_valid = bool(host.encode("idna")) and (":" in host or HOST_NAME_PATTERN.fullmatch(host) is not None)
+    except UnicodeError:  # an empty label, or one that is too long
+        is_valid = False
+    if not is_valid:
+        raise UsageError(
+            f"The host name {host[:64]!r} in the address of provider {name} can be no machine's: "
+            "it should look like api.example.com or 10.0.0.5."
+        )
+
+
+def _encode_host(address: SplitResult) -> SplitResult:
+    """With an international host name encoded (IDNA 2003); raises UnicodeError for one that cannot be.
+
+    Nor for letters that IDNA 2008 takes for others: the name may be another one's, who would be sent the key.
+    """
+    if address.netloc.isascii():
+        return address
+    user, at_sign, host_and_port = address.netloc.rpartition("@")
+    host, colon, port = host_and_port.partition(":")
+    encoded = host.encode("idna").decode()
+    if AMBIGUOUS_IDNA_CHARACTERS.search(host) or not HOST_NAME_PATTERN.fullmatch(encoded):
+        raise UnicodeError(host)
+    return address._replace(netloc=f"{user}{at_sign}{encoded}{colon}{port}")

@@ -1,0 +1,50 @@
+"""The times and sizes that a request is held to: `[gateway]` and `[routing]`, as the hot path reads them."""
+
+from __future__ import annotations
+
+from svc.errors import TooLarge
+from svc.settings import Settings
+
+KIB_BYTES, MIB_BYTES = 1024, 1024 * 1024
+
+
+class RequestPolicy:
+    """Seconds and bytes. A settings object is looked up field by field for each read; this is not."""
+
+    __slots__ = (
+        "body_timeout",
+        "cors_origins",
+        "first_byte_timeout",
+        "header_timeout",
+        "hedge_after",
+        "idle_timeout",
+        "keep_alive",
+        "max_body_bytes",
+        "max_header_bytes",
+        "max_retries",
+        "min_pace",
+        "resumes_streams",
+        "total_timeout",
+        "write_timeout",
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        gateway, routing = settings.gateway, settings.routing
+        self.first_byte_timeout = float(gateway.first_byte_timeout)
+        self.idle_timeout = float(gateway.idle_timeout)
+        self.total_timeout = float(gateway.total_timeout)
+        self.write_timeout = float(gateway.write_timeout)
+        self.header_timeout = float(gateway.header_timeout)
+        self.body_timeout = float(gateway.body_timeout)
+        self.keep_alive = float(gateway.keep_alive)
+        self.max_header_bytes = int(gateway.max_header * KIB_BYTES)
+        self.max_body_bytes = int(gateway.max_body * MIB_BYTES)
+        self.cors_origins = gateway.cors_origins
+        self.max_retries = routing.retries
+        self.hedge_after = float(routing.hedge_after)
+        self.min_pace = float(routing.min_pace)
+        self.resumes_streams = routing.resume
+
+    def body_too_large_error(self) -> TooLarge:
+        """What a longer body is refused with."""
+        return TooLarge(f"The body is larger than {self.max_body_bytes / MIB_BYTES:g} MiB.")

@@ -1,0 +1,34 @@
+"""How many retries a provider may get: a share of its recent requests, so that they cannot pile up. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from svc.gateway.routing.sliding_window import SlidingWindow
+
+RETRY_WINDOW_SECONDS: Final = 10.0
+MIN_RETRIES_PER_WINDOW: Final = 10
+"""Retries in the window that are allowed whatever the traffic is."""
+REQUESTS_COLUMN, RETRIES_COLUMN = 0, 1
+
+
+class RetryBudget:
+    """For one provider. Times are loop times."""
+
+    __slots__ = ("_window", "max_retry_share")
+
+    def __init__(self, max_retry_share: float) -> None:
+        self.max_retry_share = max_retry_share
+        self._window = SlidingWindow(RETRY_WINDOW_SECONDS, 2)
+
+    def record_request(self, now: float) -> None:
+        """A request goes to the provider for the first time."""
+        self._window.add(now, REQUESTS_COLUMN)
+
+    def acquire_retry(self, now: float) -> bool:
+        """Whether one more retry may be made; it counts if so."""
+        requests, retries = self._window.sums(now)
+        if retries >= max(MIN_RETRIES_PER_WINDOW, self.max_retry_share * requests):
+            return False
+        self._window.add(now, RETRIES_COLUMN)
+        return True

@@ -1,0 +1,94 @@
+"""Which offers answer for a model: those of each provider that has it, then those of its fallbacks. No sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from svc.errors import ModelNotFound
+from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.model_errors import model_not_found, quote_name
+from svc.wire.key import ApiKey
+
+
+class Router:
+    """Model name -> offers to try, in the order of the providers: one that fails is followed by the next."""
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        fallbacks: Mapping[str, tuple[str, ...]],
+        models_without_key: Mapping[str, str] | None = None,
+    ) -> None:
+        """`unkeyed`: models that are left out, and which key they lack."""
+        self._fallbacks = fallbacks
+        self._models_without_key: Mapping[str, str] = models_without_key or {}
+        self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
+        """The endpoint of a model that is not for chat."""
+        self._backends: dict[str, dict[str, Backend]] = {}
+        """By model, then by provider, in the order in which the providers are tried."""
+        self._chains: dict[str, tuple[Backend, ...]] = {}
+        self.put_backends(backends)
+
+    def replace(
+        self,
+        backends: Iterable[Backend],
+        fallbacks: Mapping[str, tuple[str, ...]],
+        models_without_key: Mapping[str, str],
+    ) -> None:
+        """Takes other offers in place of all but those of the embedded model, whose process goes on."""
+        embedded = [offer for offer in self.backends() if offer.provider_name == EMBEDDED_PROVIDER]
+        self._backends, self._fallbacks, self._models_without_key = {}, fallbacks, models_without_key
+        self.put_backends([*backends, *embedded])
+
+    def put_backends(self, backends: Iterable[Backend]) -> None:
+        """Adds offers, or replaces those of the same provider and model (a provider that moved)."""
+        for backend in backends:
+            self._backends.setdefault(backend.model_id, {})[backend.provider_name] = backend
+        self._rebuild_chains()
+
+    def _rebuild_chains(self) -> None:
+        self._chains = {name: self._build_chain(name) for name in {*self._backends, *self._fallbacks}}
+
+    def _build_chain(self, name: str) -> tuple[Backend, ...]:
+        names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
+        return tuple(offer for each in names for offer in self._backends.get(each, {}).values())
+
+    def models(self) -> list[Backend]:
+        """Every model that is offered, by the provider that is tried first."""
+        return [next(iter(offers.values())) for offers in self._backends.values()]
+
+    def backends(self) -> list[Backend]:
+        """Every model at every provider that offers it."""
+        return [offer for offers in self._backends.values() for offer in offers.values()]
+
+    def chat_endpoint(self, model: str) -> str | None:
+        """Where a model that is offered for chat is to be sent; None for any other."""
+        return "POST /v1/chat/completions" if model in self._backends else None
+
+    def route(self, model: str, key: ApiKey | None = None) -> tuple[Backend, ...]:
+        """Where a request for `model` may go, best first; by what the key may use, if one is given.
+
+        Raises ModelNotFound.
+        """
+        chain: tuple[Backend, ...] | None = self._chains.get(model)
+        if key is not None and key.models is not None and chain is not None:  # nor by way of a fallback
+            chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
+        if not chain:
+            raise self.model_not_found_error(model, key)
+        return chain
+
+    def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
+        """Why a key cannot have a model. Of models that are not on the key's list, it says nothing."""
+        offered = [offer.model_id for offer in self.models() if key is None or key.may_use(offer.model_id)]
+        name, endpoint = quote_name(model), self.find_other_endpoint(model)
+        if key is not None and not key.may_use(model):
+            return model_not_found(f"This API key may not use the model {name}.", offered)
+        if model in self._models_without_key:
+            return model_not_found(f"The model {name} is not offered here: {self._models_without_key[model]}.", offered)
+        if endpoint is not None:
+            return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", offered)
+        return model_not_found(f"The model {name} is not offered here.", offered)
+
+
+def _no_endpoint(model: str) -> str | None:
+    return None

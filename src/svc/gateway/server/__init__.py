@@ -1,0 +1,1 @@
+"""Client connections: HTTP parsing, authentication, responses, and the ASGI application behind them."""

@@ -1,0 +1,79 @@
+"""Whose request it is: the key of a hot request, from memory, or after the database was asked. No sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from svc.errors import AuthenticationFailed, SvcError, TooLarge
+from svc.gateway.server.request import Request
+from svc.security import Keyring, hash_secret, keys_unavailable_error, secret_from_headers
+from svc.wire.key import ApiKey
+
+CHAT_SCOPE: Final = "chat"
+
+
+def authenticate(request: Request, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
+    """Sets `key` or `refusal`; when the database has to be asked, `waiting` is set, and `loaded` is called later.
+
+    A refused request is read to its end, but not kept. One that is refused for its form is, for the access log,
+    somebody's all the same.
+    """
+    headers = dict(request.headers)
+    secret = _extract_secret(headers)
+    try:
+        request.api_key = keyring.lookup_cached(secret)
+        if request.api_key is not None:
+            request.api_key.require_scope(CHAT_SCOPE)
+    except SvcError as error:
+        request.rejection = error
+        return
+    try:
+        request.check_content_headers(headers)
+    except SvcError as error:
+        request.rejection = error
+    if request.api_key is None and secret is not None:
+        request.is_key_loading = True
+        keyring.load(secret, lambda: _on_key_loaded(request, secret, keyring, on_loaded))
+
+
+def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
+    """Before a large body is kept: the path takes one, and the key may be known.
+
+    Raises AuthenticationFailed, TooLarge.
+    """
+    if not request.path.startswith(b"/v1/"):
+        raise TooLarge("This path takes no such body.")
+    keyring.lookup_cached(_extract_secret(dict(request.headers)))
+    request.is_key_checked = True
+
+
+def cached_api_key(request: Request, keyring: Keyring) -> ApiKey | None:
+    """The key of a request that was refused before anyone looked, as far as memory knows it: nobody is asked."""
+    try:
+        return keyring.lookup_cached(_extract_secret(dict(request.headers)))
+    except AuthenticationFailed:
+        return None
+
+
+def api_key_digest(request: Request) -> bytes:
+    """Of the key that the request came with."""
+    return hash_secret(_extract_secret(dict(request.headers)) or "")
+
+
+def _extract_secret(headers: Mapping[bytes, bytes]) -> str | None:
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    return secret_from_headers(authorization, headers.get(b"x-api-key", b"").decode("latin-1"))
+
+
+def _on_key_loaded(request: Request, secret: str, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
+    request.is_key_loading = False
+    try:
+        request.api_key = keyring.lookup_cached(secret)
+        if request.api_key is None:
+            raise keys_unavailable_error()
+        request.api_key.require_scope(CHAT_SCOPE)
+    except SvcError as error:
+        request.rejection = error
+        request.body.clear()
+    on_loaded(request)

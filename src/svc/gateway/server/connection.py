@@ -1,0 +1,336 @@
+"""The front door: every client connection of the gateway. HTTP/1.1, parsed by llhttp (httptools), with limits.
+
+    idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── answered ──> idle
+      hot routes (POST of a chat) are answered by an Exchange; all else by the ASGI application, through uvicorn's
+      own protocol (`cold`), which gets each request whole. A WebSocket leaves with its connection to uvicorn.
+
+The limits hold for both: size and number of headers, slow heads, slow bodies, size of bodies, requests in advance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httptools
+
+from svc.dialects.base import Dialect
+from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
+from svc.gateway.net.read_mode import DirectRead
+from svc.gateway.net.socket_writer import SocketWriter
+from svc.gateway.observability.access_log import encode_client_field, peer_address
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.proxy.exchange import Exchange
+from svc.gateway.server import response
+from svc.gateway.server.asgi import AsgiProtocol
+from svc.gateway.server.request import Request
+from svc.gateway.server.request_parser import RequestParser
+from svc.gateway.server.response import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
+
+LINGER_TIMEOUT_SECONDS: Final = 5.0
+"""After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
+SHUTDOWN_IDLE_TIMEOUT_SECONDS: Final = 1.0
+"""When the server stops, an unused connection is closed only after so long."""
+ALLOWED_METHODS: Final = "GET, HEAD, POST"
+"""The methods that some path of the gateway takes: what is asked to be a proxy has no path to tell of."""
+WRITE_HIGH_WATER_BYTES: Final = 64 * 1024
+"""Bytes that wait for a client before the upstream is no longer read."""
+
+
+class ClientConnection(RequestParser):
+    """One client connection: an asyncio.Protocol by its methods. `options` are uvicorn's."""
+
+    __slots__ = (
+        "_asgi",
+        "_exchange",
+        "_is_chunked",
+        "_is_dispatching",
+        "_is_shutting_down",
+        "_is_write_paused",
+        "_pending_head",
+        "_unsent_bytes",
+        "_uvicorn_options",
+    )
+
+    def __init__(self, context: GatewayContext, fast_routes: Mapping[bytes, Dialect], **options: Any) -> None:
+        super().__init__(context, fast_routes)
+        self._uvicorn_options = options
+        self._exchange: Exchange | None = None
+        self._asgi: AsgiProtocol | None = None
+        self._pending_head = b""
+        """The head of a stream, until its first piece is there."""
+        self._is_chunked = False
+        self._is_write_paused = False
+        self._is_shutting_down = False
+        self._is_dispatching = False
+        """Requests are being taken, one after the other."""
+        self._unsent_bytes = 0
+        """Bytes that waited for a client that does not read, when they were last looked at."""
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.socket_writer = SocketWriter(self.transport)
+        self._direct_read = DirectRead(self, self.transport)
+        self.client_field = encode_client_field(peer_address(transport))
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._context.client_connections.add(self)
+        self._uvicorn_options["server_state"].connections.add(self)
+        self._enter_state("idle", self._context.request_policy.keep_alive)
+
+    def eof_received(self) -> None:
+        """The client has gone: `connection_lost` follows, once it has taken what waits for it, or took too long."""
+        self._enter_state("closing", self._context.request_policy.write_timeout)
+        self._on_disconnect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.socket_writer.close()
+        self._unregister()
+        del self._parser, self._direct_read  # which hold this: no garbage collector is needed
+        self._on_disconnect()
+        if self._asgi is not None:
+            self._asgi.connection_lost(exc)
+            self._asgi = None  # each held the other
+        self._queue.clear()
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._deadline = self._context.now() + self._context.request_policy.write_timeout
+        if self._exchange is not None:
+            self._exchange.pause()
+        elif self._asgi is not None:
+            self._asgi.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if self._state == "unread":
+            self._resume_reading()
+            self._dispatch_queued()
+        elif self._active_request is not None and self._state != "closing":
+            self._deadline = math.inf
+        if self._exchange is not None:
+            self._exchange.resume()
+        if self._asgi is not None:
+            self._asgi.resume_writing()
+
+    # uvicorn
+
+    def shutdown(self) -> None:
+        """The server stops: what runs is finished, then the connection is closed."""
+        self._is_shutting_down = True
+        if (
+            self._active_request is None and self._state == "idle"
+        ):  # a request may be on its way: it gets the last answer here
+            self._enter_state("idle", SHUTDOWN_IDLE_TIMEOUT_SECONDS)
+        elif self._active_request is not None and self._asgi is not None and self._exchange is None:
+            self._asgi.shutdown()
+
+    # time
+
+    def check_timeouts(self, now: float) -> None:
+        """Looks whether the client is too slow."""
+        if self._is_write_paused and (unsent_bytes := self.transport.get_write_buffer_size()) < self._unsent_bytes:
+            self._unsent_bytes = unsent_bytes  # it does read, if slowly
+            self._deadline = now + self._context.request_policy.write_timeout
+        if now < self._deadline:
+            return
+        if self._state in ("head", "body") and not self._is_write_paused:
+            self._reject(InvalidRequest("The request took too long to arrive."), 408)
+        elif self._state == "idle" and self._active_request is None and not self._is_write_paused:
+            self._close()
+        else:  # it does not read, lingers, or does not let itself be closed
+            self.transport.abort()
+
+    def _close(self) -> None:
+        self._enter_state("closing", self._context.request_policy.write_timeout)
+        self.transport.close()
+
+    def _unregister(self) -> None:
+        self._context.client_connections.discard(self)
+        self._uvicorn_options["server_state"].connections.discard(self)
+
+    def _on_disconnect(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.on_disconnect()
+
+    # answering
+
+    def _on_key_loaded(self, request: Request) -> None:
+        """The database has been asked about the request's key."""
+        if self._active_request is request and request.dialect is not None and not self.transport.is_closing():
+            self._dispatch_fast(request, request.dialect)
+
+    def _dispatch_queued(self) -> None:
+        """Takes what has come whole, in a loop: what is answered at once calls this again, from within."""
+        if self._is_dispatching:
+            return
+        self._is_dispatching = True
+        try:
+            while self._active_request is None and self._prepare_dispatch():
+                self._dispatch(self._queue.popleft())
+        finally:
+            self._is_dispatching = False
+
+    def _prepare_dispatch(self) -> bool:
+        """A request waits, and its answer would be read; else it waits for what has to come first."""
+        if self._is_write_paused:  # what it has been sent is to be read first; `_deadline` is that of `pause_writing`
+            if self._state != "unread" and not self.transport.is_closing():
+                self._state = "unread"
+                self.transport.pause_reading()
+            return False
+        if self._queue:
+            return not self.transport.is_closing()
+        if self._is_shutting_down:
+            self._close()
+        elif self._deferred_rejection is not None:
+            self._reject(*self._deferred_rejection)
+        elif self._incoming_request is None:
+            self._enter_state("idle", self._context.request_policy.keep_alive)
+        else:
+            self._resume_request(self._incoming_request)
+        return False
+
+    def _dispatch(self, request: Request) -> None:
+        """Answers it."""
+        self._active_request = request
+        self._state, self._deadline = "answering", math.inf
+        if request.dialect is not None:
+            self._dispatch_fast(request, request.dialect)
+        else:
+            self._dispatch_asgi(request)
+
+    def _dispatch_fast(self, request: Request, dialect: Dialect) -> None:
+        if request.is_key_loading:
+            return
+        request_id = self._context.new_request_id()
+        if request.api_key is None:
+            error = request.rejection or AuthenticationFailed("There is no API key.")
+            self._context.record_rejection(request_id, request, error, error.status, self.client_field)
+            headers = response.request_id_headers(request_id, request, dialect) + response.format_headers(error.headers)
+            self.send_response(error.status, headers, dialect.encode_error(error, request_id))
+            return
+        exchange = self._exchange = Exchange(
+            self._context,
+            self,
+            dialect,
+            request.api_key,
+            request_id=request_id,
+            client_request_id=request.client_request_id,
+        )
+        exchange.forwarded_head = request.forwarded_head
+        if request.rejection is not None:
+            exchange.reject(request.rejection)
+        else:
+            exchange.start(request.take_body())
+
+    def _dispatch_asgi(self, request: Request) -> None:
+        if self._asgi is None:
+            self._asgi = AsgiProtocol(self._on_response_sent, **self._uvicorn_options)
+            self._asgi.connection_made(self.transport)
+            self._uvicorn_options["server_state"].connections.discard(self._asgi)
+        self.socket_writer.mark_dirty()
+        self._asgi.data_received(request.serialize())
+
+    def _handle_upgrade(self, trailing_data: bytes) -> None:
+        """A WebSocket goes to uvicorn with its connection; others are ignored, as HTTP allows."""
+        request = self._incoming_request
+        if request is None or request.method == b"CONNECT":  # an upgrade whatever its headers say
+            self._reject(MethodNotAllowed("This server is no proxy.", allow=ALLOWED_METHODS))
+        elif not request.is_websocket_upgrade:
+            self._incoming_request, self._parser = None, httptools.HttpRequestParser(self)
+            self.data_received(request.serialize_without_upgrade() + trailing_data)
+        elif self._active_request is not None:
+            self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
+        else:
+            self._hand_over_websocket(request, trailing_data)
+
+    def _hand_over_websocket(self, request: Request, trailing_data: bytes) -> None:
+        try:
+            request_head = request.serialize_websocket_head()
+        except SvcError as error:
+            self._reject(error)
+            return
+        self._unregister()
+        self.socket_writer.close()  # whatever happens to this: no word of its own may come between the WebSocket's
+        AsgiProtocol(self._on_response_sent, **self._uvicorn_options).take_over_websocket(
+            self.transport, request_head, trailing_data
+        )
+
+    def _on_response_sent(self) -> None:
+        """The answer to `_busy` is written; what came in the meantime is next."""
+        request, self._active_request, self._exchange = self._active_request, None, None
+        if self._state == "lingering" or request is None:
+            return
+        if self._is_throttled:
+            self._is_throttled = False
+            self._resume_reading()
+        if request.keep_alive:
+            self._dispatch_queued()
+        else:
+            self._close()
+
+    def _reject(self, error: SvcError, status: int | None = None) -> None:
+        """Refuses what cannot be read any further. The client gets a moment to read the answer."""
+        if self._active_request is not None:  # an answer is under way: no other may be mixed into it
+            self._deferred_rejection = (error, status)
+            return
+        if self.transport.is_closing():  # the last answer has been given
+            return
+        status, request_id = status or error.status, self._context.new_request_id()
+        self._context.record_rejection(request_id, self._incoming_request, error, status, self.client_field)
+        self.socket_writer.write(
+            response.encode_rejection(error, status, self._context.date_header, request_id, self._incoming_request)
+        )
+        self._queue.clear()
+        self._enter_state("lingering", LINGER_TIMEOUT_SECONDS)
+        close_write = self.transport.write_eof if self.transport.can_write_eof() else self._close
+        close_write()
+
+    # exchange.Client
+
+    def send_response(self, status: int, headers: str, body: bytes) -> None:
+        request = self._active_request
+        if request is None or self.transport.is_closing():
+            return
+        request.keep_alive = request.keep_alive and not self._is_shutting_down
+        headers = response.add_connection_headers(headers, request, self._context.request_policy.cors_origins)
+        self.socket_writer.write(response.encode_http_response(status, self._context.date_header, headers, body))
+        self._on_response_sent()
+
+    def start_stream(self, headers: str) -> None:
+        request = self._active_request
+        if request is not None:
+            request.keep_alive = request.keep_alive and request.supports_chunked and not self._is_shutting_down
+            headers = response.add_connection_headers(headers, request, self._context.request_policy.cors_origins)
+            self._is_chunked = request.supports_chunked
+            self._pending_head = response.encode_stream_head(
+                self._context.date_header, headers, chunked=request.supports_chunked
+            )
+
+    def chunk_writer(self) -> SocketWriter | None:
+        return self.socket_writer if self._is_chunked and not self._pending_head else None
+
+    def write(self, chunk: bytes, is_last: bool) -> None:
+        if self.transport.is_closing():
+            return
+        size = len(chunk)
+        if self._is_chunked and not self._pending_head and not is_last and 0 < size < SIZE_LINE_COUNT:
+            self.socket_writer.write(
+                CHUNK_SIZE_LINES[size] + chunk + b"\r\n"
+            )  # as `reply.chunk`, for nearly every piece
+            return
+        chunk = (
+            response.encode_http_chunk(self._pending_head, chunk, is_last)
+            if self._is_chunked
+            else self._pending_head + chunk
+        )
+        self._pending_head = b""
+        if chunk:
+            self.socket_writer.write(chunk)
+        if is_last:
+            self._on_response_sent()

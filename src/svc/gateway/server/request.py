@@ -1,0 +1,204 @@
+"""A client's HTTP request while it is read, with the limits on its head. No sockets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from svc.dialects.base import Dialect
+from svc.errors import HeadTooLarge, InvalidRequest, SvcError
+from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.wire.key import ApiKey
+
+MAX_HEADERS: Final = 100
+MAX_PIPELINED_REQUESTS: Final = 16
+"""Requests that wait on one connection before reading pauses."""
+MAX_PIPELINED_REQUESTS_PER_READ: Final = 1024
+"""Requests in advance that a read may bring before the connection is given up: more than as many bytes as a bounded one
+has room for can hold."""
+MAX_PIPELINED_BODY_BYTES: Final = 64 * 1024
+"""Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
+MAX_ECHOED_HEADER_CHARS: Final = 128
+"""Characters of a header that is echoed, such as a client's own request id."""
+_PARSED_HEADERS: Final = frozenset(
+    (b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding")
+)
+"""The headers, beside Host, that say how a request is to be taken."""
+MAX_WEBSOCKET_LINE_BYTES: Final = 8 * 1024 - 2
+"""Bytes of a line, its end not included: what websockets reads."""
+_FRAMING_HEADERS: Final = frozenset((b"expect", b"transfer-encoding", b"content-length"))
+_ABSOLUTE_FORM_ORIGIN: Final = re.compile(rb"(?i)https?://[^/?#]*")
+
+
+class Request:
+    """Filled by the door's parser callbacks."""
+
+    __slots__ = (
+        "api_key",
+        "body",
+        "body_bytes",
+        "client_request_id",
+        "content_length",
+        "dialect",
+        "expects_continue",
+        "forwarded_head",
+        "headers",
+        "is_head_complete",
+        "is_key_checked",
+        "is_key_loading",
+        "is_websocket_upgrade",
+        "keep_alive",
+        "method",
+        "origin",
+        "path",
+        "rejection",
+        "supports_chunked",
+        "url",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.url = b""
+        self.path = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_head_complete = False
+        """The head has come."""
+        self.body: list[bytes] = []
+        self.body_bytes = 0
+        self.content_length = 0
+        """Content-Length, 0 if there is none."""
+        self.keep_alive = True
+        self.supports_chunked = True
+        """HTTP/1.1: the answer may be sent in chunks."""
+        self.is_key_checked = False
+        """Its key has been looked at, since its body is large."""
+        self.expects_continue = False
+        self.is_websocket_upgrade = False
+        self.dialect: Dialect | None = None
+        """For hot routes: what is spoken there."""
+        self.forwarded_head: ForwardedHead | None = None
+        """For hot routes: what of the head goes on to an upstream."""
+        self.api_key: ApiKey | None = None
+        self.rejection: SvcError | None = None
+        self.is_key_loading = False
+        """The database is being asked about its key."""
+        self.client_request_id: str | None = None
+        self.origin = ""
+        """The page that a browser sends it for."""
+
+    def process_head(self, method: bytes, version: str, max_bytes: int) -> None:
+        """Reads what matters of the head; raises InvalidRequest for another HTTP, HeadTooLarge over `limit` bytes.
+
+        Sets `refusal` for two keys: the one that a proxy in front has checked may not be the one that counts here.
+        """
+        self.is_head_complete = True
+        self.method = method
+        self.path = self._origin_form_target().partition(b"?")[0]
+        if version not in ("1.0", "1.1"):
+            raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0.")
+        self.supports_chunked = version == "1.1"
+        if len(self.headers) > MAX_HEADERS:
+            raise HeadTooLarge(f"The request has more than {MAX_HEADERS} headers.")
+        size, hosts, authorizations, api_keys = len(self.url), 0, 0, 0
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+            if name == b"host":
+                hosts += 1
+            elif name == b"authorization":
+                authorizations += 1
+            elif name == b"x-api-key":
+                api_keys += 1
+            elif name in _PARSED_HEADERS:
+                self._process_header(name, value)
+        if hosts > 1 or (not hosts and self.supports_chunked):
+            raise InvalidRequest("The request needs one Host header.")
+        if size > max_bytes:
+            raise head_too_large(max_bytes)
+        if authorizations > 1 or api_keys > 1:
+            self.rejection = InvalidRequest("The request has more than one Authorization or x-api-key header.")
+
+    def _process_header(self, name: bytes, value: bytes) -> None:
+        """One of the headers that say how the request is to be taken."""
+        if name == b"content-length":
+            self.content_length = int(value) if value.isdigit() else 0
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or not self.supports_chunked:
+                raise InvalidRequest("The only transfer coding that is taken here is 'chunked', with HTTP/1.1.")
+        elif name == b"expect":
+            self.expects_continue = self.supports_chunked and value.lower() == b"100-continue"
+        elif name == b"upgrade":
+            self.is_websocket_upgrade = value.lower() == b"websocket" and self.method == b"GET"
+        elif name == b"origin":
+            self.origin = echoable_text(value) or ""
+        else:
+            self.client_request_id = echoable_text(value)
+
+    def _origin_form_target(self) -> bytes:
+        """The path and query; who believes to talk to a proxy sends a whole address (RFC 9112, 3.2.2)."""
+        if not self.url.startswith(b"/") and (origin := _ABSOLUTE_FORM_ORIGIN.match(self.url)):
+            rest = self.url[origin.end() :]
+            self.url = rest if rest.startswith(b"/") else b"/" + rest
+        return self.url
+
+    def check_content_headers(self, headers: Mapping[bytes, bytes]) -> None:
+        """Any content type will do for JSON but multipart; raises InvalidRequest."""
+        if headers.get(b"content-type", b"").lower().startswith(b"multipart/"):
+            raise InvalidRequest("The body has to be JSON, not a multipart form.")
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise InvalidRequest("The body must not be compressed.")
+
+    def take_body(self) -> bytes:
+        """The body, which is not kept here any longer."""
+        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
+        self.body.clear()
+        return body
+
+    def serialize(self) -> bytes:
+        """The request in plain HTTP again, its body whole."""
+        length_header = [(b"content-length", b"%d" % self.body_bytes)] if self.body else []
+        return self._serialize_head(
+            [one for one in self.headers if one[0] not in _FRAMING_HEADERS] + length_header
+        ) + b"".join(self.body)
+
+    def serialize_websocket_head(self) -> bytes:
+        """The head again, with one Connection header: of several, llhttp heeds all, and uvicorn the last.
+
+        Raises SvcError for a head that is none to websockets, which would not answer at all.
+        """
+        if self.content_length or any(name == b"transfer-encoding" for name, _ in self.headers):
+            raise InvalidRequest("A WebSocket is asked for without a body.")
+        if not self.url.isascii():
+            raise InvalidRequest("The path has to be ASCII.")
+        headers = [one for one in self.headers if one[0] != b"connection" and one[0] not in _FRAMING_HEADERS]
+        head = self._serialize_head([*headers, (b"connection", b"upgrade")])
+        if max(map(len, head.split(b"\r\n"))) > MAX_WEBSOCKET_LINE_BYTES:
+            raise HeadTooLarge(f"No line of a WebSocket's head may have more than {MAX_WEBSOCKET_LINE_BYTES} bytes.")
+        return head
+
+    def serialize_without_upgrade(self) -> bytes:
+        """The head again, as of a request that asks for no other protocol."""
+        return self._serialize_head([one for one in self.headers if one[0] not in (b"upgrade", b"http2-settings")])
+
+    def _serialize_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        request_line = b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.supports_chunked else b"1.0")
+        return b"\r\n".join((request_line, *[b"%b: %b" % one for one in headers], b"\r\n"))
+
+
+def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | None) -> bool:
+    """A client has sent much in advance: in bytes, or in requests."""
+    if incoming is None and not queued:  # nearly always
+        return False
+    total_bytes = sum(request.body_bytes for request in (*queued, incoming) if request is not None)
+    return total_bytes > MAX_PIPELINED_BODY_BYTES or len(queued) > MAX_PIPELINED_REQUESTS
+
+
+def head_too_large(max_bytes: int) -> HeadTooLarge:
+    """What a head of more than `limit` bytes is refused with."""
+    return HeadTooLarge(f"The request's head is larger than {max_bytes / 1024:g} KiB.")
+
+
+def echoable_text(value: bytes) -> str | None:
+    """A header's value, if it is fit to be sent back."""
+    text = value.decode("latin-1")
+    return text if 0 < len(text) <= MAX_ECHOED_HEADER_CHARS and text.isascii() and text.isprintable() else None

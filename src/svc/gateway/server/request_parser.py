@@ -1,0 +1,396 @@
+"""What a client sends, read into requests: HTTP/1.1, parsed by llhttp (httptools), with limits.
+
+    head ── all headers ──> body ── complete ──> came: to the door, which answers
+                              └── long, of a known key ──> its rest goes straight to where it is to lie
+
+What becomes of requests, and of a connection that cannot be read any further, is the door's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+from svc.dialects.base import Dialect
+from svc.dialects.fastpath.body_cache import BodyCache
+from svc.errors import InvalidRequest, SvcError
+from svc.gateway.net import allocator
+from svc.gateway.net.head_match import MAX_HEAD_CACHE_MISSES
+from svc.gateway.net.read_mode import DirectRead
+from svc.gateway.net.socket_writer import SocketWriter
+from svc.gateway.observability.access_log import encode_client_field
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.proxy.downstream import Downstream
+from svc.gateway.server import response
+from svc.gateway.server.authentication import api_key_digest, authenticate, check_large_body_allowed
+from svc.gateway.server.head_cache import RequestHeadCache, cache_request_head
+from svc.gateway.server.request import (
+    MAX_PIPELINED_REQUESTS_PER_READ,
+    Request,
+    exceeds_pipeline_limits,
+    head_too_large,
+)
+from svc.gateway.upstream.forwarded_head import extract_forwarded_head
+from svc.gateway.upstream.pool import READ_BUFFER_BYTES
+from svc.wire.request_line import RequestLineChecker
+
+MAX_UNAUTHENTICATED_BODY_BYTES: Final = 64 * 1024
+"""Bytes of a body that are kept for who has shown no key."""
+MIN_UNPARSED_BODY_BYTES: Final = 64 * 1024
+"""Bytes yet to come of a body that are read without the parser: their number is known, and no copy is needed."""
+
+
+class RequestParser(Downstream):
+    """The side of a client connection that reads: an asyncio.BufferedProtocol by its methods."""
+
+    __deletable__ = ("_direct_read", "_parser")
+    __slots__ = (
+        "_active_request",
+        "_awaits_turn",
+        "_body_space",
+        "_context",
+        "_deadline",
+        "_deferred_rejection",
+        "_direct_read",
+        "_fast_routes",
+        "_head_bytes",
+        "_head_cache",
+        "_head_cache_misses",
+        "_incoming_request",
+        "_is_throttled",
+        "_last_request",
+        "_long_body",
+        "_parser",
+        "_queue",
+        "_request_lines",
+        "_state",
+        "socket_writer",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+    socket_writer: SocketWriter
+    _direct_read: DirectRead
+    """Reads while what comes is small; of a connection that is made."""
+
+    def __init__(self, context: GatewayContext, fast_routes: Mapping[bytes, Dialect]) -> None:
+        self.body_cache = BodyCache()
+        self.client_field = encode_client_field(None)
+        self._context = context
+        self._fast_routes = fast_routes
+        self._parser = httptools.HttpRequestParser(self)
+        self._queue: deque[Request] = deque()
+        self._active_request: Request | None = None
+        """The request that is being answered."""
+        self._incoming_request: Request | None = None
+        """The request that is being read."""
+        self._long_body: BytesIO | None = None
+        """A long body that is being read without the parser."""
+        self._body_space: memoryview | None = None
+        """What of it is still to come, but for its last byte."""
+        self._head_bytes = 0
+        self._request_lines = RequestLineChecker()
+        self._head_cache: RequestHeadCache | None = None
+        """Of the last request that came whole and alone."""
+        self._last_request: Request | None = None
+        """The last request, while what it came in is read."""
+        self._head_cache_misses = 0
+        self._is_throttled = False
+        self._awaits_turn = False
+        """For its turn to read."""
+        self._deferred_rejection: tuple[SvcError, int | None] | None = None
+        """What the client is told after the running answer, when it has sent in advance what cannot be read."""
+        self._state = "idle"
+        self._deadline = math.inf
+
+    # the door's
+
+    @abstractmethod
+    def _dispatch_queued(self) -> None:
+        """Nothing is being answered: takes the next request."""
+
+    @abstractmethod
+    def _dispatch(self, request: Request) -> None:
+        """Answers a request; nothing is being answered, or still to be read by the client."""
+
+    @abstractmethod
+    def _on_key_loaded(self, request: Request) -> None:
+        """The database has been asked about the request's key."""
+
+    @abstractmethod
+    def _handle_upgrade(self, trailing_data: bytes) -> None:
+        """The request asks for another protocol; `rest` came after it."""
+
+    @abstractmethod
+    def _reject(self, error: SvcError, status: int | None = None) -> None:
+        """Nothing more can be read here."""
+
+    # asyncio
+
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
+        return self._context.upstream.buffer if self._body_space is None else self._body_space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body_space is None:
+            if nbytes == READ_BUFFER_BYTES:
+                self.wait_turn()
+            self.receive(self._context.upstream.view[:nbytes].tobytes())
+        elif self._state != "lingering" and self._deferred_rejection is None:
+            self._advance_body_space(self._body_space, nbytes)
+
+    def wait_turn(self) -> None:
+        """Much has come at once: what follows is read in a later turn of the loop."""
+        if not (self._awaits_turn or self.transport.is_closing()):
+            self._awaits_turn = True
+            self.transport.pause_reading()
+            self._context.upstream.read_scheduler.schedule(self)
+
+    def on_turn(self) -> None:
+        """Its turn has come."""
+        self._awaits_turn = False
+        if not self._is_throttled and self._state != "unread":
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not (self._awaits_turn or self.transport.is_closing()):
+            self.transport.resume_reading()
+
+    def receive(self, data: bytes) -> None:
+        """What has come of anything but the inside of a long body."""
+        if self._state == "lingering" or self._deferred_rejection is not None:
+            return
+        if self._long_body is not None and self._incoming_request is not None:
+            self._finish_long_body(self._incoming_request, self._long_body, data)
+        else:
+            self._parse_data(data)
+
+    def data_received(self, data: bytes) -> None:
+        """For loops that take only its children for a BufferedProtocol, and for what came before an upgrade."""
+        done = 0
+        while done < len(data):
+            free_space = memoryview(self.get_buffer(-1))
+            size = min(len(free_space), len(data) - done)
+            free_space[:size] = data[done : done + size]
+            self.buffer_updated(size)
+            done += size
+
+    def _parse_data(self, data: bytes) -> None:
+        is_new_request = self._state == "idle" and self._active_request is None
+        if is_new_request:
+            if self._head_cache is not None and self._try_cached_head(self._head_cache, data):
+                return
+            self._enter_state("head", self._context.request_policy.header_timeout)
+        request = self._incoming_request
+        if request is None or not request.is_head_complete:
+            self._head_bytes += len(data)
+        self._request_lines.add(
+            data, is_between_requests=request is None, is_in_head=request is not None and not request.is_head_complete
+        )
+        previous_body_bytes = request.body_bytes if request is not None else 0
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._last_request = None
+            self._handle_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            rejection = error.__context__ if isinstance(error.__context__, SvcError) else None
+            self._reject(rejection or InvalidRequest("The request is not valid HTTP."))
+            return
+        if (
+            request is not None and request is self._incoming_request and request.is_head_complete
+        ):  # trailers and extensions are no body
+            self._head_bytes = self._head_bytes + len(data) if request.body_bytes == previous_body_bytes else 0
+        if self._incoming_request is None or self._incoming_request.is_head_complete:
+            self._request_lines.clear()
+        last_request, self._last_request = self._last_request, None
+        if is_new_request and last_request is not None:
+            self._cache_head(last_request, data)
+        self._check_incomplete_request()
+
+    def _try_cached_head(self, head_cache: RequestHeadCache, data: bytes) -> bool:
+        """It is the last request again, but for its body, and is taken if so."""
+        context, body = self._context, head_cache.match_body(data)
+        if (
+            not body
+            or len(body) > context.request_policy.max_body_bytes
+            or not context.keyring.is_current(head_cache.key_digest, head_cache.api_key)
+        ):
+            return False
+        self._head_cache_misses = 0
+        self._direct_read.use_direct(len(data))
+        self._dispatch(head_cache.build_request(body))
+        return True
+
+    def _cache_head(self, request: Request, data: bytes) -> None:
+        """The head of a request that came in one read is kept, unless it is another one each time."""
+        self._head_cache = None
+        if (
+            request.api_key is not None
+            and self._head_cache_misses < MAX_HEAD_CACHE_MISSES
+            and self._incoming_request is None
+        ):
+            self._head_cache_misses += 1
+            self._head_cache = cache_request_head(data, request, api_key_digest(request))
+
+    def _enter_state(self, state: str, seconds: float) -> None:
+        self._state = state
+        self._deadline = self._context.now() + seconds
+
+    # long bodies
+
+    def _read_body_unparsed(self, request: Request) -> None:
+        """The rest of a body is read straight into its place."""
+        self._direct_read.use_buffered()
+        request.keep_alive = self._parser.should_keep_alive()
+        self._parser = httptools.HttpRequestParser(self)
+        self._long_body = BytesIO(allocator.allocate_uninitialized(request.content_length))
+        view = self._long_body.getbuffer()
+        view[: request.body_bytes] = b"".join(request.body)
+        self._body_space = view[request.body_bytes : -1]
+
+    def _advance_body_space(self, free_space: memoryview, nbytes: int) -> None:
+        self._body_space = free_space[nbytes:] if nbytes < len(free_space) else None
+
+    def _finish_long_body(self, request: Request, long_body: BytesIO, data: bytes) -> None:
+        """The last byte comes by itself, when nothing holds the body any more: so it is taken without a copy."""
+        self._incoming_request = self._long_body = None
+        long_body.getbuffer()[-1:] = data[:1]
+        request.body_bytes = request.content_length
+        request.body = [long_body.getvalue()]
+        self._enqueue(request)
+        if len(data) > 1:
+            self._parse_data(data[1:])
+
+    # llhttp
+
+    def on_message_begin(self) -> None:
+        self._incoming_request = Request()
+
+    def on_url(self, url: bytes) -> None:
+        if self._incoming_request is not None:
+            self._incoming_request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if (
+            self._incoming_request is not None and not self._incoming_request.is_head_complete
+        ):  # else a trailer: never a header
+            self._incoming_request.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        request = self._incoming_request
+        if request is None:
+            return
+        policy = self._context.request_policy
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        if not self._request_lines.matches(method, request.url, version):
+            raise InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
+        request.process_head(method, version, policy.max_header_bytes)
+        self._head_bytes = 0
+        if request.method == b"POST":
+            request.dialect = self._fast_routes.get(request.path)
+            if request.dialect is None and b"%" in request.path:
+                self._match_decoded_path(request)
+        rejection = (
+            request.rejection
+        )  # by a name of its own: the compiler would take the attribute for None from here on
+        if rejection is not None:
+            raise rejection
+        if request.content_length > policy.max_body_bytes:
+            raise policy.body_too_large_error()
+        if request.dialect is not None:
+            if request.dialect.forwarded_headers:
+                request.forwarded_head = extract_forwarded_head(
+                    request.url, request.headers, request.dialect.forwarded_headers
+                )
+            authenticate(request, self._context.keyring, self._on_key_loaded)
+        if request.expects_continue and self._active_request is None and not self._parser.should_upgrade():
+            if request.rejection is not None:
+                raise request.rejection
+            self.socket_writer.write(response.CONTINUE_RESPONSE)
+
+    def _match_decoded_path(self, request: Request) -> None:
+        """A hot route may be written with escapes, as the others may: they are resolved once."""
+        path = unquote_to_bytes(request.path)
+        request.dialect = self._fast_routes.get(path)
+        if request.dialect is not None:
+            request.path = path
+
+    def on_body(self, data: bytes) -> None:
+        request = self._incoming_request
+        if request is None:
+            return
+        request.body_bytes += len(data)
+        if request.body_bytes > self._context.request_policy.max_body_bytes:
+            raise self._context.request_policy.body_too_large_error()
+        if (
+            request.body_bytes > MAX_UNAUTHENTICATED_BODY_BYTES
+            and request.dialect is None
+            and not request.is_key_checked
+        ):
+            check_large_body_allowed(request, self._context.keyring)
+        if request.rejection is None:
+            request.body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():  # `_upgrade` follows, and wants the request
+            return
+        request, self._incoming_request = self._incoming_request, None
+        if request is None:
+            return
+        request.keep_alive = self._parser.should_keep_alive()
+        self._last_request = request
+        if len(self._queue) >= MAX_PIPELINED_REQUESTS_PER_READ:
+            raise InvalidRequest("Too many requests were sent in advance.")
+        self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        """A request is whole."""
+        self._queue.append(request)
+        if self._active_request is None:
+            self._dispatch_queued()
+
+    def _check_incomplete_request(self) -> None:
+        """After each read: how much of a head, or of a body, has come."""
+        request = self._incoming_request
+        policy = self._context.request_policy
+        if (
+            self._active_request is not None
+            and not self._is_throttled
+            and exceeds_pipeline_limits(self._queue, request)
+        ):
+            self._is_throttled = True
+            self.transport.pause_reading()
+        if request is not None and self._active_request is None:
+            if self._state == "idle":  # it has begun behind one that was answered at once
+                self._enter_state("head", policy.header_timeout)
+            if self._state == "head" and request.is_head_complete:
+                self._enter_state("body", policy.body_timeout)
+                if (
+                    request.api_key is not None
+                    and request.rejection is None
+                    and request.content_length - request.body_bytes >= MIN_UNPARSED_BODY_BYTES
+                ):
+                    self._read_body_unparsed(request)
+        if self._head_bytes > policy.max_header_bytes:
+            self._reject(head_too_large(policy.max_header_bytes))
+
+    def _resume_request(self, request: Request) -> None:
+        """Of `request` a part came while the answer before it was running."""
+        policy = self._context.request_policy
+        self._enter_state(
+            *(("body", policy.body_timeout) if request.is_head_complete else ("head", policy.header_timeout))
+        )
+        if request.expects_continue and not request.body_bytes:
+            if request.rejection is not None:
+                self._reject(request.rejection)
+            else:
+                self.socket_writer.write(response.CONTINUE_RESPONSE)

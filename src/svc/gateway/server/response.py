@@ -1,0 +1,107 @@
+"""How an answer looks on the client's connection: heads and chunks of HTTP/1.1. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+from svc.dialects.base import Dialect
+from svc.errors import SvcError
+from svc.gateway.server.error_dialect import dialect_for_path
+from svc.gateway.server.request import Request
+from svc.wire.error import encode_error_body
+
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
+CORS_EXPOSED_HEADERS: Final = (
+    *(
+        "x-request-id",
+        "request-id",
+        "x-client-request-id",
+        "x-svc-provider",
+        "x-svc-attempts",
+        "x-svc-dropped",
+        "x-should-retry",
+    ),
+    *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
+    "retry-after",
+)
+"""Headers that a page in a browser may read."""
+_CORS_EXPOSE_HEADERS_LINE: Final = f"access-control-expose-headers: {', '.join(CORS_EXPOSED_HEADERS)}\r\n"
+_UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SIZE_LINE_COUNT: Final = 2048
+CHUNK_SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(SIZE_LINE_COUNT))
+"""What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
+
+
+def format_headers(headers: Mapping[str, str]) -> str:
+    """Header lines, each with its CRLF."""
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+def add_connection_headers(header_lines: str, request: Request, allowed_origins: tuple[str, ...]) -> str:
+    """The header lines of an answer to `request`, with what its connection and a browser need."""
+    if not request.keep_alive:
+        header_lines += "connection: close\r\n"
+    elif not request.supports_chunked:  # HTTP/1.0 closes unless both sides say otherwise
+        header_lines += "connection: keep-alive\r\n"
+    if allowed_origins and request.origin and ("*" in allowed_origins or request.origin in allowed_origins):
+        header_lines += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_CORS_EXPOSE_HEADERS_LINE}"
+    return header_lines
+
+
+def dropped_fields_header(field_names: Sequence[str]) -> str:
+    """The header line that names the request's fields that the upstream did not get as they were."""
+    return f"x-svc-dropped: {','.join(_UNSAFE_FIELD_NAME_CHARS.sub('?', name[:64]) for name in field_names[:32])}\r\n"
+
+
+def request_id_headers(request_id: str, request: Request | None, dialect: Dialect | None) -> str:
+    """The header lines by which a request can be found again."""
+    alias_header = dialect.request_id_header if dialect is not None else ""
+    client_request_id = request.client_request_id if request is not None else None
+    lines = f"x-request-id: {request_id}\r\n" + (f"{alias_header}: {request_id}\r\n" if alias_header else "")
+    return lines + (f"x-client-request-id: {client_request_id}\r\n" if client_request_id else "")
+
+
+def encode_rejection(error: SvcError, status: int, date: str, request_id: str, request: Request | None) -> bytes:
+    """The refusal of a request that is not read any further, after which the connection closes."""
+    dialect = None
+    if request is not None:
+        dialect = request.dialect or dialect_for_path(request.path.decode("latin-1"))
+    body = dialect.encode_error(error, request_id) if dialect is not None else encode_error_body(error)
+    return encode_http_response(
+        status,
+        date,
+        f"{request_id_headers(request_id, request, dialect)}connection: close\r\n{format_headers(error.headers)}",
+        body,
+    )
+
+
+def encode_http_response(status: int, date: str, headers: str, body: bytes) -> bytes:
+    """A JSON answer."""
+    head = (
+        f"{_STATUS_LINES.get(status) or f'HTTP/1.1 {status} Status'}\r\ndate: {date}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+    )
+    return head.encode("latin-1") + body
+
+
+def encode_stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
+    """The head of a stream of events. `X-Accel-Buffering: no` keeps nginx from collecting it before it sends."""
+    framing = "transfer-encoding: chunked\r\n" if chunked else ""
+    head = (
+        f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        f"cache-control: no-cache\r\nx-accel-buffering: no\r\n{framing}{headers}\r\n"
+    )
+    return head.encode("latin-1")
+
+
+def encode_http_chunk(pending_head: bytes, data: bytes, is_last: bool) -> bytes:
+    """`held` as it is (a head that waited), then `data` as a chunk, then the last chunk if it is the `end`."""
+    if not data:
+        return pending_head + b"0\r\n\r\n" if is_last else pending_head
+    size = len(data)
+    size_line = CHUNK_SIZE_LINES[size] if size < SIZE_LINE_COUNT else b"%x\r\n" % size
+    return b"".join((pending_head, size_line, data, b"\r\n0\r\n\r\n" if is_last else b"\r\n"))

@@ -1,0 +1,150 @@
+"""A WebSocket's connection: uvicorn's protocol, with refusals in our own shape. What is said on it is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response
+from websockets.server import ServerProtocol
+from websockets.typing import StatusLike
+
+from svc.errors import InternalError, InvalidRequest, SvcError
+from svc.gateway.observability.access_log import encode_client_field, peer_address
+from svc.wire.error import encode_error_body
+
+if TYPE_CHECKING:
+    from svc.gateway.proxy.context import GatewayContext
+
+
+MAX_WEBSOCKET_BYTES_PER_TURN: Final = 16 * 1024
+"""Bytes that are parsed in one turn of the loop. A read may bring 256 KB, which is 40,000 pings."""
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Runs the ASGI application for an upgraded connection.
+
+    Nothing is read, or parsed, while answers to what was read wait for the client: pongs would pile up in memory.
+    """
+
+    def __init__(self, context: GatewayContext, **options: Any) -> None:
+        super().__init__(**options)
+        self._backlog = b""
+        """What was read and is to be parsed in a later turn; nothing is read meanwhile."""
+        self._write_timeout = context.request_policy.write_timeout
+        self._unsent_bytes = 0
+        self._unsent_timer: asyncio.TimerHandle | None = None
+        self.conn = self._handshake = _WebSocketHandshake(context, max_size=self.config.ws_max_size)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._handshake.client_field = encode_client_field(peer_address(transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._backlog = b""
+        self._stop_unsent_timer()
+        super().connection_lost(exc)
+
+    # reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._backlog or len(data) > MAX_WEBSOCKET_BYTES_PER_TURN:
+            self._backlog += data
+            self._parse_backlog()
+        else:
+            super().data_received(data)
+
+    def _parse_backlog(self) -> None:
+        """Parses as much as one turn may take, and goes on in the next one, or when the client reads."""
+        if not self._backlog or self.transport.is_closing():
+            return
+        self.transport.pause_reading()
+        if self.read_paused or not self.writable.is_set():
+            return
+        data, self._backlog = self._backlog[:MAX_WEBSOCKET_BYTES_PER_TURN], self._backlog[MAX_WEBSOCKET_BYTES_PER_TURN:]
+        super().data_received(data)
+        if self._backlog:
+            self.loop.call_soon(self._parse_backlog)
+        else:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Unless the application has yet to take a message, the client to read, or the backlog to be parsed."""
+        if not (self.read_paused or self._backlog or self.transport.is_closing()) and self.writable.is_set():
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        """As uvicorn's, which would read on although answers wait."""
+        message = await super().receive()
+        if self._backlog:
+            self._parse_backlog()
+        elif not self.writable.is_set() and not self.transport.is_closing():
+            self.transport.pause_reading()
+        return message
+
+    # writing
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._start_unsent_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_unsent_timer()
+        if self._backlog:
+            self._parse_backlog()
+        else:
+            self._resume_reading()
+
+    def _start_unsent_timer(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._unsent_timer = self.loop.call_later(self._write_timeout, self._check_unsent)
+
+    def _stop_unsent_timer(self) -> None:
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
+            self._unsent_timer = None
+
+    def _check_unsent(self) -> None:
+        """A client that has read nothing for `write_timeout` is dropped."""
+        if self.transport.get_write_buffer_size() >= self._unsent_bytes:
+            self.transport.abort()
+        else:
+            self._start_unsent_timer()
+
+    def handle_parser_exception(self) -> None:
+        """Also for what comes before the answer, which uvicorn does not think of: the connection is cut off."""
+        if self.conn.close_sent is not None:
+            super().handle_parser_exception()
+        else:
+            self.handshake_complete = self.disconnected = True
+            self.transport.abort()
+
+    async def send(self, message: Any) -> None:
+        """Knows, beyond uvicorn, that an application that has refused the upgrade is done."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
+
+
+class _WebSocketHandshake(ServerProtocol):
+    """websockets' own; what it refuses is a JSON error with a request id."""
+
+    def __init__(self, context: GatewayContext, *, max_size: int) -> None:
+        super().__init__(max_size=max_size, logger=logging.getLogger("uvicorn.error"))
+        self._context = context
+        self.client_field = encode_client_field(None)
+
+    def reject(self, status: StatusLike, text: str) -> Response:
+        message = text.partition("\n")[0]
+        error: SvcError = InvalidRequest(message) if int(status) < 500 else InternalError("The upgrade failed.")
+        response = super().reject(status, encode_error_body(error).decode())
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/json"
+        response.headers["x-request-id"] = request_id = self._context.new_request_id()
+        self._context.record_rejection(request_id, None, error, int(status), self.client_field)
+        return response

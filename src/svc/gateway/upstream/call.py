@@ -1,0 +1,87 @@
+"""A request on its way to a provider, and who gets the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from svc.gateway.proxy.splice import Splice, StreamSink
+
+if TYPE_CHECKING:
+    from svc.gateway.upstream.connection import UpstreamConnection
+
+
+class ResponseReceiver(ABC):
+    """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
+
+    __slots__ = ("sink",)
+
+    sink: StreamSink | None
+    """Where pieces go once a stream has begun; its owner sets it, and need not be asked for each of them."""
+
+    @abstractmethod
+    def on_resend(self) -> None:
+        """The request is sent once more: the provider had closed the connection, which was kept from an earlier one."""
+
+    @abstractmethod
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The head; names are lower case, the last of equal names wins."""
+
+    @abstractmethod
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+
+    @abstractmethod
+    def on_end(self) -> None:
+        """The answer is whole, as far as HTTP can tell."""
+
+    @abstractmethod
+    def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
+        """The connection could not be made (`timed_out`: in time), or was `made` and broke; `reason` is for the log."""
+
+    @abstractmethod
+    def on_internal_error(self) -> None:
+        """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
+
+
+class UpstreamCall:
+    """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
+
+    __slots__ = ("connect_task", "connection", "receiver", "request_parts")
+
+    def __init__(self, receiver: ResponseReceiver, request_parts: tuple[bytes, ...]) -> None:
+        self.receiver: ResponseReceiver | None = receiver
+        self.request_parts = request_parts
+        self.connection: UpstreamConnection | None = None
+        self.connect_task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Lets go of the upstream at once: its connection is closed. No callback follows."""
+        self.receiver = None
+        connect_task, self.connect_task = self.connect_task, None  # its frames hold this
+        if connect_task is not None:
+            connect_task.cancel()
+        if self.connection is not None:
+            self.connection.close()
+
+    def fail(self, reason: str, *, timed_out: bool = False, connected: bool = False) -> None:
+        self.connect_task = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_connection_lost(reason, timed_out=timed_out, connected=connected)
+
+    def pause(self) -> None:
+        """Reads no more from the upstream until `resume`."""
+        if self.connection is not None:
+            self.connection.pause_reading()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.resume_reading()
+
+    def enable_splice(self, splice: Splice) -> None:
+        """It may carry the next piece. For the receiver, while it is handed one."""
+        if self.connection is not None:
+            self.connection.enable_splice(splice)

@@ -1,0 +1,286 @@
+"""Issuing keys, showing, changing, rotating and revoking them: one source for the command and for the admin API.
+
+What is asked for and what is shown are structs whose JSON is the API's. A change is made in one transaction with the
+look that it rests on, so a change and a revocation at the same moment both hold. No HTTP, and no command line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from svc.errors import InvalidRequest, NotFound
+from svc.security import generate_secret, hash_secret
+from svc.stores.database.base import BudgetPeriod, Database, StoredKey, budget_period_start
+from svc.wire.key import SCOPES, Scope
+
+DEFAULT_ROTATION_GRACE_SECONDS = 86400.0
+MAX_ROTATION_GRACE_SECONDS = 366 * 86400.0
+MAX_KEYS_PER_PAGE = 1000
+MAX_MODELS_PER_KEY = 1000
+
+KeyName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+LimitValue = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+BudgetUsd = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+KeyScopes = Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=16)]
+KeyModels = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...],
+    msgspec.Meta(min_length=1, max_length=MAX_MODELS_PER_KEY),
+]
+TagName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+KeyTags = Annotated[dict[TagName, Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=32)]
+Form = TypeVar("Form")
+KEY_NAME_RULE = "a key's name has 1 to 200 printable characters"
+_TYPE_WORDS = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+}
+_MSGSPEC_TYPE = re.compile(r"`(\w+)`")
+"""How msgspec writes a kind of value."""
+
+
+class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked for. null is no limit; `expires` is a time in ISO 8601."""
+
+    name: KeyName
+    scopes: KeyScopes = ("chat", "speech", "registry:read")
+    models: KeyModels | None = None
+    rpm: LimitValue | None = None
+    tpm: LimitValue | None = None
+    concurrency: LimitValue | None = None
+    budget_usd: BudgetUsd | None = None
+    budget_period: BudgetPeriod | None = None
+    expires: str | None = None
+    tags: KeyTags = {}
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be different; what is not named stays, null takes a limit away."""
+
+    name: KeyName | UnsetType = UNSET
+    scopes: KeyScopes | UnsetType = UNSET
+    models: KeyModels | UnsetType | None = UNSET
+    rpm: LimitValue | UnsetType | None = UNSET
+    tpm: LimitValue | UnsetType | None = UNSET
+    concurrency: LimitValue | UnsetType | None = UNSET
+    budget_usd: BudgetUsd | UnsetType | None = UNSET
+    budget_period: BudgetPeriod | UnsetType | None = UNSET
+    expires: str | UnsetType | None = UNSET
+    tags: KeyTags | UnsetType = UNSET
+
+
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many seconds the secret before stays valid."""
+
+    grace: Annotated[float, msgspec.Meta(ge=0, le=MAX_ROTATION_GRACE_SECONDS)] = DEFAULT_ROTATION_GRACE_SECONDS
+
+
+class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as it is shown; times in ISO 8601, UTC. `spent_usd` is that of its budget period, or of ever."""
+
+    id: str
+    name: str
+    prefix: str
+    created: str
+    expires: str | None
+    revoked: str | None
+    old_until: str | None
+    """Until then the secret before the last rotation is valid too."""
+    scopes: tuple[str, ...]
+    models: tuple[str, ...] | None
+    rpm: int | None
+    tpm: int | None
+    concurrency: int | None
+    budget_usd: float | None
+    budget_period: BudgetPeriod | None
+    spent_usd: float
+    tags: dict[str, str]
+    last_used: str | None = None
+    """When the last request that the ledger has was made; null for none."""
+
+
+class MadeKey(ShownKey, frozen=True, kw_only=True):
+    """With its secret, which is shown this once."""
+
+    key: str
+
+
+def parse_key_request(kind: type[Form], fields: Any) -> Form:
+    """What was asked for, from JSON or a command line. Raises InvalidRequest that names the field at fault."""
+    try:
+        if isinstance(fields, bytes):
+            return msgspec.json.decode(fields or b"{}", type=kind)
+        return msgspec.convert(fields, kind)
+    except (msgspec.ValidationError, UnicodeDecodeError) as error:
+        text, _, location = str(error).partition(" - at `")
+        name = (
+            re.sub(r"^(?:key` in `)?\$\.?|[.\[`].*$", "", location) or (re.findall(r"field `(\w+)`", text) or [""])[0]
+        )
+        text = _MSGSPEC_TYPE.sub(lambda kind: _TYPE_WORDS.get(kind[1], kind[0]), text)
+        if name == "name" and text.startswith("Expected a text of"):
+            text = KEY_NAME_RULE
+        if name == "scopes":
+            text += f"; a scope is one of {', '.join(SCOPES)}"
+        text = re.sub(r"^Object contains unknown field.*", "there is no such field", text)
+        text = re.sub(r"^Object missing required field.*", "it is missing", text)
+        raise InvalidRequest(f"{name or 'The body'}: {text[:1].lower()}{text[1:]}.", param=name or None) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+
+
+def create_key(database: Database, request: NewKey) -> MadeKey:
+    """Makes a key. Raises InvalidRequest for fields that make no sense, StoreDown."""
+    secret = generate_secret()
+    fields = msgspec.structs.asdict(request) | {"expires": _parse_expiry(request.expires)}
+    if request.budget_usd is not None and request.budget_period is None:
+        fields["budget_period"] = "total"
+    key = StoredKey(
+        id=f"key_{secrets.token_hex(8)}",
+        digest=hash_secret(secret).hex(),
+        prefix=secret[:12],
+        created=time.time(),
+        **fields,
+    )
+    _validate_key(key)
+    return MadeKey(key=secret, **_shown_fields(database.put_key(key), 0.0, None))
+
+
+def list_keys(database: Database, *, after: str = "", limit: int = MAX_KEYS_PER_PAGE) -> list[ShownKey]:
+    """Keys in the order of ids, revoked ones too; `after` is the last id of the page before. Raises StoreDown."""
+    keys = database.list_keys(after=after, limit=limit)
+    spent = database.get_spent_usd({key.id: budget_period_start(key.budget_period) for key in keys})
+    last_used_at = database.get_last_used_times([key.id for key in keys])
+    return [_to_shown_key(key, spent.get(key.id, 0.0), last_used_at.get(key.id)) for key in keys]
+
+
+def get_key(database: Database, id: str) -> ShownKey:
+    """Raises NotFound, StoreDown."""
+    return _with_usage(database, _require_key(database.get_key(id), id))
+
+
+def update_key(database: Database, id: str, request: Change) -> ShownKey:
+    """Changes what is named. Raises NotFound, InvalidRequest, StoreDown."""
+    fields = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+    if isinstance(request.expires, str):
+        fields["expires"] = _parse_expiry(request.expires)
+
+    def changed(key: StoredKey) -> StoredKey:
+        new = msgspec.structs.replace(key, **fields)
+        if new.budget_usd is None and "budget_period" not in fields:
+            new = msgspec.structs.replace(new, budget_period=None)
+        elif new.budget_usd is not None and new.budget_period is None:
+            new = msgspec.structs.replace(new, budget_period="total")
+        _validate_key(new, expires="expires" in fields)
+        return new
+
+    return _with_usage(database, _require_key(database.update_key(id, changed), id))
+
+
+def revoke_key(database: Database, id: str) -> ShownKey:
+    """Ends a key for good; twice is the same as once. Raises NotFound, StoreDown."""
+    now = time.time()
+
+    def revoked(key: StoredKey) -> StoredKey:
+        return key if key.revoked is not None else msgspec.structs.replace(key, revoked=now)
+
+    return _with_usage(database, _require_key(database.update_key(id, revoked), id))
+
+
+def rotate_key(database: Database, id: str, request: Rotation) -> MadeKey:
+    """Gives a key a new secret; the one before stays valid for a while. Raises NotFound, InvalidRequest, StoreDown."""
+    secret = generate_secret()
+
+    def rotated(key: StoredKey) -> StoredKey:
+        if key.revoked is not None:
+            raise InvalidRequest(f"The key {key.id} is revoked; create another.")
+        return msgspec.structs.replace(
+            key,
+            digest=hash_secret(secret).hex(),
+            prefix=secret[:12],
+            old_digest=key.digest if request.grace > 0 else None,
+            old_until=time.time() + request.grace if request.grace > 0 else None,
+        )
+
+    key = _require_key(database.update_key(id, rotated), id)
+    return MadeKey(key=secret, **msgspec.structs.asdict(_with_usage(database, key)))
+
+
+def _require_key(key: StoredKey | None, id: str) -> StoredKey:
+    if key is None:
+        shown = "".join(letter if letter.isprintable() else "?" for letter in id[:64])
+        raise NotFound(f"There is no key {shown!r}.", param="id")
+    return key
+
+
+def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
+    """What the types of the fields do not say."""
+    if not key.name.isprintable() or not key.name.strip():
+        raise InvalidRequest(f"name: {KEY_NAME_RULE}.", param="name")
+    if key.budget_period is not None and key.budget_usd is None:
+        raise InvalidRequest("budget_period goes with budget_usd.", param="budget_period")
+    if expires and key.expires is not None and key.expires <= time.time():
+        raise InvalidRequest("expires lies in the past.", param="expires")
+    if not all(text.isprintable() for pair in key.tags.items() for text in pair):
+        raise InvalidRequest("tags: a tag has printable characters.", param="tags")
+
+
+def _parse_expiry(text: str | None) -> float | None:
+    """Unix seconds of a time in ISO 8601; without a zone it is UTC. Raises InvalidRequest."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        words = f"expires is a time like 2027-01-31T00:00:00Z, not {text[:40]!r}."
+        raise InvalidRequest(words, param="expires") from None
+
+
+def _with_usage(database: Database, key: StoredKey) -> ShownKey:
+    spent = database.get_spent_usd({key.id: budget_period_start(key.budget_period)})[key.id]
+    return _to_shown_key(key, spent, database.get_last_used_times([key.id]).get(key.id))
+
+
+def _to_shown_key(key: StoredKey, spent: float, last_used_at: float | None) -> ShownKey:
+    return ShownKey(**_shown_fields(key, spent, last_used_at))
+
+
+def _shown_fields(key: StoredKey, spent: float, last_used_at: float | None) -> dict[str, Any]:
+    same = (
+        "id",
+        "name",
+        "prefix",
+        "scopes",
+        "models",
+        "rpm",
+        "tpm",
+        "concurrency",
+        "budget_usd",
+        "budget_period",
+        "tags",
+    )
+    times = {"created": key.created, "expires": key.expires, "revoked": key.revoked, "old_until": key.old_until}
+    times["last_used"] = last_used_at
+    if (key.old_until or 0.0) <= time.time():
+        times["old_until"] = None
+    return {
+        **{name: getattr(key, name) for name in same},
+        **{name: _to_iso(stamp) for name, stamp in times.items()},
+        "spent_usd": round(spent, 9),
+    }
+
+
+def _to_iso(unix_seconds: float | None) -> str | None:
+    if unix_seconds is None:
+        return None
+    return datetime.fromtimestamp(math.floor(unix_seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

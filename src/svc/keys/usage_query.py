@@ -1,0 +1,104 @@
+"""What was spent, as the command and the API ask for it and show it: entries, or sums. No HTTP."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from svc.errors import InvalidRequest
+from svc.stores.database.base import Database, GroupBy
+
+MAX_USAGE_ROWS = 10_000
+DEFAULT_USAGE_ENTRIES = 1000
+_GROUPINGS: tuple[GroupBy, ...] = ("key", "model", "provider", "day")
+_USAGE_QUERY_FIELDS = {"by", "since", "until", "key", "limit", "before"}
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class UsageQuery(msgspec.Struct, frozen=True):
+    """A question about usage."""
+
+    by: GroupBy | None = None
+    tag: str = ""
+    since: float = 0.0
+    until: float = math.inf
+    limit: int | None = None
+    """Rows at most; None is DEFAULT_ENTRIES of entries, MAX_ENTRIES of sums."""
+    before: str | None = None
+    key_id: str | None = None
+
+    def execute(self, database: Database) -> list[dict[str, Any]]:
+        """Entries, newest first; with `by` sums, the dearest first. Raises StoreDown."""
+        if self.by is None:
+            span = {"since": self.since, "until": self.until}
+            found = database.list_entries(
+                key_id=self.key_id, **span, before=self.before, limit=self.limit or DEFAULT_USAGE_ENTRIES
+            )
+            return [msgspec.to_builtins(entry) for entry in found]
+        rows = []
+        sums = database.aggregate_usage(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
+        for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:
+            row: dict[str, Any] = {f"tag:{self.tag}" if self.by == "tag" else self.by: usage_sum.value}
+            if self.by == "key":
+                row["key_name"] = usage_sum.name
+            row |= {
+                "requests": usage_sum.requests,
+                "prompt_tokens": usage_sum.prompt_tokens,
+                "completion_tokens": usage_sum.completion_tokens,
+                "cost_usd": usage_sum.cost_usd,
+            }
+            rows.append(row)
+        return rows
+
+
+def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
+    """From `by`, `since`, `until`, `key`, `limit`, `before`, as text; raises InvalidRequest that names the field."""
+    unknown = sorted(set(parameters) - _USAGE_QUERY_FIELDS)
+    if unknown:
+        raise InvalidRequest(
+            f"{unknown[0][:64]!r} is no question here: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.", param=unknown[0][:64]
+        )
+    by, tag = _parse_group_by(parameters.get("by"))
+    limit = parameters.get("limit")
+    if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_USAGE_ROWS):
+        raise InvalidRequest(f"limit is a number from 1 to {MAX_USAGE_ROWS}.", param="limit")
+    return UsageQuery(
+        by=by,
+        tag=tag,
+        since=parse_time(parameters.get("since"), "since") or 0.0,
+        until=parse_time(parameters.get("until"), "until") or math.inf,
+        limit=None if limit is None else int(limit),
+        before=parameters.get("before"),
+        key_id=parameters.get("key"),
+    )
+
+
+def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:
+    if text is None:
+        return None, ""
+    for known in _GROUPINGS:
+        if text == known:
+            return known, ""
+    kind, _, tag = text.partition(":")
+    if kind != "tag" or not tag:
+        raise InvalidRequest("by is key, model, provider, day or tag:NAME.", param="by")
+    return "tag", tag
+
+
+def parse_time(text: str | None, name: str) -> float | None:
+    """Unix seconds of `2027-01-31`, `2027-01-31T10:00:00Z`, or `90m`, `12h`, `7d` ago; raises InvalidRequest."""
+    if text is None:
+        return None
+    unit = _SECONDS_PER_UNIT.get(text[-1:])
+    if unit and text[:-1].isdecimal() and len(text) < 10:
+        return time.time() - timedelta(seconds=int(text[:-1]) * unit).total_seconds()
+    try:
+        found = datetime.fromisoformat(text.replace(" ", "+"))  # a bare + in an address is a space
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidRequest(f"{name} is a time like 2027-01-31T10:00:00Z, or 12h or 7d.", param=name) from None

@@ -1,0 +1,82 @@
+"""Whether the provider and the model that a stage names exist, by the catalogue and the configuration alone.
+
+No network call is made. The names at a gateway on another machine cannot be known here, so they are not judged.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from svc import settings
+from svc.allowed_hosts import is_loopback_name
+from svc.client.address import resolve_gateway_url
+from svc.client.config import current_config
+from svc.errors import UsageError
+from svc.gateway.routing.providers import build_providers, models_by_provider
+from svc.pipeline.definition import Stage
+from svc.wire.production_gateway import PRODUCTION_GATEWAY
+
+ADD_PROVIDER_HINT: Final = "Add what is missing to [[providers]] in svc.toml."
+
+
+def check_provider_stages(stages: Iterable[Stage], environ: Mapping[str, str]) -> None:
+    """Raises UsageError that names the stage and what is known."""
+    provider_stages = [stage for stage in stages if stage.target == "integration"]
+    if not provider_stages:
+        return
+    loaded = settings.load(environ)
+    known_models = models_by_provider(loaded)
+    keyed_providers = {provider.name for provider in build_providers(loaded) if provider.key}
+    for stage in provider_stages:
+        if _uses_remote_gateway(stage, environ, keyed_providers, known_models):
+            continue
+        if problem := _find_problem((stage.provider or "").lower(), stage.model or "", known_models):
+            raise UsageError(f"Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
+
+
+def _find_problem(provider: str, model: str, models_by_provider: Mapping[str, tuple[str, ...]]) -> str | None:
+    if provider and provider not in models_by_provider:
+        return f"there is no provider {provider[:60]!r}. {_list_known(provider, models_by_provider)}"
+    if provider and model not in models_by_provider[provider]:
+        return (
+            f"the provider {provider} has no model {model[:60]!r}. {_list_known(model, models_by_provider[provider])}"
+        )
+    all_models = [one for models in models_by_provider.values() for one in models]
+    if model not in all_models:
+        return f"no provider has a model {model[:60]!r}. {_list_known(model, all_models)}"
+    return None
+
+
+def _list_known(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, 1)
+    suggestion = f"Did you mean {matches[0]!r}? " if matches else ""
+    return f"{suggestion}Known: {', '.join(names) or 'none'}."
+
+
+def _uses_remote_gateway(
+    stage: Stage,
+    environ: Mapping[str, str],
+    keyed_providers: set[str],
+    models_by_provider: Mapping[str, tuple[str, ...]],
+) -> bool:
+    """Whether the stage goes to a gateway that is named and not on this machine, which may be configured otherwise."""
+    if not stage.options.gateway_url and _uses_provider_directly(stage, keyed_providers, models_by_provider):
+        return False
+    url = resolve_gateway_url(stage.options.gateway_url, current_config().gateway, environ, warn=_ignore_warning)
+    return url != PRODUCTION_GATEWAY and not is_loopback_name(urlsplit(url).hostname or "")
+
+
+def _uses_provider_directly(
+    stage: Stage, keyed_providers: set[str], models_by_provider: Mapping[str, tuple[str, ...]]
+) -> bool:
+    if stage.provider:
+        return stage.provider.lower() in keyed_providers
+    return any(stage.model in models_by_provider[name] for name in keyed_providers)
+
+
+def _ignore_warning(message: str) -> None:
+    """The client warns of the same address when the stage is made."""

@@ -1,0 +1,200 @@
+"""The steps as `model_metadata.json` describes them, and whether they fit each other. No arithmetic, no extras needed.
+
+preprocessing    AudioDecode | Tokenize | (Resize | CenterCrop)* (Normalize | Reshape)*      -> what the model takes
+postprocessing   (MeanPool | Softmax)* (CTCDecode | Argmax | TopK)?                          -> a text
+
+Without a first step that reads audio, text or an image, the stage takes numbers: a text that is a JSON array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from svc.bundles.metadata import BundleMetadata
+from svc.errors import PipelineFailed
+from svc.pipeline.definition import DataKind
+
+MAX_IMAGE_SIDE_PIXELS = 8192
+"""Of an image, in pixels."""
+
+ImageSide = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_SIDE_PIXELS)]
+ChannelValues = Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=4096)]
+FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
+class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """`type` tells which; a field that is not known here is refused, since leaving it out may change the result."""
+
+
+class AudioDecode(_Step, frozen=True, tag=True):
+    """A WAV file as numbers from -1 to 1."""
+
+    sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16000
+    channels: Literal[1] = 1
+
+
+class Tokenize(_Step, frozen=True, tag=True):
+    """Text as the numbers of its tokens, from `tokenizer.json`, `vocab.txt`, or `vocab.json` and `merges.txt`."""
+
+    vocab_file: FileName
+    tokenizer_type: Literal["BPE", "WordPiece", "SentencePiece"] = "WordPiece"
+    max_length: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
+
+
+class Resize(_Step, frozen=True, tag=True):
+    """An image in another size."""
+
+    width: ImageSide
+    height: ImageSide
+    interpolation: Literal["Nearest", "Bilinear", "Bicubic"] = "Bilinear"
+
+
+class CenterCrop(_Step, frozen=True, tag=True):
+    """The middle of an image; what lies beyond its edges is black."""
+
+    width: ImageSide
+    height: ImageSide
+
+
+class Normalize(_Step, frozen=True, tag=True):
+    """(x - mean) / std, for each channel; the values of an image are from 0 to 1 before."""
+
+    mean: ChannelValues
+    std: ChannelValues
+
+
+class Reshape(_Step, frozen=True, tag=True):
+    """The same numbers in another shape; one -1 is whatever is left."""
+
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=-1)], ...], msgspec.Meta(min_length=1, max_length=8)]
+
+
+class MeanPool(_Step, frozen=True, tag=True):
+    """The mean over the tokens that are no padding."""
+
+    dim: int = 1
+
+
+class Softmax(_Step, frozen=True, tag=True):
+    """Probabilities."""
+
+    dim: int = -1
+
+
+class Argmax(_Step, frozen=True, tag=True):
+    """Where the largest number is; without `dim`, in all of it."""
+
+    dim: int | None = None
+
+
+class TopK(_Step, frozen=True, tag=True):
+    """The k largest numbers, and where they are."""
+
+    k: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+    dim: int | None = None
+
+
+class CTCDecode(_Step, frozen=True, tag=True):
+    """Text out of a row of probabilities for each moment. The file is `{token: number}`, or one token in a line."""
+
+    vocab_file: FileName
+    blank_index: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+PreprocessingStep = AudioDecode | Tokenize | Resize | CenterCrop | Normalize | Reshape
+PostprocessingStep = MeanPool | Softmax | Argmax | TopK | CTCDecode
+
+
+class ModelSteps(msgspec.Struct, frozen=True):
+    """All steps around one model."""
+
+    input_kind: DataKind
+    preprocessing: tuple[PreprocessingStep, ...]
+    postprocessing: tuple[PostprocessingStep, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files of the bundle that the steps read."""
+        return tuple(
+            step.vocab_file
+            for step in (*self.preprocessing, *self.postprocessing)
+            if isinstance(step, Tokenize | CTCDecode)
+        )
+
+
+def read_steps(metadata: BundleMetadata) -> ModelSteps:
+    """Reads the steps. Raises PipelineFailed for one that is not known, is not valid, or does not fit its neighbour."""
+    preprocessing: tuple[PreprocessingStep, ...] = _decode_steps(
+        metadata, "preprocessing", tuple[PreprocessingStep, ...]
+    )
+    postprocessing: tuple[PostprocessingStep, ...] = _decode_steps(
+        metadata, "postprocessing", tuple[PostprocessingStep, ...]
+    )
+    for step, incoming in zip(preprocessing, _step_inputs(preprocessing), strict=True):
+        if isinstance(step, Normalize) and 0 in step.std:
+            raise _unusable_bundle(metadata, "`preprocessing`: a `std` of Normalize is 0")
+        if isinstance(step, Reshape) and step.shape.count(-1) > 1:
+            raise _unusable_bundle(metadata, "`preprocessing`: a `shape` of Reshape has more than one -1")
+        if incoming not in _ACCEPTED_INPUTS[type(step)]:
+            raise _unusable_bundle(metadata, f"`preprocessing`: {type(step).__name__} does not take {incoming}")
+    for later in postprocessing[:-1]:
+        if not isinstance(later, MeanPool | Softmax):
+            raise _unusable_bundle(metadata, f"`postprocessing`: nothing can follow {type(later).__name__}")
+    return ModelSteps(_find_input_kind(preprocessing), preprocessing, postprocessing)
+
+
+_ACCEPTED_INPUTS: dict[type[_Step], tuple[str, ...]] = {
+    AudioDecode: ("input",),
+    Tokenize: ("input",),
+    Resize: ("input", "an image"),
+    CenterCrop: ("input", "an image"),
+    Normalize: ("input", "an image", "numbers"),
+    Reshape: ("input", "an image", "numbers"),
+}
+
+
+def _step_inputs(preprocessing: Sequence[PreprocessingStep]) -> list[str]:
+    """What each step gets."""
+    inputs = ["input"]
+    for step in preprocessing:
+        match step:
+            case Resize() | CenterCrop():
+                inputs.append("an image")
+            case Tokenize():
+                inputs.append("tokens")
+            case _:
+                inputs.append("numbers")
+    return inputs[: len(preprocessing)]
+
+
+def _find_input_kind(preprocessing: Sequence[PreprocessingStep]) -> DataKind:
+    match preprocessing[0] if preprocessing else None:
+        case AudioDecode():
+            return "audio"
+        case Resize() | CenterCrop():
+            return "image"
+        case _:
+            return "text"
+
+
+def _decode_steps(metadata: BundleMetadata, field: str, steps_type: Any) -> Any:
+    raw = getattr(metadata, field)
+    if raw is None:
+        return ()
+    if isinstance(raw, list):
+        known = {each.__name__ for each in steps_type.__args__[0].__args__}
+        for step in raw:
+            name = step.get("type") if isinstance(step, dict) else None
+            if name not in known:
+                raise _unusable_bundle(metadata, f"`{field}` has a step {str(name)[:40]!r}, which is not known here")
+    try:
+        return msgspec.convert(raw, steps_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise _unusable_bundle(metadata, f"`{field}` is not valid: {error}") from None
+
+
+def _unusable_bundle(metadata: BundleMetadata, problem: str) -> PipelineFailed:
+    return PipelineFailed(f"The bundle {metadata.model_id}@{metadata.version} cannot be run: {problem}.")

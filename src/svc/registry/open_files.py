@@ -1,0 +1,94 @@
+"""Open files of bundles that were asked for lately. A file that is open is answered without waiting for a thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+
+from svc.errors import BundleNotFound
+from svc.registry.index import is_served
+from svc.stores.bundles.base import BundleStore
+from svc.wire.bundle import BundleEntry
+
+MAX_OPEN_FILES = 256
+OPEN_FILE_RECHECK_SECONDS = 1.0
+"""So long an open file is taken to be the one that its name stands for."""
+
+
+class OpenFile:
+    """An open bundle. Its descriptor is closed when nobody has the item any more."""
+
+    __slots__ = ("__weakref__", "cached_headers", "checked_at", "etag", "fd", "inode", "path", "relative_path", "size")
+
+    def __init__(self, path: str, entry: BundleEntry) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.path = path
+        self.relative_path = entry.path
+        """The path from the root."""
+        self.size = entry.size_bytes
+        self.etag = f'"sha256:{entry.sha256}"'
+        status = os.fstat(self.fd)
+        self.inode = status.st_ino
+        self.checked_at = time.monotonic()
+        if status.st_size != entry.size_bytes:
+            raise BundleNotFound("The bundle's file is damaged; see: svc registry verify")
+        self.cached_headers = b""
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def is_current(self) -> bool:
+        """Whether the name still stands for this file."""
+        now = time.monotonic()
+        if now - self.checked_at < OPEN_FILE_RECHECK_SECONDS:
+            return True
+        self.checked_at = now
+        try:
+            return os.stat(self.path).st_ino == self.inode
+        except OSError:
+            return False
+
+
+class OpenFileCache:
+    """The open files, those not used for longest closed first."""
+
+    def __init__(self, store: BundleStore) -> None:
+        self._store = store
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+
+    def get(self, key: str) -> OpenFile | None:
+        """The open file of a key; does not block."""
+        file = self._files.get(key)
+        if file is None:
+            return None
+        if not file.is_current():
+            del self._files[key]
+            return None
+        self._files.move_to_end(key)
+        return file
+
+    def put(self, key: str, file: OpenFile) -> None:
+        """Keeps an open file."""
+        self._files[key] = file
+        while len(self._files) > MAX_OPEN_FILES:
+            self._files.popitem(last=False)
+
+    def open(self, key: str) -> OpenFile:
+        """Looks it up and opens it, in a thread. Raises BundleNotFound."""
+        entry = self._store.find(key)
+        if entry is None or not is_served(entry):
+            raise BundleNotFound(f"There is no bundle {key} here.")
+        entry = self._store.ensure_hash(entry)
+        path = self._store.local_file(entry)
+        if path is None:
+            raise BundleNotFound(f"There is no bundle {key} here.")
+        try:
+            return OpenFile(str(path), entry)
+        except OSError as error:
+            raise BundleNotFound(f"The file of {key} is missing; see: svc registry verify") from error
+
+    def clear(self) -> None:
+        """Closes everything."""
+        self._files.clear()

@@ -1,0 +1,125 @@
+"""Who may do what, and where an answer comes from: what all connections of a registry share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from email.utils import formatdate
+from typing import Protocol
+
+from svc.allowed_hosts import AllowedHosts, host_not_allowed_error
+from svc.errors import AuthenticationFailed, BundleNotFound
+from svc.registry.hashing import EntryHasher
+from svc.registry.index import RegistryIndex, UpstreamIndex, is_served
+from svc.registry.metrics import RegistryCounters
+from svc.registry.open_files import OpenFile, OpenFileCache
+from svc.security import Keyring, secret_from_headers
+from svc.stores.bundles.base import BundleStore
+from svc.wire.bundle import BundleEntry
+
+
+class UpstreamRegistry(UpstreamIndex, Protocol):
+    """Another registry, whose bundles are brought here when they are asked for."""
+
+    async def fetch(self, key: str) -> None:
+        """Brings a bundle into the store. Raises BundleNotFound, RegistryFailed."""
+        ...
+
+
+class RegistryService:
+    """`private`: reading needs a key. `accel`: the address prefix under which a proxy finds the files itself."""
+
+    def __init__(
+        self,
+        store: BundleStore,
+        keyring: Keyring,
+        *,
+        private: bool = False,
+        accel_prefix: str | None = None,
+        upstream: UpstreamRegistry | None = None,
+        hosts: AllowedHosts | None = None,
+    ) -> None:
+        """`hosts`: the `Host` values of requests without a key; None allows any."""
+        self.store = store
+        self.index = RegistryIndex(store, upstream)
+        self.open_files = OpenFileCache(store)
+        self.hasher = EntryHasher(store)
+        self.counters = RegistryCounters()
+        self.hosts = hosts or AllowedHosts("")
+        self.private = private
+        self.accel_prefix = accel_prefix
+        self._keyring = keyring
+        self._upstream = upstream
+        self._pending_opens: dict[str, asyncio.Task[OpenFile]] = {}
+        self._cached_date_header = (0, b"")
+
+    def try_authorize_read(self, authorization: str) -> bool:
+        """False when the key is not in memory: ask `may_read`. Raises AuthenticationFailed, PermissionDenied."""
+        if not self.private:
+            return True
+        key = self._keyring.lookup_cached(secret_from_headers(authorization))
+        if key is not None:
+            key.require_scope("registry:read")
+        return key is not None
+
+    async def authorize_read(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        if self.private:
+            (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("registry:read")
+
+    async def authorize_write(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("registry:write")
+
+    async def check_host(self, hosts: list[str], authorization: str) -> None:
+        """Raises MisdirectedRequest for a `Host` that is not allowed in a request without a key."""
+        if self.private or self.hosts.allows(hosts):  # a private registry wants a key anyway
+            return
+        try:
+            await self._keyring.authenticate(secret_from_headers(authorization))
+        except AuthenticationFailed:
+            raise host_not_allowed_error() from None
+
+    async def authorize_metrics(self, authorization: str) -> None:
+        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("metrics")
+
+    async def get_open_file(self, key: str) -> OpenFile:
+        """The open file of a bundle, opened once however many ask for it. Raises BundleNotFound."""
+        task = self._pending_opens.get(key)
+        if task is None:
+            task = self._pending_opens[key] = asyncio.create_task(self._open_file(key))
+            task.add_done_callback(lambda _: self._pending_opens.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def get_entry(self, key: str) -> BundleEntry:
+        """The record of a bundle that may be served, with its hash. Raises BundleNotFound."""
+        entry = await asyncio.to_thread(self.store.find, key)
+        if entry is None and self._upstream is not None:
+            await self._upstream.fetch(key)
+            entry = await asyncio.to_thread(self.store.find, key)
+        if entry is None or not is_served(entry):
+            raise BundleNotFound(f"There is no bundle {key} here.")
+        return await asyncio.to_thread(self.store.ensure_hash, entry)
+
+    def refresh(self) -> None:
+        """Takes in what another tool has written; blocks."""
+        self.store.refresh()
+
+    async def _open_file(self, key: str) -> OpenFile:
+        try:
+            file = await asyncio.to_thread(self.open_files.open, key)
+        except BundleNotFound:
+            if self._upstream is None:
+                raise
+            await self._upstream.fetch(key)
+            file = await asyncio.to_thread(self.open_files.open, key)
+        self.open_files.put(key, file)
+        return file
+
+    def date_header_line(self) -> bytes:
+        """The Date header's line, made once a second."""
+        now = int(time.time())
+        if self._cached_date_header[0] != now:
+            self._cached_date_header = (now, f"date: {formatdate(now, usegmt=True)}\r\n".encode())
+        return self._cached_date_header[1]

@@ -1,0 +1,104 @@
+"""A transcript in the shapes that OpenAI's clients ask for: json, text, verbose_json, srt, vtt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from zlib import compress
+
+import msgspec
+from starlette.responses import Response
+
+from svc.errors import SvcError
+from svc.speech.ipc import FinalTranscript, TranscriptSegment
+from svc.wire.error import encode_error_body
+
+TRANSCRIPT_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+
+
+def build_response(response_format: str, transcript: FinalTranscript, seconds: float, language: str | None) -> Response:
+    """The answer to an upload of so many seconds."""
+    match response_format:
+        case "text":
+            return Response(transcript.text + "\n", media_type="text/plain")
+        case "srt":
+            return Response(_format_subtitles(transcript.segments, ","), media_type="text/plain")
+        case "vtt":
+            return Response(
+                "WEBVTT\n\n" + _format_subtitles(transcript.segments, ".", is_numbered=False), media_type="text/vtt"
+            )
+        case "verbose_json":
+            body: dict[str, Any] = {
+                "task": "transcribe",
+                "language": language or _detected_language(transcript.segments),
+                "duration": round(seconds, 3),
+                "text": transcript.text,
+                "usage": _usage_object(seconds),
+                "segments": [_segment_object(number, each) for number, each in enumerate(transcript.segments)],
+            }
+        case _:
+            body = {"text": transcript.text, "usage": _usage_object(seconds)}
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _detected_language(segments: Sequence[TranscriptSegment]) -> str:
+    """The first that the engine found out, else "und", ISO 639-2's code for one that is not determined."""
+    return next((each.details.language for each in segments if each.details.language), "und")
+
+
+def encode_delta_event(text: str) -> bytes:
+    """The event for more text."""
+    return _encode_event({"type": "transcript.text.delta", "delta": text})
+
+
+def encode_done_event(text: str, warning: str) -> bytes:
+    """The event for the end, with the whole text; `warning` is what is wrong with the file, if anything."""
+    return _encode_event({"type": "transcript.text.done", "text": text} | ({"warning": warning} if warning else {}))
+
+
+def encode_error_event(error: SvcError) -> bytes:
+    """The event for a transcript that ends before it is whole: the body of an error answer."""
+    return b"data: " + encode_error_body(error) + b"\n\n"
+
+
+def _encode_event(body: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _usage_object(seconds: float) -> dict[str, Any]:
+    return {"type": "duration", "seconds": round(seconds)}
+
+
+def _segment_object(number: int, segment: TranscriptSegment) -> dict[str, Any]:
+    """As Whisper describes one: `seek` is in frames of 10 ms, `compression_ratio` is that of zlib."""
+    data = segment.text.encode()
+    return {
+        "id": number,
+        "seek": segment.start_ms // 10,
+        "start": segment.start_ms / 1000,
+        "end": segment.end_ms / 1000,
+        "text": segment.text,
+        "tokens": segment.details.tokens,
+        "temperature": segment.details.temperature,
+        "avg_logprob": segment.details.avg_logprob,
+        "compression_ratio": len(data) / len(compress(data)),
+        "no_speech_prob": segment.details.no_speech_prob,
+    }
+
+
+def _format_subtitles(segments: Sequence[TranscriptSegment], decimal_mark: str, *, is_numbered: bool = True) -> str:
+    blocks = []
+    for number, segment in enumerate(segments, 1):
+        head = f"{number}\n" if is_numbered else ""
+        blocks.append(
+            f"{head}{_format_timestamp(segment.start_ms, decimal_mark)} --> "
+            f"{_format_timestamp(segment.end_ms, decimal_mark)}\n{segment.text}\n"
+        )
+    return "\n".join(blocks)
+
+
+def _format_timestamp(milliseconds: int, decimal_mark: str) -> str:
+    seconds, milliseconds = divmod(milliseconds, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{decimal_mark}{milliseconds:03}"

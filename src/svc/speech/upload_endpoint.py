@@ -1,0 +1,86 @@
+"""`POST /v1/audio/transcriptions`: a whole file in; a transcript out, whole or as events."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from svc.distribution import install_command
+from svc.errors import InvalidRequest, SpeechFailed, SvcError
+from svc.speech import transcript_formats
+from svc.speech.accounting import UPLOAD_TRANSCRIPTION_PATH
+from svc.speech.events import TranscriptEventStream
+from svc.speech.service import SpeechService
+from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disconnect
+from svc.speech.upload_form import TranscriptionRequest, parse_upload_form
+from svc.wire.key import ApiKey
+
+
+async def transcribe_upload(service: SpeechService, key: ApiKey, request: Request) -> Response | TranscriptEventStream:
+    """Answers the form. Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed.
+
+    The request is counted before its form is read, so that malformed ones count for the key's limits.
+    """
+    if find_spec("python_multipart") is None:
+        raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
+    tracked_request = await service.request_tracker.track(key, UPLOAD_TRANSCRIPTION_PATH, request.scope["request_ids"])
+    recorder = UploadRecorder(service, tracked_request)
+    try:
+        async with AsyncExitStack() as resources:
+            transcription_request = await _read_form(request, resources)
+            recorder.upload = upload = UploadTranscription(service, key, transcription_request)
+            service.metrics.record_request("upload")
+            if transcription_request.stream:
+                stream = TranscriptEventStream(upload, recorder, resources)
+                await stream.start(request.receive)
+                stream.resources = resources.pop_all()
+                return stream
+            return await _respond_whole(upload, recorder, request, transcription_request.response_format)
+    except SvcError as error:
+        recorder.record_failure(error)
+        raise
+    except ClientDisconnect:
+        recorder.record_disconnect()
+        return Response(status_code=499)  # the client has left
+    except BaseException:
+        recorder.record_disconnect()
+        raise
+
+
+async def _read_form(request: Request, resources: AsyncExitStack) -> TranscriptionRequest:
+    """The form, which is open as long as `resources`."""
+    try:
+        form = await resources.enter_async_context(request.form(max_files=1, max_fields=32))
+    except HTTPException as error:
+        raise InvalidRequest(f"The form cannot be read: {error.detail}") from None
+    transcription_request = parse_upload_form(form)
+    await asyncio.to_thread(transcription_request.file.file.rollover)  # type: ignore[attr-defined]
+    return transcription_request
+
+
+async def _respond_whole(
+    upload: UploadTranscription, recorder: UploadRecorder, request: Request, response_format: str
+) -> Response:
+    """The transcript when all of it is known. Lets go of the work when the client leaves: raises ClientDisconnect."""
+    transcription_task = asyncio.create_task(upload.run(), name="upload")
+    disconnect_task = asyncio.create_task(wait_for_disconnect(request.receive), name="upload-client")
+    try:
+        await asyncio.wait((transcription_task, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
+        if not transcription_task.done():
+            raise ClientDisconnect
+        transcript = transcription_task.result()
+    finally:
+        for task in (transcription_task, disconnect_task):
+            task.cancel()
+        await asyncio.gather(transcription_task, disconnect_task, return_exceptions=True)
+    recorder.record_success()
+    response = transcript_formats.build_response(response_format, transcript, upload.seconds, upload.language)
+    response.headers.update(recorder.headers)
+    if upload.warning:
+        response.headers["x-svc-warning"] = upload.warning
+    return response

@@ -1,0 +1,210 @@
+"""A worker process as the gateway sees it: started, spoken to, watched, ended. It knows nothing of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import subprocess
+import sys
+from typing import Protocol
+
+import msgspec
+
+from svc.errors import SpeechFailed
+from svc.speech import ipc
+from svc.speech.accounting import SpeechMetrics
+from svc.speech.audio import AudioFormat
+from svc.speech.model import RecognitionModel
+from svc.subprocess_env import build_subprocess_env
+
+log = logging.getLogger("svc.speech")
+
+MODEL_LOAD_TIMEOUT_SECONDS = 120.0
+"""Seconds until a model that does not load is given up."""
+WORKER_STOP_TIMEOUT_SECONDS = 2.0
+SPEECH_WORKER_NICENESS = 2
+"""The gateway comes first when cores are short."""
+
+
+class RecognitionListener(Protocol):
+    """Whoever has a voice."""
+
+    def on_audio_processed(self, byte_count: int) -> None:
+        """So many bytes were worked through."""
+
+    def on_hypothesis(self, message: ipc.RecognitionHypothesis) -> None:
+        """A hypothesis."""
+
+    def on_final(self, message: ipc.FinalTranscript) -> None:
+        """A flush is answered."""
+
+    def on_recognition_failed(self, message: str) -> None:
+        """The engine failed."""
+
+    def on_worker_lost(self, message: str) -> None:
+        """The worker is gone."""
+
+
+class WorkerProcess:
+    """One worker. `start` it, then `open` voices on it."""
+
+    def __init__(self, model: RecognitionModel, max_streams: int, metrics: SpeechMetrics) -> None:
+        self.model = model
+        self._metrics = metrics
+        self.max_streams = max_streams
+        self.is_dead = False
+        self._listeners: dict[int, RecognitionListener] = {}
+        self._stream_ids = itertools.count(1)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._read_task: asyncio.Task[None] | None = None
+        self._model_loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process."""
+        return self._child.pid if self._child else None
+
+    @property
+    def open_streams(self) -> int:
+        """Voices that are open."""
+        return len(self._listeners)
+
+    async def start(self) -> None:
+        """Starts the process and waits until its model is loaded. Raises SpeechFailed."""
+        local_socket, child_socket = socket.socketpair()
+        with child_socket:
+            try:
+                self._child = await asyncio.to_thread(_spawn, child_socket)
+                reader, self._writer = await asyncio.open_connection(sock=local_socket)
+            except OSError as error:
+                local_socket.close()
+                raise SpeechFailed(f"A speech worker cannot be started: {error.strerror}.") from error
+        self._read_task = asyncio.create_task(self._read_messages(reader), name=f"speech-worker-{self._child.pid}")
+        self._write_message(ipc.LoadModel(self.model, self.max_streams))
+        try:
+            async with asyncio.timeout(MODEL_LOAD_TIMEOUT_SECONDS):
+                await asyncio.shield(self._model_loaded)
+        except TimeoutError:
+            await self.stop()
+            raise SpeechFailed(f"The model {self.model.name!r} took too long to load.") from None
+        except (SpeechFailed, asyncio.CancelledError):
+            await self.stop()
+            raise
+
+    def open_stream(
+        self, listener: RecognitionListener, *, vad: bool, language: str | None, format_: AudioFormat, live: bool
+    ) -> int:
+        """A new voice; its number."""
+        stream_id = next(self._stream_ids)
+        self._listeners[stream_id] = listener
+        self._write_message(ipc.OpenStream(stream_id, vad, language, format_, live))
+        return stream_id
+
+    def send(self, message: ipc.FeedAudio | ipc.FlushStream | ipc.ResetStream) -> None:
+        """To the worker. What it has not worked through is bounded by whoever sends."""
+        self._write_message(message)
+
+    def close_stream(self, stream_id: int) -> None:
+        """Ends a voice."""
+        if self._listeners.pop(stream_id, None) is not None:
+            self._write_message(ipc.CloseStream(stream_id))
+
+    def kill(self) -> None:
+        """For a worker that hangs: its sessions are told that it is lost."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def stop(self) -> None:
+        """Ends the process."""
+        self.is_dead = True
+        self._listeners.clear()
+        if self._writer is not None:
+            self._writer.close()
+        if self._read_task is not None:
+            self._read_task.cancel()
+            await asyncio.gather(self._read_task, return_exceptions=True)
+        if self._child is not None:
+            await asyncio.to_thread(_wait_or_kill, self._child)
+        if self._model_loaded.done() and not self._model_loaded.cancelled():
+            self._model_loaded.exception()  # it was told, or nobody waits for it any more
+
+    def _write_message(self, message: ipc.GatewayToWorker) -> None:
+        if self._writer is not None and not self.is_dead:
+            self._writer.write(ipc.encode_frame(message))
+
+    async def _read_messages(self, reader: asyncio.StreamReader) -> None:
+        frame_decoder = ipc.IpcFrameDecoder()
+        self._metrics.running_workers += 1
+        try:
+            while data := await reader.read(1 << 16):
+                for body in frame_decoder.push(data):
+                    self._dispatch(ipc.worker_message_decoder.decode(body))
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            log.error("the link to a speech worker broke: %s", error)
+        finally:
+            self._metrics.running_workers -= 1
+        self._handle_worker_exit()
+        if self._child is not None:  # else it stays a zombie until another process is started
+            await asyncio.to_thread(_wait_or_kill, self._child)
+
+    def _dispatch(self, message: ipc.WorkerToGateway) -> None:
+        if isinstance(message, ipc.ModelLoaded):
+            if not self._model_loaded.done():
+                self._model_loaded.set_result(None)
+        elif isinstance(message, ipc.ModelLoadFailed):
+            if not self._model_loaded.done():
+                self._model_loaded.set_exception(SpeechFailed(message.message))
+        elif listener := self._listeners.get(message.stream_id):
+            match message:
+                case ipc.AudioProcessed():
+                    listener.on_audio_processed(message.byte_count)
+                case ipc.RecognitionHypothesis():
+                    listener.on_hypothesis(message)
+                case ipc.FinalTranscript():
+                    listener.on_final(message)
+                case ipc.RecognitionFailed():
+                    listener.on_recognition_failed(message.message)
+
+    def _handle_worker_exit(self) -> None:
+        self.is_dead = True
+        name = self.model.name
+        if not self._model_loaded.done():
+            self._model_loaded.set_exception(SpeechFailed(f"The model {name!r} does not load: its process ended."))
+        if self._listeners:
+            self._metrics.lost_workers += 1
+            log.warning("a speech worker died under %d sessions", len(self._listeners))
+        listeners, self._listeners = list(self._listeners.values()), {}
+        for listener in listeners:
+            listener.on_worker_lost("The speech worker died; another takes over, and what was not yet stable is lost.")
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _spawn(child_socket: socket.socket) -> subprocess.Popen[bytes]:
+    descriptor = child_socket.fileno()
+    command = [sys.executable, "-m", "svc.speech.worker", str(descriptor)]
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,), env=compute_environment(), start_new_session=True
+    )
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, child.pid, SPEECH_WORKER_NICENESS)
+    return child
+
+
+def compute_environment() -> dict[str, str]:
+    """Return the environment of a process that computes: no secrets, and one thread for each library."""
+    return build_subprocess_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+
+
+def _wait_or_kill(child: subprocess.Popen[bytes]) -> None:
+    """Its socket is closed, so that it ends by itself; if not, it is ended."""
+    try:
+        child.wait(WORKER_STOP_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

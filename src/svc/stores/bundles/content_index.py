@@ -1,0 +1,70 @@
+"""Which models of a folder hold a file of some name, told without unpacking anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from svc.bundles.platform import compatible_platforms
+from svc.bundles.reference import BundleReference, select_entry
+from svc.bundles.remote_metadata import read_remote_metadata
+from svc.errors import SvcError
+from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import BundleEntry
+
+
+class BundleContentIndex:
+    """Of one folder. A bundle is looked into once; any thread may ask."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files_by_bundle: dict[tuple[str, str | None], tuple[str, ...]] = {}
+        """By key and hash."""
+        self._newest: tuple[str, list[BundleEntry]] = ("", [])
+        """The revision of the folder, and the newest bundle of each model for this platform."""
+
+    def models_with_file(self, file_name: str) -> list[str]:
+        """The models whose newest bundle for this platform names the file. None of a folder that cannot be read."""
+        if not self._root.is_dir():
+            return []
+        try:
+            with FolderStore(self._root) as store:
+                return [
+                    entry.model_id for entry in self._newest_entries(store) if file_name in self._files_of(store, entry)
+                ]
+        except (SvcError, OSError):
+            return []
+
+    def _newest_entries(self, store: FolderStore) -> list[BundleEntry]:
+        revision = store.revision()
+        known, entries = self._newest
+        if known != revision:
+            by_model: dict[str, list[BundleEntry]] = {}
+            for entry in store.entries():
+                by_model.setdefault(entry.model_id, []).append(entry)
+            found = (select_entry(BundleReference(name), of, compatible_platforms()) for name, of in by_model.items())
+            entries = [entry for entry in found if entry is not None]
+            self._newest = (revision, entries)
+            kept = {(entry.key, entry.sha256) for entry in entries}
+            self._files_by_bundle = {at: files for at, files in self._files_by_bundle.items() if at in kept}
+        return entries
+
+    def _files_of(self, store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
+        at = (entry.key, entry.sha256)
+        if at not in self._files_by_bundle:
+            self._files_by_bundle[at] = _read_file_names(store, entry)
+        return self._files_by_bundle[at]
+
+
+def _read_file_names(store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
+    """The files that the bundle's metadata names; none of one that is damaged, or has gone."""
+    try:
+        with store.bundle_path(entry).open("rb") as file:
+
+            def read(start: int, size: int) -> bytes:
+                file.seek(start)
+                return file.read(size)
+
+            about = read_remote_metadata(read, store.bundle_path(entry).stat().st_size)
+    except (SvcError, OSError):
+        return ()
+    return about.files if about is not None else ()

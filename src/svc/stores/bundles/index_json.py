@@ -1,0 +1,192 @@
+"""`index.json`: what other tools read and write. It follows the records, and what others put into it is taken in.
+
+Under one lock: if the file is not the one that we wrote, its entries are read; if the records have changed, it is
+written again, to a temporary file that is renamed once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from svc.bundles import index_parser
+from svc.bundles.disk_space import translate_disk_full_errors
+from svc.errors import InsufficientStorage
+from svc.stores.bundles.locks import hold_lock
+from svc.stores.bundles.records import BundleRecords
+from svc.wire.bundle import BundleEntry, entry_for_json
+
+log = logging.getLogger("svc.registry")
+
+INDEX_FILE_NAME = "index.json"
+MAX_INLINE_WRITE_SECONDS = 0.005
+"""A projection that takes longer is not made after every change, but by a thread, which rests in between."""
+INCOMPLETE_WRITE_GRACE_SECONDS = 2.0
+"""An index that cannot be read, and was written less than so long ago, may be one that is not written in one step."""
+REST_PER_SYNC_SECOND = 9
+"""The thread rests so many times as long as a projection takes."""
+
+
+class IndexJson:
+    """Keeps index.json in step."""
+
+    def __init__(self, root: Path, work_dir: Path, records: BundleRecords) -> None:
+        self._root = root
+        self._path = root / INDEX_FILE_NAME
+        self._lock = work_dir / "index.lock"
+        self._temporary = work_dir / "index.json.new"
+        self._records = records
+        self._last_sync_seconds = 0.0
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_due = False
+        self._closing = threading.Event()
+        self.is_behind = False
+        """The disk was full: the records are right, the file will be."""
+
+    def mark_changed(self) -> None:
+        """A record has changed: at once while that is cheap, else soon."""
+        if self._last_sync_seconds <= MAX_INLINE_WRITE_SECONDS:
+            self.sync()
+            return
+        with self._wake:
+            self._is_due = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run_sync_thread, name="index-json", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Does what is due."""
+        self._closing.set()
+        with self._wake:
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run_sync_thread(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._is_due or self._closing.is_set()):
+                    self._wake.wait(60)
+                if not self._is_due:
+                    return
+                self._is_due = False
+            try:
+                self.sync()
+            except OSError:
+                log.exception("index.json could not be written")
+            self._closing.wait(self._last_sync_seconds * REST_PER_SYNC_SECOND)
+
+    def is_modified_externally(self) -> bool:
+        """Whether another tool has written the file since we did; cheap."""
+        return _file_fingerprint(self._path) != (self._records.get_state("index_stamp") or "")
+
+    def sync(self) -> None:
+        """Takes in, and writes if need be. On a full disk it is put off: the records are the truth."""
+        began = time.perf_counter()
+        try:
+            with translate_disk_full_errors():
+                self._sync()
+        except InsufficientStorage:
+            self._postpone()
+        self._last_sync_seconds = time.perf_counter() - began
+
+    def _sync(self) -> None:
+        with hold_lock(self._lock):
+            stamp = _file_fingerprint(self._path)
+            if stamp and stamp != self._records.get_state("index_stamp") and not self._import_entries(stamp):
+                return
+            revision = self._records.revision()
+            if revision != self._records.get_state("projected") or not stamp:
+                self._write()
+                self._records.set_state(projected=revision, index_stamp=_file_fingerprint(self._path))
+        self.is_behind = False
+
+    def _postpone(self) -> None:
+        if not self.is_behind:
+            log.warning("the disk is full: index.json will follow when there is room")
+        self.is_behind = True
+
+    def _write(self) -> None:
+        index: dict[str, object] = dict(self._records.list_unusable())
+        index |= {entry.key: entry_for_json(entry, str(self._root / entry.path)) for entry in self._records.entries()}
+        try:
+            with self._temporary.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(index), indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._temporary, self._path)
+        except OSError:
+            self._temporary.unlink(missing_ok=True)
+            raise
+
+    def _import_entries(self, stamp: str) -> bool:
+        """False when another tool may still be writing the file: then it is looked at again, and not written."""
+        try:
+            parsed = index_parser.split_index(self._path.read_bytes())
+        except ValueError:
+            if abs(time.time() - self._path.stat().st_mtime) < INCOMPLETE_WRITE_GRACE_SECONDS:
+                return False
+            backup = self._backup_path()
+            os.replace(self._path, backup)
+            log.warning("index.json is not a JSON object; it was put aside as %s", backup.name)
+            self._records.set_state(projected="")
+            return True
+        known = {entry.key for entry in self._records.entries()}
+        new_entries, unread = [], {}
+        for key, raw in parsed.entries.items():
+            if key in known:
+                continue
+            try:
+                new_entries.append(read_external_entry(key, raw, self._root))
+            except (OSError, ValueError) as error:
+                log.warning("the entry %.200r of index.json cannot be used: %s", key, error)
+                try:
+                    index_parser.check_json(raw)
+                    unread[key] = raw.copy()
+                except ValueError as damage:
+                    parsed.errors[key] = str(damage)
+        if new_entries:
+            self._records.insert_all(new_entries)
+        self._records.set_unusable(unread)
+        self._records.set_state(index_stamp=stamp)
+        if parsed.errors:
+            self._drop_damaged(parsed.errors)
+        return True
+
+    def _drop_damaged(self, damaged: dict[str, str]) -> None:
+        """No reader could read an index with such entries in it: it is written anew, and a copy is kept."""
+        backup = self._backup_path()
+        shutil.copyfile(self._path, backup)
+        named = index_parser.describe_skipped(damaged)
+        log.warning("entries of index.json are no JSON and were left out; a copy is %s: %s", backup.name, named)
+        self._records.set_state(projected="")
+
+    def _backup_path(self) -> Path:
+        return self._path.with_name(f"{INDEX_FILE_NAME}.unreadable-{time.time_ns() // 1_000_000}")
+
+
+def read_external_entry(key: str, raw: msgspec.Raw | bytes, root: Path) -> BundleEntry:
+    """An entry that another tool wrote; the bundle must be there. Raises OSError, ValueError: what is wrong with it."""
+    entry = index_parser.parse_entry(key, raw)
+    path = root / Path(entry.path).expanduser()
+    size = path.stat().st_size
+    if size != entry.size_bytes or not path.is_file():
+        raise ValueError(f"its bundle has {size} bytes, not {entry.size_bytes}")
+    is_inside = path.resolve().is_relative_to(root.resolve()) and path.is_relative_to(root) and ".." not in path.parts
+    return msgspec.structs.replace(entry, path=path.relative_to(root).as_posix() if is_inside else str(path.absolute()))
+
+
+def _file_fingerprint(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return ""
+    return f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"

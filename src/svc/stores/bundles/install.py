@@ -1,0 +1,95 @@
+"""Keeps a folder of files that was made on this machine as a bundle, with the folder itself as its content."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from svc.bundles.digest import sha256_file
+from svc.bundles.pack import pack
+from svc.bundles.platform import ANY_PLATFORM, compatible_platforms
+from svc.bundles.reference import parse_reference, select_entry
+from svc.errors import SvcError
+from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.locks import hold_lock, striped_lock_path
+from svc.stores.bundles.unpacked_content import write_manifest
+from svc.wire.bundle import BundleEntry
+
+
+def install_folder(folder: Path, root: Path) -> BundleEntry:
+    """Packs, publishes and moves the folder into the layout. Raises AlreadyExists, InvalidBundle."""
+    with FolderStore(root) as store:
+        archive_path = store.work_dir / "unpacking" / f"{uuid.uuid4().hex}.xyb"
+        try:
+            metadata = pack(folder, archive_path)
+            digest, size = sha256_file(archive_path), archive_path.stat().st_size
+            entry = BundleEntry(
+                model_id=metadata.model_id,
+                version=metadata.version,
+                target=metadata.platform or ANY_PLATFORM,
+                size_bytes=size,
+                path="",
+                sha256=digest,
+            )
+            entry = store.import_file(archive_path, entry, digest)
+        finally:
+            archive_path.unlink(missing_ok=True)
+        _move_content(store, folder, entry)
+        return entry
+
+
+def _move_content(store: FolderStore, folder: Path, entry: BundleEntry) -> None:
+    target = store.content_dir(entry)
+    with hold_lock(striped_lock_path(store.work_dir / "locks", f"unpack {entry.key}")):
+        if target != folder:
+            if target.exists():
+                os.rename(target, store.work_dir / "unpacking" / uuid.uuid4().hex)
+            os.rename(folder, target)
+        files = {
+            path.relative_to(target).as_posix(): path.stat().st_size for path in target.rglob("*") if path.is_file()
+        }
+        write_manifest(target, entry.sha256, files)
+
+
+def ensure_installed(content: Path, root: Path) -> None:
+    """Makes a bundle of content that was put into the layout without one."""
+    with FolderStore(root) as store:
+        entry = store.find("/".join(content.relative_to(root).parts[:3]))
+        if entry is not None and store.is_complete(entry):
+            return
+    install_folder(content, root)
+
+
+def find_unpacked(root: Path, reference: str) -> Path | None:
+    """The folder of a bundle that is in the root, unpacked if need be. None when there is none, or it is not sound."""
+    if not root.is_dir():
+        return None
+    try:
+        requested = parse_reference(reference)
+        with FolderStore(root) as store:
+            entry = select_entry(requested, store.entries(requested.model_id), compatible_platforms())
+            return store.unpack(entry) if entry else None
+    except (SvcError, OSError):  # a root that can only be read has no bundles that are not unpacked
+        return None
+
+
+def remove_installed(key: str, root: Path) -> bool:
+    """Removes a bundle of this machine, record, file and content. False when it was not there."""
+    with FolderStore(root) as store:
+        entry = store.find(key)
+        if entry is None:
+            return False
+        with hold_lock(store.lock_path(key)):
+            store.records.remove(key)
+            if (path := store.local_file(entry)) is not None:
+                path.unlink(missing_ok=True)
+            content = store.content_dir(entry)
+            content.with_name("content.json").unlink(missing_ok=True)
+            shutil.rmtree(content, ignore_errors=True)
+            for folder in list(content.parents)[:3]:
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+        store.index_file.mark_changed()
+        return True

@@ -1,0 +1,1 @@
+"""Counters of rate limits and budgets, in shared memory or Redis."""

@@ -1,0 +1,422 @@
+"""Counters of keys in memory that the workers of one machine share: no limit multiplies with their number.
+
+    one slot a key, words of 64 bits:   HEAD | requests in each second | tokens in each second | a pair for each worker
+      HEAD   hash of the key, last use, newest second, both sums, spent nano-USD, its period's start and kind
+      pair   requests that run in that worker, nano-USD reserved there: cleared when the worker is replaced
+
+A slot is changed under a lock on its byte of the file, which the kernel frees when a process dies. One process alone
+needs neither file nor lock. The window is 61 buckets of a second: whatever 60 seconds one takes lie within it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import mmap
+import os
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from svc.errors import CommandFailed
+from svc.stores.counters.base import (
+    COUNTER_WINDOW_SECONDS,
+    PERIOD_CODES,
+    KeyLimits,
+    LimitExceeded,
+    LimitUsage,
+)
+
+SLOT_COUNT: Final = 16_384
+MAX_PROBES: Final = 16
+PERIOD_START_UNKNOWN: Final = -1
+"""The start of the period while nobody has said what was spent in it."""
+
+(
+    _KEY_HASH,
+    _LAST_USED,
+    _NEWEST_SECOND,
+    _REQUEST_SUM,
+    _TOKEN_SUM,
+    _SPENT_NANO_USD,
+    _PERIOD_START,
+    _PERIOD_CODE,
+    HEAD_WORDS,
+) = range(9)
+_REQUEST_SECONDS: Final = HEAD_WORDS
+_TOKEN_SECONDS: Final = HEAD_WORDS + COUNTER_WINDOW_SECONDS
+_WORKER_PAIRS: Final = HEAD_WORDS + 2 * COUNTER_WINDOW_SECONDS
+_EMPTY_WINDOW: Final = array("q", bytes(8 * 2 * COUNTER_WINDOW_SECONDS))
+_read_head: Final = Struct(f"{HEAD_WORDS}q").unpack_from
+"""All words of a head at once: each one by itself costs a third of this."""
+
+
+def _hash_key(key_id: str) -> int:
+    """63 bits by which a slot knows its key, never 0."""
+    return int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
+
+
+def _allocate(fd: int, path: Path, length: int) -> None:
+    """Takes the room at once: a disk that fills up later must not take a page away. Raises CommandFailed."""
+    try:
+        os.posix_fallocate(fd, 0, length)
+    except OSError as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        needed = f"The counters that workers share need {length // 2**20} MiB in {path.parent}"
+        raise CommandFailed(f"{needed}: {error.strerror}.") from error
+
+
+class SharedMemoryReservation:
+    """A reservation, to be settled once; what was left after it, of requests and tokens."""
+
+    __slots__ = ("key_hash", "nano_usd", "requests_left", "reset_seconds", "second", "slot", "tokens", "tokens_left")
+
+    def __init__(
+        self,
+        slot: int,
+        key_hash: int,
+        second: int,
+        tokens: int,
+        nano_usd: int,
+        requests_left: int,
+        tokens_left: int,
+        reset_seconds: float,
+    ) -> None:
+        self.slot = slot
+        self.key_hash = key_hash
+        self.second = second
+        self.tokens = tokens
+        self.nano_usd = nano_usd
+        self.requests_left = requests_left
+        self.tokens_left = tokens_left
+        self.reset_seconds = reset_seconds
+        """Seconds until this request has left the window."""
+
+
+class SharedCounters:
+    """`path` None: for this process alone. `worker` is this process's own pair, of `workers` at most.
+
+    `clock` gives seconds, the same in all processes of a machine.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._slot_words = _WORKER_PAIRS + 2 * workers
+        self._read_pairs = Struct(f"{2 * workers}q").unpack_from
+        self._own_pair = _WORKER_PAIRS + 2 * worker
+        self._slot_cache: dict[str, tuple[int, int]] = {}
+        self._fd = -1
+        length = SLOT_COUNT * self._slot_words * 8
+        if path is None:
+            self._mmap = mmap.mmap(-1, length)
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _allocate(self._fd, path, length)
+            self._mmap = mmap.mmap(self._fd, length)
+        self._words = memoryview(self._mmap).cast("q")
+        if path is not None:
+            self._recover_slots()
+
+    def close(self) -> None:
+        self._words.release()
+        self._mmap.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def needs_spent(self, limits: KeyLimits) -> bool:
+        """Whether `begin` has to say what the key has spent before its budget can be kept."""
+        slot, key_hash = self._slot_for_key(limits.key_id)
+        words, base = self._words, slot * self._slot_words  # without a lock: `begin` and `take` look again
+        unknown = words[base + _KEY_HASH] != key_hash or words[base + _PERIOD_START] == PERIOD_START_UNKNOWN
+        return unknown or words[base + _PERIOD_CODE] != PERIOD_CODES[limits.period]
+
+    def get_spent_nano_usd(self, limits: KeyLimits) -> int:
+        """Nano-USD that are known to be spent in the key's period."""
+        slot, key_hash = self._slot_for_key(limits.key_id)
+        self._lock_slot(slot)
+        try:
+            base = slot * self._slot_words
+            self._claim_slot(base, key_hash)
+            return 0 if self._roll_period(base, limits) else self._words[base + _SPENT_NANO_USD]
+        finally:
+            self._unlock_slot(slot)
+
+    def set_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
+        """Sets what was spent before, unless another process has done so."""
+        slot, key_hash = self._slot_for_key(limits.key_id)
+        self._lock_slot(slot)
+        try:
+            base = slot * self._slot_words
+            self._claim_slot(base, key_hash)
+            if self._roll_period(base, limits):
+                self._words[base + _SPENT_NANO_USD] = spent_nano_usd
+                self._words[base + _PERIOD_START] = limits.period_start
+                self._words[base + _PERIOD_CODE] = PERIOD_CODES[limits.period]
+        finally:
+            self._unlock_slot(slot)
+
+    def reserve(
+        self, limits: KeyLimits, tokens: int, nano_usd: int, *, force: bool = False
+    ) -> SharedMemoryReservation | LimitExceeded:
+        """Reserves one request, tokens and money. `forced` counts it whatever the limits are.
+
+        A request that another limit than `rpm` refuses counts for `rpm`, and reserves nothing else.
+        """
+        slot, key_hash = self._slot_for_key(limits.key_id)
+        now = self._clock()
+        words, base, second = self._words, slot * self._slot_words, int(now)
+        self._lock_slot(slot)
+        try:
+            head: tuple[int, ...] = _read_head(self._mmap, 8 * base)
+            if head[_KEY_HASH] != key_hash or head[_NEWEST_SECOND] < second:
+                self._claim_slot(base, key_hash)
+                self._advance_window(base, second)
+                head = _read_head(self._mmap, 8 * base)
+            second, requests, used = head[_NEWEST_SECOND], head[_REQUEST_SUM], head[_TOKEN_SUM]
+            remaining = max(0, limits.requests - requests), max(0, limits.tokens - used)
+            exceeded = None if force else self._find_exceeded_limit(base, head, limits, tokens, nano_usd)
+            if exceeded is not None:
+                if exceeded[0] != "rpm":
+                    words[base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS] += 1
+                    words[base + _REQUEST_SUM] = requests + 1
+                    remaining = max(0, remaining[0] - 1), remaining[1]
+                resets = [
+                    self._seconds_until_empty(base, row, second, now) for row in (_REQUEST_SECONDS, _TOKEN_SECONDS)
+                ]
+                return LimitExceeded(exceeded[0], exceeded[1], remaining[0], remaining[1], resets[0], resets[1])
+            at = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
+            words[at] += 1
+            words[base + _REQUEST_SUM] = requests + 1
+            if tokens:
+                words[at + COUNTER_WINDOW_SECONDS] += tokens
+                words[base + _TOKEN_SUM] = used + tokens
+            pair = base + self._own_pair
+            words[pair] += 1
+            if nano_usd:
+                words[pair + 1] += nano_usd
+        finally:
+            self._unlock_slot(slot)
+        reset = second + COUNTER_WINDOW_SECONDS - now
+        return SharedMemoryReservation(
+            slot, key_hash, second, tokens, nano_usd, max(0, remaining[0] - 1), max(0, remaining[1] - tokens), reset
+        )
+
+    def commit(self, reservation: SharedMemoryReservation, tokens: int, nano_usd: int) -> None:
+        """Ends a reservation with what was really used."""
+        words, base = self._words, reservation.slot * self._slot_words
+        self._lock_slot(reservation.slot)
+        try:
+            if words[base + _KEY_HASH] != reservation.key_hash:  # the slot went to another key
+                return
+            difference = tokens - reservation.tokens
+            if difference and 0 <= words[base + _NEWEST_SECOND] - reservation.second < COUNTER_WINDOW_SECONDS:
+                words[base + _TOKEN_SECONDS + reservation.second % COUNTER_WINDOW_SECONDS] += difference
+                words[base + _TOKEN_SUM] += difference
+            pair = base + self._own_pair
+            words[pair] = max(0, words[pair] - 1)
+            if reservation.nano_usd:
+                words[pair + 1] = max(0, words[pair + 1] - reservation.nano_usd)
+            if nano_usd:
+                words[base + _SPENT_NANO_USD] += nano_usd
+        finally:
+            self._unlock_slot(reservation.slot)
+
+    def record_past_request(self, key_id: str, age_seconds: float, tokens: int) -> None:
+        """Counts what was let through so many seconds ago, by a process that is gone."""
+        slot, key_hash = self._slot_for_key(key_id)
+        now = self._clock()
+        words, base, second = self._words, slot * self._slot_words, int(now - age_seconds)
+        self._lock_slot(slot)
+        try:
+            self._claim_slot(base, key_hash)
+            self._advance_window(base, int(now))
+            if words[base + _NEWEST_SECOND] - second < COUNTER_WINDOW_SECONDS:
+                at = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
+                words[at] += 1
+                words[at + COUNTER_WINDOW_SECONDS] += tokens
+                words[base + _REQUEST_SUM] += 1
+                words[base + _TOKEN_SUM] += tokens
+        finally:
+            self._unlock_slot(slot)
+
+    def get_usage(self, limits: KeyLimits) -> LimitUsage:
+        """What counts now; a key that has not been counted takes no place for it."""
+        key_hash = _hash_key(limits.key_id)
+        slot = self._find_slot(key_hash)
+        if slot < 0:
+            return LimitUsage()
+        words, base = self._words, slot * self._slot_words
+        self._lock_slot(slot)
+        try:
+            if words[base + _KEY_HASH] != key_hash:
+                return LimitUsage()
+            self._advance_window(base, int(self._clock()))
+            running, reserved = self._sum_running(base)
+            spent: int | None = words[base + _SPENT_NANO_USD]
+            if (
+                words[base + _PERIOD_START] == PERIOD_START_UNKNOWN
+                or words[base + _PERIOD_CODE] != PERIOD_CODES[limits.period]
+            ):
+                spent = None
+            elif limits.period_start > words[base + _PERIOD_START]:  # a new period, which its first request will begin
+                spent = 0
+            return LimitUsage(words[base + _REQUEST_SUM], words[base + _TOKEN_SUM], running, spent, reserved)
+        finally:
+            self._unlock_slot(slot)
+
+    # inside a slot
+
+    def _find_exceeded_limit(
+        self, base: int, head: tuple[int, ...], limits: KeyLimits, tokens: int, nano_usd: int
+    ) -> tuple[str, float] | None:
+        second, requests, used = head[_NEWEST_SECOND], head[_REQUEST_SUM], head[_TOKEN_SUM]
+        if limits.requests and requests >= limits.requests:
+            return "rpm", self._seconds_until_freed(base, _REQUEST_SECONDS, second, requests - limits.requests + 1)
+        if limits.tokens and used + tokens > limits.tokens:
+            return "tpm", self._seconds_until_freed(base, _TOKEN_SECONDS, second, used + tokens - limits.tokens)
+        if limits.concurrency or limits.budget_nano_usd:
+            running, reserved = self._sum_running(base)
+            if limits.concurrency and running >= limits.concurrency:
+                return "concurrency", 1.0
+            if limits.budget_nano_usd:
+                self._roll_period(base, limits)
+                needed_nano_usd = self._words[base + _SPENT_NANO_USD] + max(1, nano_usd)
+                if needed_nano_usd > limits.budget_nano_usd:
+                    return "budget", math.inf
+                if needed_nano_usd + reserved > limits.budget_nano_usd:  # what runs may turn out cheaper
+                    return "budget", 1.0
+        return None
+
+    def _seconds_until_freed(self, base: int, row: int, second: int, needed: int) -> float:
+        """Seconds until so many have left the window."""
+        freed = 0
+        for age in range(COUNTER_WINDOW_SECONDS - 1, -1, -1):
+            freed += self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]
+            if freed >= needed:
+                return float(COUNTER_WINDOW_SECONDS - age)
+        return float(COUNTER_WINDOW_SECONDS)
+
+    def _seconds_until_empty(self, base: int, row: int, second: int, now: float) -> float:
+        """Seconds until all have left the window."""
+        for age in range(COUNTER_WINDOW_SECONDS):
+            if self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]:
+                return second - age + COUNTER_WINDOW_SECONDS - now
+        return 0.0
+
+    def _sum_running(self, base: int) -> tuple[int, int]:
+        """Of all workers: what runs, and the nano-USD that are reserved for it."""
+        pairs: tuple[int, ...] = self._read_pairs(self._mmap, 8 * (base + _WORKER_PAIRS))
+        count = nano_usd = 0
+        for at in range(0, len(pairs), 2):
+            count += pairs[at]
+            nano_usd += pairs[at + 1]
+        return count, nano_usd
+
+    def _roll_period(self, base: int, limits: KeyLimits) -> bool:
+        """Begins a new period when it is time; true while nobody has said what was spent in it."""
+        words, period_code = self._words, PERIOD_CODES[limits.period]
+        if words[base + _PERIOD_START] == PERIOD_START_UNKNOWN or words[base + _PERIOD_CODE] != period_code:
+            return True
+        if limits.period_start > words[base + _PERIOD_START]:
+            words[base + _PERIOD_START], words[base + _SPENT_NANO_USD] = limits.period_start, 0
+        return False
+
+    def _advance_window(self, base: int, second: int) -> None:
+        """Drops the seconds that have left the window."""
+        words = self._words
+        newest = words[base + _NEWEST_SECOND]
+        if second <= newest:
+            return
+        if second - newest >= COUNTER_WINDOW_SECONDS:
+            words[base + _REQUEST_SECONDS : base + _WORKER_PAIRS] = memoryview(_EMPTY_WINDOW)
+            words[base + _REQUEST_SUM] = words[base + _TOKEN_SUM] = 0
+        else:
+            for old in range(newest + 1, second + 1):
+                at = base + _REQUEST_SECONDS + old % COUNTER_WINDOW_SECONDS
+                if words[at] or words[at + COUNTER_WINDOW_SECONDS]:
+                    words[base + _REQUEST_SUM] -= words[at]
+                    words[base + _TOKEN_SUM] -= words[at + COUNTER_WINDOW_SECONDS]
+                    words[at] = words[at + COUNTER_WINDOW_SECONDS] = 0
+        words[base + _NEWEST_SECOND] = words[base + _LAST_USED] = second
+
+    # slots
+
+    def _slot_for_key(self, key_id: str) -> tuple[int, int]:
+        cached = self._slot_cache.get(key_id)
+        if cached is not None and self._words[cached[0] * self._slot_words + _KEY_HASH] == cached[1]:
+            return cached
+        key_hash = _hash_key(key_id)
+        if len(self._slot_cache) > SLOT_COUNT:
+            self._slot_cache.clear()
+        found = self._slot_cache[key_id] = (self._assign_slot(key_hash), key_hash)
+        return found
+
+    def _find_slot(self, key_hash: int) -> int:
+        """The key's slot; -1 when it has none."""
+        for probe in range(MAX_PROBES):
+            slot = (key_hash + probe) % SLOT_COUNT
+            if self._words[slot * self._slot_words + _KEY_HASH] == key_hash:
+                return slot
+        return -1
+
+    def _assign_slot(self, key_hash: int) -> int:
+        """The key's slot, else one that is free, else the one unused for longest. `_claim` makes it the key's."""
+        words, oldest, oldest_use = self._words, 0, 2**62
+        self._lock_slot(SLOT_COUNT)
+        try:
+            for probe in range(MAX_PROBES):
+                slot = (key_hash + probe) % SLOT_COUNT
+                base = slot * self._slot_words
+                if words[base + _KEY_HASH] == key_hash:
+                    return slot
+                if words[base + _KEY_HASH] == 0:
+                    oldest = slot
+                    break
+                if words[base + _LAST_USED] < oldest_use:
+                    oldest, oldest_use = slot, words[base + _LAST_USED]
+            self._lock_slot(oldest)
+            base = oldest * self._slot_words
+            self._claim_slot(base, key_hash)
+            words[base + _LAST_USED] = int(self._clock())
+            self._unlock_slot(oldest)
+            return oldest
+        finally:
+            self._unlock_slot(SLOT_COUNT)
+
+    def _claim_slot(self, base: int, key_hash: int) -> None:
+        """The slot may have gone to another key between the look and the lock: then this key counts on its own."""
+        if self._words[base + _KEY_HASH] != key_hash:
+            self._words[base : base + self._slot_words] = memoryview(array("q", bytes(8 * self._slot_words)))
+            self._words[base + _KEY_HASH], self._words[base + _PERIOD_START] = key_hash, PERIOD_START_UNKNOWN
+
+    def _recover_slots(self) -> None:
+        """Clears what the worker before this one had running; it may have died in the middle of a change."""
+        words = self._words
+        for slot in range(SLOT_COUNT):
+            base = slot * self._slot_words
+            if words[base + _KEY_HASH]:
+                self._lock_slot(slot)
+                words[base + self._own_pair] = words[base + self._own_pair + 1] = 0
+                words[base + _REQUEST_SUM] = sum(words[base + _REQUEST_SECONDS : base + _TOKEN_SECONDS])
+                words[base + _TOKEN_SUM] = sum(words[base + _TOKEN_SECONDS : base + _WORKER_PAIRS])
+                self._unlock_slot(slot)
+
+    def _lock_slot(self, slot: int) -> None:
+        if self._fd >= 0:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, slot)
+
+    def _unlock_slot(self, slot: int) -> None:
+        if self._fd >= 0:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot)

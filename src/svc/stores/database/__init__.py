@@ -1,0 +1,1 @@
+"""The ledger, keys and journal segments in SQLite or PostgreSQL."""

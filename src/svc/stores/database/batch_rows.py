@@ -1,0 +1,187 @@
+"""Batches in the database: the entries of one key and hour that were taken in together, in one row."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, count, islice
+from operator import itemgetter
+
+from svc.stores.database.base import LedgerEntry, StoreUnavailable
+from svc.stores.database.journal_lines import (
+    decode_batch,
+    decode_timed_batch,
+    encode_entry,
+    entry_millis,
+    parse_request_id,
+)
+from svc.stores.database.segment import SECONDS_PER_HOUR, BatchLines, EntryBatch
+from svc.stores.database.statements import SqlConnection, split_into_chunks, sql_placeholders
+
+MAX_BATCH_SPAN_MS = SECONDS_PER_HOUR * 1000
+"""No batch's entries are further apart (ms)."""
+MAX_TIME_MS = 2**61
+MIN_ROWS_PER_QUERY, MAX_ROWS_PER_QUERY = 2, 128
+"""Rows that a walk asks for: first, and at most. A row may be as long as what the intake reads at once."""
+MAX_IDS_SEARCHED_AS_TEXT = 8
+"""So few ids are looked for in a batch's text before it is decoded."""
+_BATCH_COLUMNS = ("id", "last", "key_id", "body", "span", "count", "prefix", "low", "high", "lines", "zipped")
+
+
+class BatchRows(SqlConnection):
+    """The part of a Database that is about single entries."""
+
+    def _insert_batches(self, batches: Sequence[EntryBatch]) -> None:
+        row = f"({sql_placeholders(len(_BATCH_COLUMNS))})"
+        for chunk in split_into_chunks(batches, len(_BATCH_COLUMNS)):
+            self._run_statement(  # what should be there already is no reason to take nothing any more
+                f"INSERT INTO batches ({', '.join(_BATCH_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
+                " ON CONFLICT DO NOTHING",
+                [*chain.from_iterable(map(_batch_values, chunk))],
+            )
+
+    def list_entries(
+        self,
+        *,
+        key_id: str | None = None,
+        since: float = 0.0,
+        until: float = math.inf,
+        before: str | None = None,
+        limit: int = 1000,
+    ) -> list[LedgerEntry]:
+        start, end = to_ceil_millis(since), (to_ceil_millis(until), "")
+        if before is not None:
+            last_entry = next(
+                (entry for entry in self._candidate_entries({before}) if entry.request_id == before), None
+            )
+            if last_entry is None:
+                return []
+            end = min(end, (entry_millis(last_entry), before))
+        return [*islice(self._iter_newest_first(start, end, key_id), limit)]
+
+    def _iter_newest_first(self, start: int, end: tuple[int, str], key_id: str | None) -> Iterator[LedgerEntry]:
+        """By time and request id, from a time to before a time and request id."""
+        pending: list[tuple[int, str, int, LedgerEntry]] = []  # the newest last; numbered, since entries have no order
+        numbers = count()
+        for last, packed, lines in self._scan_batches(start, end[0] + 1, key_id):
+            while pending and pending[-1][0] > last:  # nothing that is still to come is as new
+                yield pending.pop()[3]
+            for when, entry in decode_timed_batch(packed, lines, last):
+                if start <= when and (when, entry.request_id) < end:
+                    insort(pending, (when, entry.request_id, next(numbers), entry))
+        yield from (found[3] for found in reversed(pending))
+
+    def _entries_between(self, start: int, end: int, key_id: str | None) -> Iterator[list[LedgerEntry]]:
+        """A batch's at once, in any order."""
+        for last, packed, lines in self._scan_batches(start, end, key_id):
+            yield [entry for when, entry in decode_timed_batch(packed, lines, last) if start <= when < end]
+
+    def _scan_batches(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[int, str, str | None]]:
+        """Batches that may have entries from `start` to before `end`, from the newest on: `last`, packed, lines."""
+        sql = (
+            "SELECT last, body, lines, zipped, id FROM batches WHERE last <= ? AND (last < ? OR id < ?)"  # noqa: S608
+            f" AND last >= ? AND last - span < ?{'' if key_id is None else ' AND key_id = ?'}"
+            " ORDER BY last DESC, id DESC LIMIT ?"
+        )
+        fixed = (start, end, *(() if key_id is None else (key_id,)))
+        last, id, row_limit = end + MAX_BATCH_SPAN_MS, "", MIN_ROWS_PER_QUERY
+        while True:
+            rows = self._run_statement(sql, (last, last, id, *fixed, row_limit)).fetchall()
+            yield from ((last, packed, _decode_lines(*lines)) for last, packed, *lines, _ in rows)
+            if len(rows) < row_limit:
+                return
+            last, *_, id = rows[-1]
+            row_limit = min(2 * row_limit, MAX_ROWS_PER_QUERY)
+
+    def _existing_ids(self, ids: Collection[str]) -> set[str]:
+        """Which of these requests have an entry."""
+        return {entry.request_id for entry in self._candidate_entries(ids)}.intersection(ids)
+
+    def _candidate_entries(self, ids: Collection[str]) -> Iterator[LedgerEntry]:
+        """The entries among which those of these requests are, if there are any."""
+        for chunk in split_into_chunks([*ids]):
+            sql = f"SELECT body, lines, zipped FROM batches WHERE id IN ({sql_placeholders(len(chunk))})"  # noqa: S608
+            for packed, *lines in self._run_statement(sql, chunk).fetchall():
+                yield from decode_batch(packed, _decode_lines(*lines))
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for prefix, number in filter(None, map(parse_request_id, ids)):
+            numbers[prefix].append(number)
+        for prefix, wanted_numbers in numbers.items():
+            for lines in self._lines_around(prefix, sorted(wanted_numbers)):
+                if len(ids) > MAX_IDS_SEARCHED_AS_TEXT or any(id in lines for id in ids):
+                    yield from decode_batch("", lines)
+
+    def _lines_around(self, prefix: str, numbers: Sequence[int]) -> Iterator[str]:
+        """Of the batches in whose range one of these numbers is."""
+        sql = "SELECT id, low, high FROM batches WHERE prefix = ? AND high >= ? AND low <= ? ORDER BY high"
+        for id, low, high in self._run_statement(sql, (prefix, numbers[0], numbers[-1])).fetchall():
+            if bisect_left(numbers, low) < bisect_right(numbers, high):
+                for lines in self._run_statement("SELECT lines, zipped FROM batches WHERE id = ?", (id,)).fetchall():
+                    yield _decode_lines(*lines) or ""
+
+    def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
+        cutoff_ms, remaining = math.floor(before * 1000), limit
+        expired_ids: list[str] = []
+        with self._transaction():
+            self._lock_ingest()
+            sql = "SELECT id, last, count FROM batches WHERE last < ? AND last - span < ? ORDER BY last LIMIT ?"
+            for id, last, size in self._run_statement(
+                sql, (cutoff_ms + MAX_BATCH_SPAN_MS, cutoff_ms, limit)
+            ).fetchall():
+                if last < cutoff_ms and size <= remaining:
+                    expired_ids.append(id)
+                    remaining -= size
+                elif remaining:
+                    remaining -= self._remove_oldest_entries(id, cutoff_ms, remaining)
+            for chunk in split_into_chunks(expired_ids):
+                self._run_statement(f"DELETE FROM batches WHERE id IN ({sql_placeholders(len(chunk))})", chunk)  # noqa: S608
+        return limit - remaining
+
+    def _remove_oldest_entries(self, id: str, cutoff_ms: int, max_count: int) -> int:
+        """Forgets the oldest entries of a batch whose newest one stays. How many went."""
+        sql = "SELECT last, body, lines, zipped FROM batches WHERE id = ?"
+        ((last, packed, *lines),) = self._run_statement(sql, (id,)).fetchall()
+        timed_entries = sorted(decode_timed_batch(packed, _decode_lines(*lines), last), key=itemgetter(0))
+        times_ms = [when for when, _ in timed_entries]
+        removed_count = min(max_count, bisect_left(times_ms, cutoff_ms))
+        kept_lines = BatchLines.from_bytes(
+            "".join(encode_entry(entry) + "\n" for _, entry in timed_entries[removed_count:]).encode()
+        )
+        self._run_statement(
+            "UPDATE batches SET span = ?, count = ?, lines = ?, zipped = ? WHERE id = ?",
+            (last - times_ms[removed_count], len(timed_entries) - removed_count, *kept_lines, id),
+        )
+        return removed_count
+
+    def _lock_ingest(self) -> None:
+        """Until this transaction ends, others wait here."""
+        self._run_statement("UPDATE journals SET taken = taken WHERE name = ''")
+
+
+def to_ceil_millis(unix_seconds: float) -> int:
+    return MAX_TIME_MS if unix_seconds * 1000 > MAX_TIME_MS else math.ceil(unix_seconds * 1000)
+
+
+def _decode_lines(uncompressed: str | None, compressed: bytes | None) -> str | None:
+    """Of a batch's lines; raises StoreDown where they are damaged."""
+    try:
+        return BatchLines(uncompressed, compressed).text
+    except ValueError as error:
+        raise StoreUnavailable(f"A batch of entries in the database is damaged: {error}.") from error
+
+
+def _batch_values(batch: EntryBatch) -> Iterable[object]:
+    span = batch.last_ms - batch.first_ms
+    numbered = (batch.id_prefix, batch.min_number, batch.max_number)
+    return (
+        batch.id,
+        batch.last_ms,
+        batch.key_id,
+        batch.packed_entry,
+        span,
+        batch.count,
+        *numbered,
+        *(batch.lines or (None, None)),
+    )

@@ -1,0 +1,341 @@
+"""Lines of a journal (JSON, an Entry each): the batches that they make, what they come to, and entries again. Pure.
+
+The lines of a stretch are decoded by one call, and those of one key and hour are kept as they are. What is not as we
+write it (a broken line, a time or an id of another form) makes the stretch go the slow way, line by line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from random import getrandbits
+from typing import Annotated
+
+import msgspec
+
+from svc.stores.database.base import LedgerEntry
+from svc.stores.database.segment import BatchLines, EntryBatch, JournalSegment, SumKey, UsageTotals
+from svc.stores.database.segment_summary import HOUR_PREFIX_LENGTH, SegmentSummary, SummaryGroup
+
+_TIMESTAMP_LENGTH = len("2026-01-01T00:00:00.000Z")
+_REQUEST_ID_PATTERN = re.compile(r"(req_[0-9a-f]{16})([0-9a-f]{8})")
+_REQUEST_ID_LENGTH, _ID_PREFIX_LENGTH = 28, 20
+
+FillPrice = Callable[[LedgerEntry], LedgerEntry]
+"""A last look at an entry whose price was not known when it was noted; the same object where it is not known now."""
+
+
+class _CanonicalEntry(LedgerEntry, frozen=True, kw_only=True, gc=False):
+    """An entry as we write it. Without the garbage collector's part it is made in two thirds of the time."""
+
+    time: Annotated[str, msgspec.Meta(min_length=_TIMESTAMP_LENGTH, max_length=_TIMESTAMP_LENGTH)]
+    request_id: Annotated[str, msgspec.Meta(min_length=_REQUEST_ID_LENGTH, max_length=_REQUEST_ID_LENGTH)]
+
+
+class _PackedEntry(LedgerEntry, frozen=True, kw_only=True, array_like=True):
+    """An entry without the names of its fields: half the size."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(LedgerEntry).decode
+_decode_all = msgspec.json.Decoder(LedgerEntry).decode_lines
+_decode_canonical = msgspec.json.Decoder(_CanonicalEntry).decode_lines
+_unpack = msgspec.json.Decoder(_PackedEntry).decode
+
+
+def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSegment:
+    """Of whole lines."""
+    try:
+        text = data.decode()
+        entries: list[LedgerEntry] = [*_decode_canonical(text)]
+        if fill_price is not None:
+            text = _fill_prices(text, entries, fill_price)
+        return _build_canonical_segment(text, entries)
+    except (msgspec.MsgspecError, ValueError):
+        return build_segment(*parse_entries(data, fill_price))
+
+
+def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSegment:
+    """Of the lines that were summed up when they were written. Raises ValueError for what cannot be as it says."""
+    if not summary.has_final_prices or len(data) != summary.end - summary.start or not data.endswith(b"\n"):
+        raise ValueError("lines that have to be looked at")
+    batches: dict[tuple[str, str], list[SummaryGroup]] = defaultdict(list)
+    hours: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
+    for group in summary.groups:
+        batches[group.key.id, group.hour].append(group)
+        hours[_group_sum_key(group)].add(
+            group.key.name,
+            group.request_count,
+            group.prompt_tokens,
+            group.completion_tokens,
+            group.cost_usd,
+            group.priced_requests,
+        )
+    if len(batches) == 1:
+        entry_batches = [_summarized_batch(data, summary.groups)]
+    else:
+        entry_batches = [
+            _summarized_batch(some, groups)
+            for some, groups in zip(_lines_by_batch(data, summary, batches.values()), batches.values(), strict=True)
+        ]
+    return JournalSegment(batches=entry_batches, hourly_sums=hours, entry_count=summary.line_count)
+
+
+def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[list[LedgerEntry], int]:
+    """Line by line; and how many lines are broken."""
+    entries, lines = [], data.removesuffix(b"\n").split(b"\n")
+    for line in lines:
+        try:
+            entry = _decode(line)
+            parse_millis(entry.time)
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError):
+            continue
+        entries.append(fill_price(entry) if fill_price is not None and entry.cost_usd is None else entry)
+    return entries, len(lines) - len(entries)
+
+
+def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSegment:
+    """Of entries in any form; raises ValueError for a time that is none."""
+    canonical = [entry for entry in entries if _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
+    others = [entry for entry in entries if not _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
+    batches = _split_into_batches(
+        [encode_entry(entry) for entry in canonical], canonical, _format_timestamps(canonical)
+    )
+    batches += [_single_entry_batch(entry) for entry in others]
+    return JournalSegment(
+        batches=batches,
+        hourly_sums=_sum_by_hour(entries, _format_timestamps(entries)),
+        entry_count=len(entries),
+        broken_lines=broken,
+    )
+
+
+def decode_batch(packed: str, lines: str | None) -> list[LedgerEntry]:
+    """What lies in a batch."""
+    return [LedgerEntry(**msgspec.structs.asdict(_unpack(packed)))] if lines is None else _decode_all(lines)
+
+
+def decode_timed_batch(packed: str, lines: str | None, last: int) -> list[tuple[int, LedgerEntry]]:
+    """What lies in a batch, whose newest is known, with the milliseconds since 1970."""
+    entries = decode_batch(packed, lines)
+    return [(last, entries[0])] if lines is None else [(entry_millis(entry, last), entry) for entry in entries]
+
+
+def encode_entry(entry: LedgerEntry) -> str:
+    return _encode(entry).decode()
+
+
+def entry_millis(entry: LedgerEntry, default: int = 0) -> int:
+    """Milliseconds since 1970; `otherwise` where a time is none, which would have to come from a damaged disk."""
+    try:
+        return parse_millis(entry.time)
+    except ValueError:
+        return default
+
+
+def parse_request_id(id: str) -> tuple[str, int] | None:
+    """A request id's prefix and number; None for one that we did not make."""
+    match = _REQUEST_ID_PATTERN.fullmatch(id)
+    return None if match is None else (match[1], int(match[2], 16))
+
+
+def parse_millis(timestamp: str) -> int:
+    """Milliseconds since 1970 of an entry's `time`; raises ValueError."""
+    if len(timestamp) != _TIMESTAMP_LENGTH or not timestamp.endswith("Z"):
+        return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+    return _parse_whole_second_millis(timestamp[:-5]) + int(timestamp[-4:-1])
+
+
+@lru_cache(maxsize=64)
+def _parse_whole_second_millis(timestamp: str) -> int:
+    """Of a whole second, to which many entries belong."""
+    return round(datetime.fromisoformat(timestamp).replace(tzinfo=UTC).timestamp()) * 1000
+
+
+def _format_timestamps(entries: Sequence[LedgerEntry]) -> list[str]:
+    """Their times as we write them."""
+    times_ms = [parse_millis(entry.time) for entry in entries]
+    return [f"{datetime.fromtimestamp(at // 1000, UTC).isoformat()[:-6]}.{at % 1000:03d}Z" for at in times_ms]
+
+
+def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> JournalSegment:
+    """Raises ValueError for what is not of our form."""
+    timestamps = [entry.time for entry in entries]
+    if {stamp[-1] for stamp in timestamps} != {"Z"}:
+        raise ValueError("a time that is not in UTC")
+    hours = _sum_by_hour(entries, timestamps)
+    single_batch = _multi_entry_batch(text, entries, timestamps) if len({place[:2] for place in hours}) == 1 else None
+    batches = (
+        _split_into_batches(_split_lines(text, entries), entries, timestamps)
+        if single_batch is None
+        else [single_batch]
+    )
+    return JournalSegment(batches=batches, hourly_sums=hours, entry_count=len(entries))
+
+
+def _split_lines(text: str, entries: Sequence[LedgerEntry]) -> list[str]:
+    """Its lines; raises ValueError if they are not an entry each."""
+    lines = text.split("\n")[:-1]
+    if len(lines) != len(entries) or not all(lines):
+        raise ValueError("a line that is not an entry")
+    return lines
+
+
+def _fill_prices(text: str, entries: list[LedgerEntry], fill_price: FillPrice) -> str:
+    """The lines, with prices that are known by now; their entries are put in their places. Raises ValueError."""
+    priced_entries = {
+        number: mended
+        for number, entry in enumerate(entries)
+        if entry.cost_usd is None and (mended := fill_price(entry)) is not entry
+    }
+    if not priced_entries:
+        return text
+    lines = _split_lines(text, entries)
+    for number, mended in priced_entries.items():
+        entries[number], lines[number] = mended, encode_entry(mended)
+    return "\n".join(lines) + "\n"
+
+
+def _sum_by_hour(entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> dict[SumKey, UsageTotals]:
+    groups: dict[tuple[object, ...], list[LedgerEntry]] = defaultdict(list)
+    for entry, stamp in zip(entries, timestamps, strict=True):
+        tags = tuple(entry.tags.items()) if entry.tags else ()
+        groups[stamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.model, entry.provider, tags].append(entry)
+    hours: dict[SumKey, UsageTotals] = {}
+    for (hour, *_), grouped in groups.items():
+        sum_key = entry_sum_key(grouped[0], _parse_whole_second_millis(f"{hour}:00:00") // 1000)
+        totals = hours.get(sum_key)
+        if totals is None:
+            hours[sum_key] = sum_entries(grouped)
+        else:  # the same tags in another order
+            totals.add(*msgspec.structs.astuple(sum_entries(grouped)))
+    return hours
+
+
+def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
+    if len(entries) == 1:
+        (entry,) = entries
+        cost = entry.cost_usd
+        tokens = (entry.prompt_tokens or 0, entry.completion_tokens or 0)
+        return UsageTotals(entry.key_name, 1, *tokens, cost or 0.0, int(cost is not None))
+    costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
+    return UsageTotals(
+        next((entry.key_name for entry in reversed(entries) if entry.key_name), ""),
+        len(entries),
+        sum([entry.prompt_tokens or 0 for entry in entries]),
+        sum([entry.completion_tokens or 0 for entry in entries]),
+        sum(costs),
+        len(costs),
+    )
+
+
+def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list[SummaryGroup]]) -> Iterable[bytes]:
+    """The lines of each batch."""
+    lines_of_group: dict[int, list[bytes]] = {}
+    parts: list[list[bytes]] = []
+    for groups in batches:
+        parts.append([])
+        lines_of_group.update({group.index: parts[-1] for group in groups})
+    for number, line in zip(summary.line_groups, data.splitlines(keepends=True), strict=True):
+        lines_of_group[number].append(line)
+    return map(b"".join, parts)
+
+
+def _summarized_batch(data: bytes, groups: Sequence[SummaryGroup]) -> EntryBatch:
+    """Of one key, hour and process."""
+    count = sum(group.request_count for group in groups)
+    if count == 1:
+        return _single_entry_batch(_decode(data))
+    low, high = (
+        parse_request_id(min(group.min_request_id for group in groups)),
+        parse_request_id(max(group.max_request_id for group in groups)),
+    )
+    if low is None or high is None or low[0] != high[0]:
+        raise ValueError("requests that are not of one process")
+    first, last = (
+        parse_millis(min(group.first_time for group in groups)),
+        parse_millis(max(group.last_time for group in groups)),
+    )
+    return _new_batch(groups[0].key.id, count, (first, last), low[0], (low[1], high[1]), data)
+
+
+def _group_sum_key(group: SummaryGroup) -> SumKey:
+    tags = _encode_tags(tuple(group.key.tags.items())) if group.key.tags else "{}"
+    start = _parse_whole_second_millis(f"{group.hour}:00:00") // 1000
+    return SumKey(start, group.key.id, group.model or "", group.provider or "", tags)
+
+
+def entry_sum_key(entry: LedgerEntry, start: int) -> SumKey:
+    """In the hour that begins then."""
+    tags = _encode_tags(tuple(entry.tags.items())) if entry.tags else "{}"
+    return SumKey(start, entry.key_id, entry.model or "", entry.provider or "", tags)
+
+
+@lru_cache(maxsize=256)
+def _encode_tags(tags: tuple[tuple[str, str], ...]) -> str:
+    """A key's requests all have the same."""
+    return _encode(dict(sorted(tags))).decode()
+
+
+def _split_into_batches(
+    lines: Sequence[str], entries: Sequence[LedgerEntry], timestamps: Sequence[str]
+) -> list[EntryBatch]:
+    """By key, hour and process."""
+    line_numbers: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number, (entry, stamp) in enumerate(zip(entries, timestamps, strict=True)):
+        line_numbers[stamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.request_id[:_ID_PREFIX_LENGTH]].append(number)
+    entry_batches = []
+    for numbers in line_numbers.values():
+        if len(numbers) == 1:
+            entry_batches.append(_single_entry_batch(entries[numbers[0]]))
+            continue
+        batch_entries = [entries[number] for number in numbers]
+        text = "\n".join([lines[number] for number in numbers]) + "\n"
+        multi_entry_batch = _multi_entry_batch(text, batch_entries, [timestamps[number] for number in numbers])
+        entry_batches += (
+            [_single_entry_batch(entry) for entry in batch_entries]
+            if multi_entry_batch is None
+            else [multi_entry_batch]
+        )
+    return entry_batches
+
+
+def _multi_entry_batch(text: str, entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> EntryBatch | None:
+    """Several entries of one key and hour as one batch; None if they are not of one process."""
+    if len(entries) == 1:
+        return None
+    ids = [entry.request_id for entry in entries]
+    low, high = parse_request_id(min(ids)), parse_request_id(max(ids))
+    if low is None or high is None or low[0] != high[0]:
+        return None
+    first, last = parse_millis(min(timestamps)), parse_millis(max(timestamps))
+    return _new_batch(entries[0].key_id, len(entries), (first, last), low[0], (low[1], high[1]), text.encode())
+
+
+def _new_batch(
+    key_id: str, count: int, times: tuple[int, int], prefix: str, numbers: tuple[int, int], lines: bytes
+) -> EntryBatch:
+    first, last = times
+    low, high = numbers
+    return EntryBatch(
+        id=f"{last:012x}{getrandbits(48):012x}",  # no secret
+        key_id=key_id,
+        first_ms=first,
+        last_ms=last,
+        count=count,
+        id_prefix=prefix,
+        min_number=low,
+        max_number=high,
+        lines=BatchLines.from_bytes(lines),
+    )
+
+
+def _single_entry_batch(entry: LedgerEntry) -> EntryBatch:
+    time_ms = parse_millis(entry.time)
+    packed_entry = _encode(msgspec.structs.astuple(entry)).decode()
+    return EntryBatch(
+        id=entry.request_id, key_id=entry.key_id, first_ms=time_ms, last_ms=time_ms, packed_entry=packed_entry
+    )

@@ -1,0 +1,124 @@
+"""Database on a PostgreSQL server, which several machines may share. Needs the extra `postgres`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+
+from svc.errors import UsageError
+from svc.stores.database.base import STATEMENT_TIMEOUT_SECONDS, CommitOutcomeUnknown, StoreUnavailable
+from svc.stores.database.sql import SqlDatabase
+from svc.stores.database.statements import DatabaseCursor
+
+POSTGRES_CONNECT_TIMEOUT_SECONDS = 3
+SESSION_SETTINGS_SQL = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
+MAX_ERROR_REASON_CHARACTERS = 400
+MIGRATION_LOCK_ID = 7_301_964
+INTERRUPT_POLL_SECONDS: Final = 0.1
+"""Seconds after which a wait looks for Ctrl-C: psycopg's own default."""
+T = TypeVar("T")
+
+
+class _TimeoutConnection(psycopg.Connection[Any]):
+    """Gives a server up that takes statements and answers none: its system still acknowledges what it is sent."""
+
+    timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS
+
+    def wait(self, gen: PQGen[T], interval: float = INTERRUPT_POLL_SECONDS, timeout: float | None = None) -> T:
+        return super().wait(gen, interval, self.timeout_seconds if timeout is None else timeout)
+
+
+class PostgresDatabase(SqlDatabase):
+    """Belongs to one thread at a time. A connection that broke is made anew with the next question."""
+
+    def __init__(self, url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
+        self._url = url
+        self._timeout_seconds = timeout_seconds
+        self._display_name = _describe_database(url)
+        """Names the database in messages, without user and password."""
+        self._connection: _TimeoutConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = _TimeoutConnection.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=POSTGRES_CONNECT_TIMEOUT_SECONDS,
+                tcp_user_timeout=10_000,
+                application_name="svc",
+            )
+            self._connection.timeout_seconds = self._timeout_seconds
+            self._connection.execute(SESSION_SETTINGS_SQL)
+        return self._connection
+
+    def _run_statement(self, sql: str, args: Sequence[Any] = ()) -> DatabaseCursor:
+        return self._execute(sql.replace("%", "%%").replace("?", "%s"), args)
+
+    def _execute(self, sql: str, args: Sequence[Any]) -> DatabaseCursor:
+        try:
+            return self._connect().execute(sql.encode(), args)
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.errors.IntegrityError):
+                self.close()  # whatever state it is in
+            raise StoreUnavailable(
+                f"{self._display_name} does not answer as it should: {_error_reason(error)}."
+            ) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run_statement("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+        try:
+            self._run_statement("COMMIT")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StoreUnavailable):
+                raise CommitOutcomeUnknown(error.message) from error
+            raise
+
+    @contextlib.contextmanager
+    def _migration_transaction(self) -> Iterator[None]:
+        with self._transaction():
+            self._run_statement("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK_ID,))
+            yield
+
+
+def _describe_database(url: str) -> str:
+    """Host, port and name of the database, as far as the URL says them."""
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    return f"The PostgreSQL database {parts.get('dbname') or ''!r} at {host}, port {port}"
+
+
+def _error_reason(error: psycopg.Error) -> str:
+    """Return the message of the server or of libpq in one line. Neither repeats a password."""
+    text = error.diag.message_primary or str(error) or type(error).__name__
+    return " ".join(text.split())[:MAX_ERROR_REASON_CHARACTERS].rstrip(".")
+
+
+def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> PostgresDatabase:
+    """`postgresql://user:password@host:port/name`, with libpq's parameters; raises UsageError."""
+    try:
+        psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise UsageError(
+            "SVC_DATABASE_URL is not like postgresql://user:password@host/name; "
+            "special characters in a password are percent-encoded."
+        ) from error
+    return PostgresDatabase(url, timeout_seconds)

@@ -1,0 +1,141 @@
+"""What lines of a journal come to, summed up by who writes them: who takes them in then need not decode them. Pure.
+
+note ── a line ──> Tally ── no more come ──> `lines.read_tallied`, with the lines
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from svc.wire.key import ApiKey
+from svc.wire.usage import TokenUsage
+
+HOUR_PREFIX_LENGTH: Final = len("2026-01-01T00")
+
+
+class SummaryGroup:
+    """The lines of one key, hour (UTC), model and provider."""
+
+    __slots__ = (
+        "completion_tokens",
+        "cost_usd",
+        "first_time",
+        "hour",
+        "index",
+        "key",
+        "last_time",
+        "max_request_id",
+        "min_request_id",
+        "model",
+        "priced_requests",
+        "prompt_tokens",
+        "provider",
+        "request_count",
+    )
+
+    def __init__(
+        self, index: int, key: ApiKey, model: str | None, provider: str | None, time: str, request_id: str
+    ) -> None:
+        """With the time and the request of its first line."""
+        self.index = index
+        self.key = key
+        self.model = model
+        self.provider = provider
+        self.hour = time[:HOUR_PREFIX_LENGTH]
+        self.first_time = self.last_time = time
+        """The oldest and the newest."""
+        self.min_request_id = self.max_request_id = request_id
+        """The least and the greatest."""
+        self.request_count = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost_usd = 0.0
+        self.priced_requests = 0
+        """Requests whose cost is known."""
+
+    def matches(self, key: ApiKey, model: str | None, provider: str | None, time: str) -> bool:
+        """A line belongs here."""
+        return key is self.key and model == self.model and provider == self.provider and time.startswith(self.hour)
+
+
+class SegmentSummary:
+    """Of the lines from `start` to `end` (bytes) of the journal `name`, which are `count`."""
+
+    __slots__ = (
+        "_groups_by_key",
+        "_last_group",
+        "end",
+        "file_lock",
+        "groups",
+        "has_final_prices",
+        "journal_name",
+        "line_count",
+        "line_groups",
+        "start",
+    )
+
+    def __init__(self, journal_name: str, start: int, file_lock: object = None) -> None:
+        self.journal_name = journal_name
+        self.file_lock = file_lock
+        """Keeps others from the file while this is there."""
+        self.start = start
+        self.end = start
+        self.line_count = 0
+        self.groups: list[SummaryGroup] = []
+        self.line_groups: list[int] = []
+        """Which group each line is of, where there are several."""
+        self.has_final_prices = True
+        """False when a price is to be looked for that was not known."""
+        self._last_group: SummaryGroup | None = None
+        self._groups_by_key: dict[tuple[ApiKey, str | None, str | None, str], SummaryGroup] = {}
+
+    def add_line(
+        self,
+        line_bytes: int,
+        key: ApiKey,
+        model: str | None,
+        provider: str | None,
+        time: str,
+        request_id: str,
+        usage: TokenUsage | None,
+        cost_usd: float | None,
+    ) -> None:
+        """One more line, of `size` bytes; `time` and the rest as an `Entry` has them."""
+        group = self._last_group
+        if group is None or not group.matches(key, model, provider, time):
+            group = self._last_group = self._get_group(key, model, provider, time, request_id)
+        self.end += line_bytes
+        self.line_count += 1
+        if len(self.groups) > 1:
+            self.line_groups.append(group.index)
+        group.request_count += 1
+        if time > group.last_time:
+            group.last_time = time
+        elif time < group.first_time:  # the clock was put back
+            group.first_time = time
+        if request_id > group.max_request_id:
+            group.max_request_id = request_id
+        elif request_id < group.min_request_id:
+            group.min_request_id = request_id
+        if usage is not None:
+            group.prompt_tokens += usage.prompt_tokens
+            group.completion_tokens += usage.completion_tokens
+        if cost_usd is not None:
+            group.cost_usd += cost_usd
+            group.priced_requests += 1
+        elif usage is not None:
+            self.has_final_prices = False
+
+    def _get_group(
+        self, key: ApiKey, model: str | None, provider: str | None, time: str, request_id: str
+    ) -> SummaryGroup:
+        group_key = (key, model, provider, time[:HOUR_PREFIX_LENGTH])
+        group = self._groups_by_key.get(group_key)
+        if group is None:
+            group = self._groups_by_key[group_key] = SummaryGroup(
+                len(self.groups), key, model, provider, time, request_id
+            )
+            if group.index == 1:
+                self.line_groups = [0] * self.line_count
+            self.groups.append(group)
+        return group

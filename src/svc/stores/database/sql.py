@@ -1,0 +1,78 @@
+"""What SQLite and PostgreSQL have in common: the statements. How they connect, and lock, is in their own files.
+
+keys      one row a key; every change takes the next number from `key_revision`, whose row lock puts them in order
+batches   one row for the entries of a key that were taken in together, for `ledger.retain_days`
+hours, days   the entries' sums, kept for good; written with the entries in one transaction
+journals  so many bytes of each are in; written with their entries. The one without a name is a lock
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+
+from svc.errors import UsageError
+from svc.stores.database.base import LedgerEntry
+from svc.stores.database.journal_lines import build_segment
+from svc.stores.database.key_rows import KeyRows
+from svc.stores.database.segment import JournalSegment
+from svc.stores.database.sum_rows import SumRows
+
+
+class SqlDatabase(KeyRows, SumRows):
+    """`Database`, but for its connection."""
+
+    def migrate(self) -> None:
+        with self._migration_transaction():
+            self._run_statement("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+            version = self._run_statement("SELECT MAX(version) FROM schema_version").fetchall()[0][0] or 0
+            migrations = _load_migrations()
+            if version > len(migrations):
+                raise UsageError(
+                    f"The database is of a newer version ({version}) than this program knows ({len(migrations)})."
+                )
+            for number, statements in enumerate(migrations[version:], version + 1):
+                for statement in statements:
+                    self._run_statement(statement)
+                self._run_statement("INSERT INTO schema_version VALUES (?)", (number,))
+
+    def ping(self) -> None:
+        self._run_statement("SELECT 1")
+
+    def committed_offset(self, journal: str) -> int:
+        self._run_statement("INSERT INTO journals (name, taken) VALUES (?, 0) ON CONFLICT DO NOTHING", (journal,))
+        return int(self._run_statement("SELECT taken FROM journals WHERE name = ?", (journal,)).fetchall()[0][0])
+
+    def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
+        with self._transaction():
+            update_sql = (
+                "UPDATE journals SET taken = ? WHERE name = ? AND taken = ?"  # who comes second waits, and moves none
+            )
+            if not self._run_statement(update_sql, (end, journal, start)).rowcount:
+                return False
+            self._insert_segment(segment)
+        return True
+
+    def delete_journal(self, journal: str) -> None:
+        self._run_statement("DELETE FROM journals WHERE name = ?", (journal,))
+
+    def insert_entries(self, entries: Iterable[LedgerEntry]) -> int:
+        by_id = {entry.request_id: entry for entry in entries}
+        if not by_id:
+            return 0
+        with self._transaction():
+            self._lock_ingest()  # no two look for the same requests at the same time
+            existing_ids = self._existing_ids(by_id)
+            segment = build_segment([entry for id, entry in by_id.items() if id not in existing_ids])
+            self._insert_segment(segment)
+        return segment.entry_count
+
+    def _insert_segment(self, segment: JournalSegment) -> None:
+        self._insert_batches(segment.batches)
+        self._upsert_sums(segment.hourly_sums)
+
+
+def _load_migrations() -> list[list[str]]:
+    folder = resources.files("svc.stores.database").joinpath("schema")
+    files = sorted((each for each in folder.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name)
+    return [[part for part in file.read_text(encoding="utf-8").split(";\n") if part.strip()] for file in files]

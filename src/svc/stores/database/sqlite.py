@@ -1,0 +1,102 @@
+"""Database in one SQLite file, in WAL mode: readers never wait, writers of several processes take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from svc.errors import UsageError
+from svc.stores.database.base import StoreUnavailable
+from svc.stores.database.sql import SqlDatabase
+from svc.stores.database.statements import DatabaseCursor
+
+DATABASE_BUSY_TIMEOUT_SECONDS = 10.0
+"""So long a writer waits for its turn."""
+MIN_FREE_DISK_BYTES = 64 * 1024
+"""A disk with less room counts as full: the files beside a database need more."""
+
+
+class SqliteDatabase(SqlDatabase):
+    """Belongs to one thread at a time. The file and its folder are made when they are missing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            is_new = not self._path.exists()
+            connection = sqlite3.connect(
+                self._path, timeout=DATABASE_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            if (
+                is_new
+            ):  # by its path: closing any descriptor of ours would drop SQLite's locks; its side files follow suit
+                self._path.chmod(0o600)
+            _enable_wal(connection)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection = connection
+        return self._connection
+
+    def _run_statement(self, sql: str, args: Sequence[Any] = ()) -> DatabaseCursor:
+        try:
+            return self._connect().execute(sql, args)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(
+                f"The database {self._path} cannot be used: {error}{_disk_full_hint(self._path)}."
+            ) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._run_statement("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run_statement("COMMIT")
+        except BaseException:
+            with contextlib.suppress(StoreUnavailable):
+                if self._connection is not None and self._connection.in_transaction:
+                    self._run_statement("ROLLBACK")
+            raise
+
+    _migration_transaction = _transaction
+
+
+def _enable_wal(db: sqlite3.Connection) -> None:
+    """In WAL mode. Of several that open a new file, each has to wait here: SQLite does not, to change the mode."""
+    deadline = time.monotonic() + DATABASE_BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`; raises UsageError. A file needs no time limit."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path:
+        raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
+    return SqliteDatabase(Path(path).expanduser())
+
+
+def _disk_full_hint(path: Path) -> str:
+    """SQLite says "disk I/O error" where a file beside the database finds no room."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(path.parent)
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < MIN_FREE_DISK_BYTES:
+            return ", since its disk is full"
+    return ""

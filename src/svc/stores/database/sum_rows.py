@@ -1,0 +1,175 @@
+"""Sums of entries in the database, by hour and by day: kept for good, and written together with the entries."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from svc.stores.database.base import GroupBy, LedgerEntry, UsageSum
+from svc.stores.database.batch_rows import BatchRows, to_ceil_millis
+from svc.stores.database.journal_lines import entry_millis, entry_sum_key, sum_entries
+from svc.stores.database.segment import SECONDS_PER_HOUR, SumKey, UsageTotals
+from svc.stores.database.statements import split_into_chunks, sql_placeholders
+
+SECONDS_PER_DAY = 86400
+_AMOUNT_COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "priced")
+_SUM_COLUMNS = (*SumKey._fields, *UsageTotals.__struct_fields__)
+_AGGREGATE_SQL = f"MAX(key_name), {', '.join(f'SUM({name})' for name in _AMOUNT_COLUMNS)}"
+_GROUP_BY_SQL = {
+    "key": "key_id",
+    "model": "model",
+    "provider": "provider",
+    "tag": "tags",
+    "day": f"(start - start % {SECONDS_PER_DAY})",
+}
+
+
+class SumRows(BatchRows):
+    """The part of a Database that is about what was spent."""
+
+    def _upsert_sums(self, hours: Mapping[SumKey, UsageTotals]) -> None:
+        days: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
+        for place, amounts in hours.items():
+            days[SumKey(place[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *place[1:])].add(*astuple(amounts))
+        self._upsert_table("hours", hours)
+        self._upsert_table("days", days)
+
+    def _upsert_table(self, table: str, groups: Mapping[SumKey, UsageTotals]) -> None:
+        row = f"({sql_placeholders(len(_SUM_COLUMNS))})"
+        increments = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in _AMOUNT_COLUMNS)
+        for chunk in split_into_chunks(
+            sorted(groups), len(_SUM_COLUMNS)
+        ):  # in one order everywhere: no two wait for each other
+            values: list[object] = []
+            for place in chunk:
+                values += (*place, *astuple(groups[place]))
+            self._run_statement(
+                f"INSERT INTO {table} ({', '.join(_SUM_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
+                " ON CONFLICT (key_id, start, model, provider, tags)"
+                f" DO UPDATE SET key_name = excluded.key_name, {increments}",
+                values,
+            )
+
+    def aggregate_usage(
+        self,
+        group_by: GroupBy,
+        *,
+        tag: str = "",
+        key_id: str | None = None,
+        since: float = 0.0,
+        until: float = math.inf,
+    ) -> list[UsageSum]:
+        groups: dict[str, UsageTotals] = defaultdict(UsageTotals)
+        for table, start, end in _split_range(since, until):
+            if table == "entries":
+                for entries in self._entries_between(to_ceil_millis(start), to_ceil_millis(end), key_id):
+                    for value, some in _group_entries(group_by, tag, entries).items():
+                        groups[value].add(*astuple(sum_entries(some)))
+                continue
+            for row in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
+                raw, name, requests, prompt, completion, cost, priced = row
+                amounts = (str(name), int(requests), int(prompt), int(completion), float(cost), int(priced))
+                groups[_display_value(group_by, tag, raw)].add(*amounts)
+        usage_sums = [
+            UsageSum(
+                value=value,
+                name=group.key_name if group_by == "key" else None,
+                requests=group.requests,
+                prompt_tokens=group.prompt_tokens,
+                completion_tokens=group.completion_tokens,
+                cost_usd=round(group.cost_usd, 9) if group.priced else None,
+            )
+            for value, group in groups.items()
+        ]
+        if group_by == "day":
+            return sorted(usage_sums, key=lambda each: each.value, reverse=True)
+        return sorted(usage_sums, key=lambda each: (-(each.cost_usd or 0.0), -each.requests, each.value))
+
+    def _select_sums(self, table: str, column: str, start: float, end: float, key_id: str | None) -> list[Any]:
+        where, args = "start >= ?", [math.ceil(start)]
+        values: list[object] = [*args]
+        if end != math.inf:
+            where += " AND start < ?"
+            values.append(math.ceil(end))
+        if key_id is not None:
+            where += " AND key_id = ?"
+            values.append(key_id)
+        sql = f"SELECT {column}, {_AGGREGATE_SQL} FROM {table} WHERE {where} GROUP BY {column}"  # noqa: S608
+        return self._run_statement(sql, values).fetchall()
+
+    def get_spent_usd(self, period_starts: Mapping[str, float]) -> dict[str, float]:
+        spent_usd = dict.fromkeys(period_starts, 0.0)
+        ids_by_start: dict[float, list[str]] = defaultdict(list)
+        for id, midnight in period_starts.items():
+            ids_by_start[midnight].append(id)
+        for midnight, ids in ids_by_start.items():
+            for chunk in split_into_chunks(ids):
+                key_filter = f"key_id IN ({sql_placeholders(len(chunk))})"
+                sql = f"SELECT key_id, SUM(cost_usd) FROM days WHERE {key_filter} AND start >= ? GROUP BY key_id"  # noqa: S608
+                for id, cost in self._run_statement(sql, (*chunk, int(midnight))).fetchall():
+                    spent_usd[id] = float(cost)
+        return spent_usd
+
+    def get_last_used_times(self, ids: Sequence[str]) -> dict[str, float]:
+        last_used_times: dict[str, float] = {}
+        latest_entry_sql = (
+            "(SELECT MAX(last) FROM batches WHERE key_id = keys.id)"  # one step into an index for each key
+        )
+        latest_hour_sql = "(SELECT MAX(start) * 1000 FROM hours WHERE key_id = keys.id)"
+        for chunk in split_into_chunks(ids):
+            placeholders = sql_placeholders(len(chunk))
+            sql = f"SELECT id, COALESCE({latest_entry_sql}, {latest_hour_sql}) FROM keys WHERE id IN ({placeholders})"  # noqa: S608
+            rows = self._run_statement(sql, chunk).fetchall()
+            last_used_times |= {str(id): float(millis) / 1000 for id, millis in rows if millis is not None}
+        return last_used_times
+
+
+def _split_range(since: float, until: float) -> list[tuple[str, float, float]]:
+    """Where to look for what was spent: in the sums of whole days and hours, and the entries of the hours at both ends.
+
+    Table, start, end; none is empty, and they do not overlap.
+    """
+    hour, day = _round_up(since, SECONDS_PER_HOUR), _round_up(since, SECONDS_PER_DAY)
+    last_hour, last_day = _round_down(until, SECONDS_PER_HOUR), _round_down(until, SECONDS_PER_DAY)
+    if hour > last_hour:
+        found = [("entries", since, until)]
+    elif day > last_day:
+        found = [("entries", since, hour), ("hours", hour, last_hour), ("entries", last_hour, until)]
+    else:
+        found = [("entries", since, hour), ("hours", hour, day), ("days", day, last_day)]
+        found += [("hours", last_day, last_hour), ("entries", last_hour, until)]
+    return [span for span in found if span[1] < span[2]]
+
+
+def _round_up(unix_seconds: float, unit: int) -> float:
+    return math.ceil(unix_seconds / unit) * unit
+
+
+def _round_down(unix_seconds: float, unit: int) -> float:
+    return unix_seconds if unix_seconds == math.inf else math.floor(unix_seconds / unit) * unit
+
+
+def _group_entries(group_by: GroupBy, tag: str, entries: Sequence[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
+    groups: dict[str, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        groups[_display_value(group_by, tag, _group_value(group_by, entry))].append(entry)
+    return groups
+
+
+def _group_value(group_by: GroupBy, entry: LedgerEntry) -> Any:
+    """What the column of `_COLUMN` would hold."""
+    if group_by == "day":
+        return entry_millis(entry) // 1000 // SECONDS_PER_DAY * SECONDS_PER_DAY
+    return dict(zip(("key", "model", "provider", "tag"), entry_sum_key(entry, 0)[1:], strict=True))[group_by]
+
+
+def _display_value(group_by: GroupBy, tag: str, column_value: Any) -> str:
+    if group_by == "day":
+        return datetime.fromtimestamp(int(column_value), UTC).strftime("%Y-%m-%d")
+    return str(msgspec.json.decode(column_value).get(tag, "")) if group_by == "tag" else str(column_value)

@@ -1,0 +1,1 @@
+"""A Redis client: its connection and its protocol."""

@@ -1,0 +1,119 @@
+"""RESP2, what Redis speaks: commands into bytes, and bytes into replies. No I/O.
+
++text  simple    -CODE text  error    :7  integer    $3 abc  bytes ($-1 none)    *2 …  a list (*-1 none)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from svc.stores.database.base import StoreUnavailable
+
+MAX_BULK_BYTES = 64 * 1024 * 1024
+MAX_RESP_LINE_BYTES = 64 * 1024
+MAX_ARRAY_ITEMS = 1_000_000
+MAX_ARRAY_DEPTH = 8
+
+CommandArgument = bytes | str | int | float
+"""A part of a command; text goes out as UTF-8."""
+
+
+class RedisReplyError(StoreUnavailable):
+    """Redis answered a command with an error; `kind` is its first word, such as `NOSCRIPT`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"Redis refuses: {text[:200]}")
+        self.kind = text.partition(" ")[0]
+
+
+RedisReply = bytes | int | None | RedisReplyError | list[Any]
+"""A list holds replies."""
+
+
+class RespProtocolError(ValueError):
+    """What came is not RESP2: the connection is of no more use."""
+
+
+def encode_command(arguments: Iterable[CommandArgument]) -> bytes:
+    """One command."""
+    parts = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+class RespParser:
+    """Turns bytes, split anywhere, into replies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[RedisReply]:
+        """The replies that are now whole. Raises NotRedis."""
+        self._buffer += data
+        replies: list[RedisReply] = []
+        at = 0
+        while at < len(self._buffer):
+            parsed = self._parse(at, 0)
+            if parsed is None:
+                break
+            reply, at = parsed
+            replies.append(reply)
+        del self._buffer[:at]
+        return replies
+
+    def _parse(self, at: int, depth: int) -> tuple[RedisReply, int] | None:
+        """One reply and where it ends; None while it is not whole."""
+        data = self._buffer
+        end = data.find(b"\r\n", at)
+        if (
+            end - at > MAX_RESP_LINE_BYTES
+            or (end < 0 and len(data) - at > MAX_RESP_LINE_BYTES)
+            or depth > MAX_ARRAY_DEPTH
+        ):
+            raise RespProtocolError("a line is too long, or lists lie too deep")
+        if end < 0:
+            return None
+        kind, line, at = data[at : at + 1], bytes(data[at + 1 : end]), end + 2
+        if kind == b"+":
+            return line, at
+        if kind == b"-":
+            return RedisReplyError(line.decode("utf-8", "replace")), at
+        if kind == b":":
+            return _parse_integer(line, -(2**63), 2**63), at
+        if kind == b"$":
+            return self._parse_bulk(_parse_integer(line, -1, MAX_BULK_BYTES), at)
+        if kind == b"*":
+            return self._parse_array(_parse_integer(line, -1, MAX_ARRAY_ITEMS), at, depth)
+        raise RespProtocolError("a reply begins with an unknown sign")
+
+    def _parse_bulk(self, size: int, at: int) -> tuple[RedisReply, int] | None:
+        if size < 0:
+            return None, at
+        end = at + size
+        if len(self._buffer) < end + 2:
+            return None
+        if self._buffer[end : end + 2] != b"\r\n":
+            raise RespProtocolError("a reply is longer than it says")
+        return bytes(self._buffer[at:end]), end + 2
+
+    def _parse_array(self, count: int, at: int, depth: int) -> tuple[RedisReply, int] | None:
+        if count < 0:
+            return None, at
+        items: list[RedisReply] = []
+        for _ in range(count):
+            parsed = self._parse(at, depth + 1)
+            if parsed is None:
+                return None
+            reply, at = parsed
+            items.append(reply)
+        return items, at
+
+
+def _parse_integer(line: bytes, minimum: int, maximum: int) -> int:
+    try:
+        number = int(line)
+    except ValueError:
+        raise RespProtocolError("a number is none") from None
+    if not minimum <= number <= maximum:
+        raise RespProtocolError("a number is out of bounds")
+    return number

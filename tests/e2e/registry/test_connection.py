@@ -1,0 +1,363 @@
+"""Plain requests are answered by the front, all others by the door: nobody may see which of the two it was."""
+
+import asyncio
+import contextlib
+import functools
+import json
+import random
+import re
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from svc.registry import connection, fast_connection
+from svc.registry.sendfile import SendThreadPool
+from svc.registry.server import open_server
+from svc.registry.service import RegistryService
+from svc.security import Keyring
+from svc.stores.bundles.factory import open_store
+
+from .conftest import Machine, make_bundle
+
+PATH = "/bundles/big/1.0/any/big.xyb"
+PUBLISHER = "a-key-that-is-long-enough"
+TAG = re.compile(rb'etag: ("[^"]+")')
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("front")
+    one = Machine(folder / "home", SVC_REGISTRY_KEYS=PUBLISHER)
+    one.home.mkdir()
+    big = make_bundle(folder / "big.xyb", "big", data=random.Random(5).randbytes(3 << 20))
+    one.run("registry", "add", big)
+    server = one.serve()
+    with connect(server.port) as sock:
+        ask(sock, head())  # the file is open from now on
+    yield server, big.read_bytes()
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def place(running):
+    server, data = running
+    return server.port, data
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def head(*lines, method="GET", path=PATH):
+    return "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "")).encode()
+
+
+def ask(sock, data, bare=False):
+    """The answer's status, its head without the date, and its body."""
+    sock.sendall(data)
+    return read(sock, bare)
+
+
+def read(sock, bare=False):
+    got = b""
+    while b"\r\n\r\n" not in got:
+        piece = sock.recv(65536)
+        assert piece, got
+        got += piece
+    top, _, body = got.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", top)
+    while not bare and length and len(body) < int(length[1]):
+        piece = sock.recv(1 << 20)
+        assert piece
+        body += piece
+    return int(top.split()[1]), re.sub(rb"\r\ndate: [^\r]+", b"", top), body
+
+
+def test_both_say_the_same(place):
+    port, data = place
+    tag = TAG.search(ask(connect(port), head())[1])[1].decode()
+    conditions = [
+        [],
+        ["Range: bytes=0-0"],
+        ["range:bytes=5-70000"],
+        ["RANGE: bytes=-7"],
+        [f"Range: bytes={len(data)}-"],
+        ["Range: bytes=9-2"],
+        ["Range: lines=1-2"],
+        ["Range: bytes=1-2,4-5"],
+        ["Range:   bytes = 3 - 4 "],
+        ["Range: bytes=0-9", f"If-Range: {tag}"],
+        ["Range: bytes=0-9", 'If-Range: "x"'],
+        [f"If-None-Match: W/{tag}"],
+        ["If-None-Match: *", "Range: bytes=0-1"],
+        ["Connection: keep-alive", "Accept: */*", "Range: bytes=2-3"],
+    ]
+    with connect(port) as plain, connect(port) as odd:
+        for lines in conditions:
+            answer = ask(plain, head(*lines))
+            assert answer == ask(odd, head("X-Odd: 1", *lines)), lines
+            assert answer[0] in (200, 206, 304, 416)
+
+
+def test_a_connection_changes_hands_and_loses_nothing(place):
+    port, data = place
+    with connect(port) as sock:
+        for _ in range(2):
+            assert ask(sock, head("Range: bytes=1-100000"))[2] == data[1:100001]
+        assert ask(sock, head(method="HEAD"), bare=True)[0] == 200
+        assert ask(sock, head("Range: bytes=4-5"))[2] == data[4:6]
+        assert ask(sock, head(path="/health"))[0] == 200
+        assert ask(sock, head("Range: bytes=4-99999"))[2] == data[4:100000]
+
+
+def test_a_head_that_comes_in_pieces(place):
+    port, data = place
+    whole = head("Range: bytes=7-9")
+    for cut in (1, 3, 20, len(whole) - 3, len(whole) - 1):
+        with connect(port) as sock:
+            sock.sendall(whole[:cut])
+            time.sleep(0.05)
+            assert ask(sock, whole[cut:])[2] == data[7:10]
+
+
+def test_requests_in_advance(place):
+    port, data = place
+    with connect(port) as sock:
+        sock.sendall(head("Range: bytes=0-999999") + head("Range: bytes=1-2") + head("Range: bytes=3-200000"))
+        assert [read_exactly(sock, size) for size in (1000000, 2, 199998)] == [
+            data[:1000000],
+            data[1:3],
+            data[3:200001],
+        ]
+
+
+@pytest.mark.parametrize("lines", [[], ["X-Odd: 1"]])
+def test_answers_that_nobody_reads_do_not_pile_up(tmp_path, lines):
+    one = Machine(tmp_path / "home")
+    one.home.mkdir()
+    one.run("registry", "add", make_bundle(tmp_path / "big.xyb", "big", data=bytes(1 << 20)))
+    server = one.serve()
+    memory = Path(f"/proc/{server.process.pid}/statm")
+
+    def resident():
+        return int(memory.read_text().split()[1]) * resource.getpagesize()
+
+    request = head("Range: bytes=0-65535", *lines)
+    try:
+        with connect(server.port) as sock:
+            assert ask(sock, request)[0] == 206
+            before = resident()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(500):
+                sock.sendall(request)
+                time.sleep(0.0005)
+            sock.sendall(request * 1500)
+            time.sleep(0.3)
+            assert resident() - before < 40 << 20
+            for _ in range(2000):
+                read_exactly(sock, 65536)
+    finally:
+        one.stop()
+
+
+@pytest.mark.parametrize("first", [["Range: bytes=0-999999"], ["X-Odd: 1", "Range: bytes=0-9"]])
+def test_who_asks_and_then_closes_its_side_gets_every_answer(place, first):
+    port, data = place
+    asked = [head(*first), head(path="/health"), head("Range: bytes=1-2"), head("Range: bytes=3-200000")]
+    with connect(port) as sock:
+        sock.sendall(b"".join(asked))
+        sock.shutdown(socket.SHUT_WR)
+        end = int(first[-1].rpartition("-")[2]) + 1
+        assert read_exactly(sock, end) == data[:end]
+        assert b"svc-registry" in read_exactly(sock)
+        assert read_exactly(sock, 2) == data[1:3]
+        assert read_exactly(sock, 199998) == data[3:200001]
+        assert sock.recv(1) == b""
+
+
+def test_a_head_that_begins_with_the_end_of_an_upload(place):
+    port, data = place
+    put = head(f"Authorization: Bearer {PUBLISHER}", f"Content-Length: {len(data)}", method="PUT")
+    following = head("Range: bytes=5-6")
+    with connect(port) as sock:
+        sock.sendall(put + data[:-9])
+        time.sleep(0.1)
+        sock.sendall(data[-9:] + following[:20])
+        assert b'"big"' in read_exactly(sock)
+        sock.sendall(following[20:])
+        assert read_exactly(sock, 2) == data[5:7]
+
+
+def memory(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) << 10
+
+
+@pytest.mark.parametrize(
+    ("request_", "thousands"),
+    [(head(method="HEAD"), 200), (head(path="/health"), 100), (b"GET / HTTP/1.1\r\n\r\n", 100)],
+)
+def test_requests_in_advance_do_not_pile_up(running, request_, thousands):
+    server, data = running
+    before = memory(server.process)
+    with connect(server.port) as sock, contextlib.suppress(TimeoutError, ConnectionError):
+        sock.settimeout(1)
+        for _ in range(thousands):
+            sock.sendall(request_ * 1000)
+    assert memory(server.process) - before < 24 << 20
+    with connect(server.port) as sock:
+        assert ask(sock, head("Range: bytes=0-99999"))[2] == data[:100000]
+
+
+async def ask_for_ever(sock):
+    while True:
+        await asyncio.get_running_loop().sock_sendall(sock, head(path="/index") * 100)
+        await asyncio.sleep(0.02)
+
+
+async def test_who_does_not_read_is_cut_off_in_the_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(connection, "STALL_TIMEOUT_SECONDS", 0.3)
+    with open_store(tmp_path, {}) as store, socket.create_server(("127.0.0.1", 0)) as listener:
+        async with open_server(RegistryService(store, Keyring([])), lambda: None) as server:
+            serving = asyncio.create_task(server.serve([listener]))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            with socket.create_connection(listener.getsockname()) as sock:
+                sock.setblocking(False)
+                with pytest.raises(ConnectionError):
+                    await asyncio.wait_for(ask_for_ever(sock), 10)
+            server.should_exit = True
+            await serving
+
+
+def read_exactly(sock, size=None):
+    """One answer's body, and not a byte of the next."""
+    top = b""
+    while not top.endswith(b"\r\n\r\n"):
+        piece = sock.recv(1)
+        assert piece, top
+        top += piece
+    length = int(re.search(rb"content-length: (\d+)", top)[1])
+    assert size in (length, None)
+    size = length
+    body = b""
+    while len(body) < size:
+        piece = sock.recv(min(1 << 20, size - len(body)))
+        assert piece
+        body += piece
+    return body
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (f"GET {PATH} HTTP/1.1\nHost: localhost\n\n".encode(), None),
+        (head("Range : bytes=0-1"), 400),
+        (head("Range: bytes=0-1", " 5"), 400),
+        (head("X: a\0b"), 400),
+        (head("Content-Length: 5", "Transfer-Encoding: chunked"), 400),
+        (head(method="GARBAGE"), 400),
+        (head(method="GET "), 400),
+        (head(path=PATH + " "), 400),
+        (head().replace(b"HTTP/1.1", b"RTSP/1.0"), 400),
+        (head("Authorization: Bearer a", "Authorization: Bearer b"), 400),
+        (head("Authorization: Bearer a", "authorization: Bearer a", path="/index"), 400),
+        (head("Authorization: Bearer a", "authorization: Bearer a", path="/health"), 400),
+        (head(path="/bundles/big/1.0/any/other.xyb"), 404),
+        (head(path="/bundles/../any/big.xyb"), 404),
+        (head(path="/bundles/big/2.0/any/big.xyb"), 404),
+        (head("Connection: close", "Range: bytes=0-1"), 206),
+        (head("Range: bytes=0-1", "Range: bytes=0-2"), 206),
+        (head(path=PATH + "?a=b"), 200),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+    ],
+)
+def test_what_is_unusual_gets_the_doors_answer(place, data, status):
+    port, _ = place
+    with connect(port) as sock:
+        sock.sendall(data)
+        if status is None:  # not to be answered as if it were right: refused, or waited with
+            sock.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                assert read(sock)[0] >= 400
+        else:
+            assert read(sock)[0] == status
+
+
+def test_two_keys_get_an_error_in_json(place):
+    port, _ = place
+    with connect(port) as sock:
+        sock.sendall(head("Authorization: Bearer a", "Authorization: Bearer b"))
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["code"], error["message"]) == (
+        "invalid_request",
+        "The request has more than one Authorization header.",
+    )
+
+
+@pytest.mark.parametrize("lines", [["A: b"] * 2000, ["Range: bytes=" + " " * 15000 + "-" + " " * 15000 + "x"]])
+def test_a_head_made_to_be_slow_is_not(place, lines):
+    port, _ = place
+    with connect(port) as sock:
+        began = time.monotonic()
+        assert ask(sock, head(*lines, "X_Y: 1", method="HEAD"), bare=True)[0] == 200
+        assert ask(sock, head(*lines, "Range: bytes=0-0"))[0] in (200, 206)
+        assert time.monotonic() - began < 5
+
+
+def test_the_end_of_the_server_waits_for_an_answer(tmp_path):
+    one = Machine(tmp_path / "home")
+    one.home.mkdir()
+    big = make_bundle(tmp_path / "big.xyb", "big", data=bytes(64 << 20))
+    one.run("registry", "add", big)
+    server = one.serve()
+    try:
+        with connect(server.port) as idle, connect(server.port) as busy:
+            ask(idle, head("Range: bytes=0-0"))
+            ask(idle, head("Range: bytes=0-0"))
+            busy.sendall(head())
+            first = busy.recv(1 << 16)
+            server.process.send_signal(signal.SIGTERM)
+            assert idle.recv(1) == b""
+            body = first.partition(b"\r\n\r\n")[2]
+            size = len(body)
+            while piece := busy.recv(1 << 20):
+                size += len(piece)
+            assert size == big.stat().st_size
+        assert server.process.wait(20) == 0
+    finally:
+        one.stop()
+
+
+async def test_a_silent_connection_is_closed_and_a_used_one_is_not(monkeypatch):
+    monkeypatch.setattr(fast_connection, "REGISTRY_HEAD_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(fast_connection, "REGISTRY_IDLE_TIMEOUT_SECONDS", 0.2)
+    lanes, state = SendThreadPool(), SimpleNamespace(connections=set())
+    made: list[fast_connection.FastConnection] = []
+
+    def make():
+        made.append(fast_connection.FastConnection(None, lanes, server_state=state))
+        return made[-1]
+
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        silent, _ = await asyncio.open_connection("127.0.0.1", port)
+        used, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.05)
+        made[1]._active = True
+        began = time.monotonic()
+        assert await asyncio.wait_for(silent.read(), 5) == b""
+        first = time.monotonic() - began
+        assert await asyncio.wait_for(used.read(), 5) == b""
+        assert time.monotonic() - began > first + 0.1
+        writer.close()
+        assert not state.connections
+    finally:
+        server.close()
+        await asyncio.to_thread(functools.partial(lanes.close))

@@ -1,0 +1,167 @@
+"""An answer with thinking, text and tool calls means the same whole and streamed, whatever the order of its chunks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import ModelProfile
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.translation import create_stream_transform
+from svc.dialects.truncated_json import decode_complete_members
+from svc.wire.usage import TokenUsage
+
+DONE = b"data: [DONE]\n\n"
+TEXT_FIELDS = {"function": "arguments", "custom": "input"}
+
+words = st.text(max_size=8)
+leaves = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), words)
+arguments = st.dictionaries(words, leaves | st.lists(leaves, max_size=2), max_size=3)
+Call = dict[str, Any]
+
+
+@st.composite
+def tool_calls(draw: st.DrawFn, *, cut: bool) -> list[Call]:
+    made: list[Call] = []
+    for index in range(draw(st.integers(1 if cut else 0, 4))):
+        kind = draw(st.sampled_from(sorted(TEXT_FIELDS)))
+        text = draw(words) if kind == "custom" else json.dumps(draw(arguments), ensure_ascii=draw(st.booleans()))
+        made.append({"id": f"call_{index}", "type": kind, kind: {"name": f"f{index}", TEXT_FIELDS[kind]: text}})
+    if cut:
+        payload = made[-1][made[-1]["type"]]
+        field = TEXT_FIELDS[made[-1]["type"]]
+        payload[field] = payload[field][: draw(st.integers(0, len(payload[field])))]
+    return made
+
+
+class Said:
+    """What the model says: whole, and as chunks."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.finish = draw(st.sampled_from(("stop", "tool_calls", "length")))
+        self.thinking, self.text = draw(words), draw(words)
+        self.calls = draw(tool_calls(cut=self.finish == "length"))
+        prompt, completion, beyond = (draw(st.integers(0, 50)) for _ in range(3))
+        self.usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+        self.usage["total_tokens"] = prompt + completion + beyond
+        self.billed = TokenUsage(prompt, completion + beyond)
+        self._deltas = list(self._chunked(draw))
+
+    def _chunked(self, draw: st.DrawFn) -> list[dict[str, Any]]:
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"reasoning_content": part} for part in parts_of(draw, self.thinking)]
+        deltas += [{"content": part} for part in parts_of(draw, self.text)]
+        left = [self._chunks_of(draw, index, call) for index, call in enumerate(self.calls)]
+        begun = 0
+        while any(left):
+            index = draw(st.sampled_from([at for at, chunks in enumerate(left) if chunks and at <= begun]))
+            begun = max(begun, index + 1)
+            deltas.append({"tool_calls": [left[index].pop(0)]})
+        return deltas
+
+    def _chunks_of(self, draw: st.DrawFn, index: int, call: Call) -> list[Call]:
+        kind = call["type"]
+        field = TEXT_FIELDS[kind]
+        start = {"index": index, **call, kind: {**call[kind], field: ""}}
+        return [start, *({"index": index, kind: {field: part}} for part in parts_of(draw, call[kind][field]))]
+
+    def whole(self) -> bytes:
+        message = {"role": "assistant", "content": self.text, "reasoning_content": self.thinking}
+        message |= {"tool_calls": self.calls} if self.calls else {}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
+        frame = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+        return json.dumps({**frame, "choices": [choice], "usage": self.usage}).encode()
+
+    def stream(self, *, usage: bool, chunk_id: str = "c") -> list[bytes]:
+        frame = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        more = {"usage": None} if usage else {}
+        ends = [(delta, None) for delta in self._deltas] + [({}, self.finish)]
+        chunks = [
+            {**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": end}], **more} for delta, end in ends
+        ]
+        chunks.append({**frame, "choices": [], "usage": self.usage})
+        return [b"data: " + json.dumps(one, separators=(",", ":")).encode() + b"\n\n" for one in chunks] + [DONE]
+
+
+def parts_of(draw: st.DrawFn, text: str) -> list[str]:
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
+    return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)]) if begin < end]
+
+
+@st.composite
+def said(draw: st.DrawFn) -> Said:
+    return Said(draw)
+
+
+def fed(pipe: StreamTransform, raw: bytes, size: int) -> bytes:
+    return b"".join(pipe.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + pipe.end()
+
+
+FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+def message_of(out: bytes) -> dict[str, Any]:
+    """What an Anthropic client makes of the events; fails where content blocks interleave."""
+    content: list[dict[str, Any]] = []
+    is_open = False
+    message: dict[str, Any] = {}
+    for event in (json.loads(event.partition("\ndata: ")[2]) for event in out.decode().split("\n\n") if event):
+        match event["type"]:
+            case "content_block_start":
+                assert (is_open, event["index"]) == (False, len(content))
+                content.append({**event["content_block"], "said": ""})
+                is_open = True
+            case "content_block_delta":
+                assert (is_open, event["index"]) == (True, len(content) - 1)
+                content[-1]["said"] += event["delta"][FIELDS[event["delta"]["type"]]]
+            case "content_block_stop":
+                assert is_open
+                is_open = False
+            case "message_delta":
+                message = {"stop_reason": event["delta"]["stop_reason"], "usage": event["usage"]}
+    assert not is_open
+    return {**message, "content": [_block(block) for block in content]}
+
+
+def _block(block: dict[str, Any]) -> dict[str, Any]:
+    text = block.pop("said")
+    field = {"tool_use": "input"}.get(block["type"], block["type"])
+    return {**block, field: decode_complete_members(text) if field == "input" else text}
+
+
+@given(answer=said(), size=st.integers(1, 500))
+@settings(max_examples=150, deadline=None)
+def test_stream_and_whole_answer_are_the_same_message_for_an_anthropic_client(answer: Said, size: int) -> None:
+    whole = openai.dialect.decode_response(answer.whole())
+    expected = json.loads(anthropic.dialect.encode_response(whole))
+    pipe = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+    made = message_of(fed(pipe, b"".join(answer.stream(usage=True)), size))
+    assert pipe.error is None
+    assert made == {name: expected[name] for name in ("stop_reason", "usage", "content")}
+    assert (pipe.usage, pipe.finish_reason) == (whole.usage, whole.finish) == (answer.billed, answer.finish)
+
+
+@given(answer=said(), usage=st.booleans(), learned=st.booleans(), size=st.integers(1, 500))
+@settings(max_examples=150, deadline=None)
+def test_stream_and_whole_answer_pass_unchanged_within_the_dialect(
+    answer: Said, usage: bool, learned: bool, size: int
+) -> None:
+    target = ModelProfile("m")
+    if learned:
+        earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=target)
+        assert fed(earlier, b"".join(answer.stream(usage=usage, chunk_id="earlier")), 10**6).endswith(DONE)
+        assert target.chunk_caches
+    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=target)
+    events = answer.stream(usage=usage)
+    out = fed(pipe, b"".join(events), size)
+    assert out == b"".join(events if usage else [*events[:-2], DONE])
+    raw = answer.whole()
+    passed = openai.dialect.pass_through_response(raw)
+    assert passed.body is raw
+    assert (pipe.error, pipe.usage, pipe.finish_reason) == (None, passed.usage, passed.finish_reason)
+    assert (passed.usage, passed.finish_reason) == (answer.billed, answer.finish)

@@ -1,0 +1,224 @@
+"""What clients, operators and processes do wrong, against a real gateway."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+import websockets
+
+from tests.speech import material
+from tests.speech.gateway import Gateway, check_stable_prefixes, session
+from tests.speech.gateway import run_gateway as run
+
+
+async def test_wrong_messages_are_errors_and_the_session_goes_on(gateway: Gateway, clips: dict[str, Path]):
+    wrong = ["", "[]", "{", '{"type":"bye"}', '{"type":"config","vad":"yes"}', "x" * 10_000_000]
+    async with session(gateway) as client:
+        for text in wrong:
+            await client.socket.send(text)
+            assert (await client.wait_for("error"))["code"] == "invalid_request"
+        await client.send_audio(material.read_pcm(clips["en-hello-world"]))
+        await client.send_message(type="flush")
+        assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
+
+
+async def test_a_hundred_thousand_tiny_frames(gateway: Gateway, clips: dict[str, Path]):
+    audio = material.read_pcm(clips["en-counting"])
+    sizes = len(audio) // 100_000 + 1
+    async with session(gateway) as client, session(gateway) as other:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        sending = asyncio.create_task(client.send_audio(audio + bytes(100_000 * sizes - len(audio)), frame=sizes))
+        await other.send_audio(material.read_pcm(clips["en-hello-world"]))  # others are served meanwhile
+        await other.send_message(type="flush")
+        assert material.words((await other.wait_for("final"))["text"]) == ["hello", "world"]
+        await sending
+        await client.send_message(type="flush")
+        final = await client.wait_for("final")
+    assert material.count_word_errors(material.TEXTS["en-counting"], final["text"]) <= 1
+    check_stable_prefixes(client.received)
+
+
+async def test_wrong_messages_that_come_by_the_thousand_keep_the_gateway_from_nobody(gateway: Gateway):
+    """All that one read brings comes at once; it took the square of their number, without a turn for others."""
+    count = 20_000
+    async with session(gateway) as client, httpx2.AsyncClient() as other:
+
+        async def send() -> None:
+            for _ in range(count):
+                await client.socket.send("{")
+
+        async def answers() -> None:
+            for _ in range(count):
+                await client.wait_for("error")
+
+        flood = asyncio.gather(send(), answers())
+        waits = []
+        while not flood.done():
+            asked = time.monotonic()
+            await other.get(gateway.address + "/health", timeout=30)
+            waits.append(time.monotonic() - asked)
+            await asyncio.sleep(0.01)
+        await flood
+    assert max(waits) < 5
+
+
+async def test_audio_that_comes_far_too_fast_is_slowed_down_and_not_kept(gateway: Gateway, clips: dict[str, Path]):
+    audio = material.read_pcm(clips["en-quick-brown-fox"]) * 20  # a minute in one frame
+    async with session(gateway) as client:
+        await client.socket.send(audio)
+        await client.send_message(type="flush")
+        final = await client.wait_for("final", timeout=60)
+    assert final["duration_ms"] == round(len(audio) / 32)
+    assert material.count_word_errors(20 * (material.TEXTS["en-quick-brown-fox"] + " "), final["text"]) <= 20
+    check_stable_prefixes(client.received)
+
+
+@pytest.mark.parametrize("cut", ["before config", "in audio", "after flush"])
+async def test_clients_that_vanish_leave_room(gateway: Gateway, clips: dict[str, Path], cut: str):
+    for _ in range(20):  # more than there are places
+        async with session(gateway) as client:
+            if cut != "before config":
+                await client.send_message(type="config")
+                await client.wait_for("ready")
+                await client.send_audio(material.read_pcm(clips["en-hello-world"]))
+            if cut == "after flush":
+                await client.send_message(type="flush")
+            client.socket.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ({"model": "no-such-model"}, "model_not_found"),
+        ({"model": "moonshine-tiny-en@9"}, "model_not_found"),
+        ({"model": "../../etc"}, "model_not_found"),
+        ({"model_dir": "/etc"}, "invalid_request"),
+        ({"model_dir": "relative"}, "invalid_request"),
+        ({"model_dir": "/no\0thing"}, "invalid_request"),
+        ({"language": "fr"}, "invalid_request"),
+    ],
+)
+async def test_what_is_not_to_be_had(gateway: Gateway, config: dict[str, str], code: str):
+    async with session(gateway) as client:
+        await client.send_message(type="config", **config)
+        error = await client.wait_for("error")
+        assert error["code"] == code
+        if "language" in config:
+            assert "en" in error["message"]
+        await client.send_message(type="config", model="moonshine-tiny-en@1", language="en-GB")
+        await client.wait_for("ready")
+
+
+@pytest.fixture
+def small(tmp_path: Path, model: Path) -> Iterator[Gateway]:
+    """A gateway with two places, short patience, and a folder of models that the operator allowed."""
+    allowed = tmp_path / "allowed"
+    shutil.copytree(model, allowed / "mine")
+    shutil.copytree(model, tmp_path / "outside")
+    (allowed / "link").symlink_to(tmp_path / "outside")
+    (allowed / "mine" / "stt.json").unlink()  # known by its files
+    (allowed / "mine" / "model_metadata.json").write_text('{"model_id": "my-own"}')
+    shutil.copytree(allowed / "mine", allowed / "broken")
+    (allowed / "broken" / "encoder_model.ort").write_bytes(b"no model")
+    shutil.copytree(allowed / "mine", allowed / "exits")
+    shutil.copy(model / "encoder_model.ort", allowed / "exits" / "silero_vad.onnx")
+    config = f'[speech]\nmax_sessions = 2\nidle_timeout = 4\nmodel_dirs = ["{allowed}"]\n'
+    with run(tmp_path, config) as running:
+        yield running
+
+
+async def test_folders_that_the_operator_allowed(small: Gateway, tmp_path: Path, clips: dict[str, Path]):
+    allowed = tmp_path / "allowed"
+    async with session(small) as client:
+        await client.send_message(type="config", model_dir=str(allowed / "mine"))
+        assert (await client.wait_for("ready"))["model"] == "my-own"
+        await client.send_audio(material.read_pcm(clips["en-hello-world"]))
+        await client.send_message(type="flush")
+        assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
+        for outside in (tmp_path / "outside", allowed / "link", allowed / ".." / "outside", allowed / "none"):
+            await client.send_message(type="config", model_dir=str(outside))
+            assert (await client.wait_for("error"))["code"] == "invalid_request"
+        for unfit in ("broken", "exits", ""):
+            await client.send_message(type="config", model_dir=str(allowed / unfit))
+            assert (await client.wait_for("error"))["code"] == "asr_error"
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+
+
+def test_a_default_model_that_is_not_there_is_said_at_the_start(tmp_path: Path, model: Path):
+    with run(tmp_path, '[speech]\ndefault_model = "moonshine-tiny-xx"\n') as gateway:
+        assert gateway.log is not None
+        deadline = time.monotonic() + 10
+        while "moonshine-tiny-xx" not in gateway.log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "svc models" in gateway.log.read_text()
+
+
+async def test_no_room_then_room_again(small: Gateway):
+    async with session(small) as one:
+        async with session(small) as two:
+            async with session(small) as three:
+                error = json.loads(await three.socket.recv())
+                assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
+                with pytest.raises(websockets.ConnectionClosed):
+                    await three.socket.recv()
+                assert three.socket.close_code == 1013
+            await two.send_message(type="config")
+            await two.wait_for("ready")
+            await two.send_message(type="close")
+            await two.wait_for("closed")
+        await one.send_message(type="config")
+        await one.wait_for("ready")
+        async with session(small) as four:
+            await four.send_message(type="config")
+            await four.wait_for("ready")
+
+
+async def test_who_says_nothing_is_sent_away(small: Gateway):
+    async with session(small) as client:
+        assert (await client.wait_for("closed", timeout=10))["reason"] == "idle_timeout"
+        with pytest.raises(websockets.ConnectionClosed):
+            await client.socket.recv()
+        assert client.socket.close_code == 1000
+
+
+async def test_a_worker_that_is_killed(small: Gateway, clips: dict[str, Path]):
+    audio = material.read_pcm(clips["beckett"])
+    async with session(small) as client:
+        await client.send_audio(audio)
+        await client.wait_for("partial")
+        while not client.partials()[-1]["is_stable"]:
+            await client.wait_for("partial")
+        (worker,) = small.workers()
+        os.kill(worker, signal.SIGKILL)
+        assert (await client.wait_for("error"))["code"] == "asr_error"
+        await client.send_audio(audio)
+        await client.send_message(type="flush")
+        final = await client.wait_for("final")
+        assert final["duration_ms"] == round(2 * len(audio) / 32)
+        assert "fail better" in final["text"].lower()
+        check_stable_prefixes(client.received)
+        assert small.workers() != [worker]
+
+
+async def test_the_server_says_goodbye(small: Gateway):
+    async with session(small) as client:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        workers = small.workers()
+        small.process.send_signal(signal.SIGTERM)
+        assert (await client.wait_for("closed", timeout=10))["reason"] == "server_shutdown"
+    assert small.process.wait(10) == 0
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert workers
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

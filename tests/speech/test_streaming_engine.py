@@ -1,0 +1,131 @@
+"""The streaming engine, with toy models: they hear no words, but everything around the models is the real library."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.speech.engines import sherpa_online
+from svc.speech.model import detect_model
+from tests.speech import material, toy, toy_paraformer, toy_transducer
+from tests.speech.gateway import Gateway, check_stable_prefixes, session
+from tests.speech.gateway import run_gateway as run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.make(tmp_path_factory.mktemp("models") / "singer")
+
+
+@pytest.fixture(scope="module")
+def streaming(folder: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with run(tmp_path_factory.mktemp("home"), f'[speech]\nmodel_dirs = ["{folder.parent}"]\n') as running:
+        yield running
+
+
+def test_it_hears_piece_by_piece_what_it_hears_at_once(folder: Path, clips: dict[str, Path]):
+    samples = np.frombuffer(material.read_pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
+    engine = sherpa_online.load(detect_model(folder))
+    hearing = engine.begin_segment("en")
+    heard = [hearing.decode_partial(samples[:size]) for size in range(0, len(samples), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
+    assert heard[3] != heard[-1]
+    assert (
+        hearing.decode_final(samples)
+        == engine.begin_segment(None).decode_final(samples)
+        == "mi ti sol mi mi ut ut mi re la fa la mi"
+    )
+    cut = engine.begin_segment(None)
+    cut.decode_partial(samples)
+    assert cut.decode_final(samples[:12000]) == engine.begin_segment(None).decode_final(
+        samples[:12000]
+    )  # less than it had before
+
+
+@pytest.fixture(scope="module")
+def counting(clips: dict[str, Path]) -> Any:
+    return np.frombuffer(material.read_pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
+
+
+@pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
+def test_families(toy_model: Any, tmp_path: Path, counting: Any):
+    engine = sherpa_online.load(detect_model(toy_model.make(tmp_path / "model")))
+    hearing = engine.begin_segment(None)
+    heard = [hearing.decode_partial(counting[:size]) for size in range(0, len(counting), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
+    final = hearing.decode_final(counting)
+    assert final == engine.begin_segment(None).decode_final(counting)
+    assert final.startswith(heard[-1])
+    assert len(final) > 10
+    assert set(final) <= set(toy_transducer.NOTES)
+    assert engine.begin_segment(None).decode_final(np.zeros(16000, np.float32)) == ""
+
+
+def test_hot_words(tmp_path: Path, counting: Any):
+    hot = toy_transducer.NOTES[6]
+    (tmp_path / "hot.txt").write_text(hot + "\n", encoding="utf-8")
+    search = {"decoding_method": "modified_beam_search"}
+    hints = {**search, "hotwords_file": str(tmp_path / "hot.txt"), "hotwords_score": 5.0}
+    plain, hinted = (
+        sherpa_online.load(detect_model(toy_transducer.make(tmp_path / name, **options)))
+        .begin_segment(None)
+        .decode_final(counting)
+        for name, options in (("plain", search), ("hinted", hints))
+    )
+    assert hinted.count(hot) > plain.count(hot)
+
+
+@pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
+async def test_families_through_the_socket(streaming: Gateway, folder: Path, toy_model: Any, clips: dict[str, Path]):
+    model = toy_model.make(folder.with_name(toy_model.__name__.rpartition("_")[2]))
+    audio = material.read_pcm(clips["en-counting"])
+    async with session(streaming) as client:
+        await client.send_message(type="config", model_dir=str(model), language="zh-CN")
+        assert (await client.wait_for("ready"))["model"] == model.name
+        for place in range(0, len(audio), 6400):
+            await client.socket.send(audio[place : place + 6400])
+            await asyncio.sleep(0.05)
+        await client.send_message(type="flush")
+        final = (await client.wait_for("final"))["text"]
+    assert len(final) > 5
+    assert set(final) <= set(toy_transducer.NOTES)
+    assert len({partial["text"] for partial in client.partials()}) > 3
+    check_stable_prefixes(client.received)
+
+
+async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[str, Path]):
+    audio = material.read_pcm(clips["en-counting"])
+
+    async def count() -> None:
+        async with session(streaming) as client:
+            await client.send_message(type="config", model_dir=str(folder))
+            assert (await client.wait_for("ready"))["model"] == "singer"
+            for _ in range(2):
+                for place in range(0, len(audio), 6400):
+                    await client.socket.send(audio[place : place + 6400])
+                    await asyncio.sleep(0.05)
+                await client.send_message(type="flush")
+                sung = (await client.wait_for("final"))["text"].split()
+                assert len(sung) >= 5
+                assert set(sung) <= set(toy.NOTES)
+            await client.send_audio(audio)
+            await client.send_message(type="reset")
+            await client.send_message(type="flush")
+            assert (await client.wait_for("final"))["text"] == ""
+        assert len({partial["text"] for partial in client.partials()}) > 3
+        check_stable_prefixes(client.received)
+
+    await asyncio.gather(count(), count(), count())
+
+
+async def test_a_streaming_model_that_is_none_says_so(streaming: Gateway, folder: Path):
+    broken = folder.with_name("broken")
+    toy.make(broken)
+    (broken / "model.onnx").write_bytes(b"no model")
+    async with session(streaming) as client:
+        await client.send_message(type="config", model_dir=str(broken))
+        assert (await client.wait_for("error"))["code"] == "asr_error"

@@ -1,0 +1,87 @@
+"""The supervisor, with workers that do nothing but drain."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+WORKER = """
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+os.write(int(sys.argv[-1].split(",")[1]), b"r")
+while not (told and os.path.exists(sys.argv[1])) and os.getppid() > 1:
+    time.sleep(0.02)
+"""
+SUPERVISOR = f"""
+import logging, sys
+from pathlib import Path
+from svc.app.supervisor import Supervisor, listen_reuseport
+logging.basicConfig()
+home = Path(sys.argv[1])
+command = [sys.executable, "-c", {WORKER!r}, str(home / "drained")]
+listeners = listen_reuseport("127.0.0.1", 0, 2)
+def check():
+    if (home / "broken").exists():
+        raise RuntimeError("nobody expects this")
+    return []
+supervisor = Supervisor(command, listeners, home / "counters", 1.0, lambda counters: None, check)
+sys.exit(supervisor.run(lambda: print("ready", flush=True)))
+"""
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISOR, str(tmp_path)], stdout=subprocess.PIPE, stderr=log
+        )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_supervisor_third_reload_while_workers_drain_waits_for_them(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    for reloads in (1, 2):
+        supervisor.send_signal(signal.SIGHUP)
+        wait_for_log(tmp_path, "reloaded the configuration", reloads)
+    supervisor.send_signal(signal.SIGHUP)
+    time.sleep(1.5)  # the supervisor looks once a second
+    assert supervisor.poll() is None, (tmp_path / "log").read_text()
+    (tmp_path / "drained").touch()
+    wait_for_log(tmp_path, "reloaded the configuration", 3)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(20) == 0
+
+
+def test_supervisor_check_that_fails_unexpectedly_keeps_the_workers(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "drained").touch()
+    (tmp_path / "broken").touch()
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for_log(tmp_path, "nobody expects this", 1)
+    (tmp_path / "broken").unlink()
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for_log(tmp_path, "reloaded the configuration", 1)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(20) == 0
+
+
+def wait_for_log(home: Path, text: str, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while (log := (home / "log").read_text()).count(text) < count:
+        assert time.monotonic() < deadline, log
+        time.sleep(0.05)

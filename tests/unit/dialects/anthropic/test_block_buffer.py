@@ -1,0 +1,224 @@
+"""Tool calls that an OpenAI upstream mixes in its stream: whole blocks for an Anthropic client, one by one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.dialects import anthropic, openai
+from svc.dialects.anthropic.block_buffer import BLOCK_OVERHEAD_BYTES, MAX_BUFFERED_BLOCKS_BYTES, JsonEndDetector
+from svc.dialects.base import Dialect
+from svc.dialects.openai.normalize import MAX_TOOL_CALLS
+from svc.dialects.openai.stream_decoder import MAX_PENDING_ARGUMENT_CHARS
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.translation import create_stream_transform
+from svc.errors import ProviderFailed
+
+DONE = b"data: [DONE]\n\n"
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    frame = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(frame).encode() + b"\n\n"
+
+
+def start(index: int, arguments: str = "") -> bytes:
+    function = {"name": f"f{index}", "arguments": arguments}
+    return chunk({"tool_calls": [{"index": index, "id": f"call_{index}", "type": "function", "function": function}]})
+
+
+def argue(index: int, text: str) -> bytes:
+    return chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+
+
+def say(text: str) -> bytes:
+    return chunk({"content": text})
+
+
+FIRST = chunk({"role": "assistant", "content": ""})
+LAST = chunk({}, "tool_calls") + DONE
+
+
+def opened() -> StreamTransform:
+    return create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+
+
+def events_of(out: bytes) -> list[dict[str, Any]]:
+    return [json.loads(event.partition("\ndata: ")[2]) for event in out.decode().split("\n\n") if event]
+
+
+def blocks_of(out: bytes) -> list[tuple[str, str]]:
+    """Name (or type) and text of each block; fails where blocks interleave."""
+    made: list[tuple[str, str]] = []
+    is_open = False
+    for event in events_of(out):
+        if event["type"] == "content_block_start":
+            assert not is_open
+            assert event["index"] == len(made)
+            block = event["content_block"]
+            made.append((block.get("name") or block["type"], ""))
+            is_open = True
+        elif event["type"] == "content_block_delta":
+            assert is_open
+            assert event["index"] == len(made) - 1
+            delta = event["delta"]
+            text = delta.get("partial_json") or delta.get("text") or delta.get("thinking") or ""
+            made[-1] = (made[-1][0], made[-1][1] + text)
+        elif event["type"] == "content_block_stop":
+            assert is_open
+            is_open = False
+    assert not is_open
+    return made
+
+
+def test_starts_before_the_first_arguments_end_come_out_in_order() -> None:
+    raw = FIRST + start(0) + start(1) + argue(0, '{"a":') + argue(1, '{"b":') + argue(0, "1}") + argue(1, "2}") + LAST
+    pipe = opened()
+    out = pipe.feed(raw)
+    assert blocks_of(out) == [("f0", '{"a":1}'), ("f1", '{"b":2}')]
+    assert (pipe.has_ended, pipe.error, events_of(out)[-2]["delta"]["stop_reason"]) == (True, None, "tool_use")
+
+
+def test_arguments_of_the_open_call_are_not_held_back() -> None:
+    pipe = opened()
+    pipe.feed(FIRST + start(0) + start(1))
+    assert pipe.feed(argue(1, '{"b":')) == b""
+    assert b'"index":0' in pipe.feed(argue(0, '{"a":"}'))
+    out = pipe.feed(argue(0, '"}'))
+    assert [event["type"] for event in events_of(out)] == [
+        *("content_block_delta", "content_block_stop", "content_block_start", "content_block_delta")
+    ]
+    assert b'"index":1' in pipe.feed(argue(1, "2}"))
+
+
+def test_one_call_after_the_other_is_never_held_back() -> None:
+    pipe = opened()
+    pipe.feed(FIRST + start(0) + argue(0, '{"a":"\\'))
+    assert pipe.feed(argue(0, '"}"}'))
+    assert [event["type"] for event in events_of(pipe.feed(start(1)))] == ["content_block_stop", "content_block_start"]
+    assert pipe.feed(argue(0, " \n")) == b""
+    assert pipe.feed(argue(1, "{")) != b""
+    assert pipe.feed(argue(0, "\n")) == b""
+
+
+def test_text_within_a_call_comes_after_it() -> None:
+    raw = FIRST + say("a") + start(0) + argue(0, "{") + say("b") + say("c") + start(1, "{}") + say("d") + argue(0, "}")
+    assert blocks_of(opened().feed(raw + say("e") + LAST)) == [
+        *(("text", "a"), ("f0", "{}"), ("text", "bc"), ("f1", "{}"), ("text", "de"))
+    ]
+
+
+def test_calls_without_arguments_and_calls_cut_off_come_out_at_the_end() -> None:
+    raw = FIRST + start(0) + start(1) + argue(1, '{"b":') + start(2) + chunk({}, "length") + DONE
+    out = opened().feed(raw)
+    assert blocks_of(out) == [("f0", ""), ("f1", '{"b":'), ("f2", "")]
+    assert events_of(out)[-2]["delta"]["stop_reason"] == "max_tokens"
+
+
+def test_arguments_after_the_end_of_a_call_fail_honestly() -> None:
+    for other in (start(1, "{}"), start(1), start(1) + argue(1, "{")):
+        pipe = opened()
+        out = pipe.feed(FIRST + start(0, "{}") + other + argue(0, "1"))
+        assert b"event: error" in out
+        assert isinstance(pipe.error, ProviderFailed)
+
+
+@pytest.mark.parametrize("kind", ["text", "blocks"])
+def test_what_is_held_is_bounded(kind: str) -> None:
+    pipe = opened()
+    pipe.feed(FIRST + start(0))
+    fed = 0
+    for index in itertools.count(1):
+        out = pipe.feed(start(index) if kind == "blocks" else start(1) if index == 1 else argue(1, "x" * 10_000))
+        fed += BLOCK_OVERHEAD_BYTES if kind == "blocks" else 10_000
+        if out:
+            break
+        assert fed <= MAX_BUFFERED_BLOCKS_BYTES + 20_000
+    assert b"event: error" in out
+    assert isinstance(pipe.error, ProviderFailed)
+
+
+def test_many_small_calls_come_out_without_recursion() -> None:
+    count = MAX_BUFFERED_BLOCKS_BYTES // BLOCK_OVERHEAD_BYTES // 2
+    raw = FIRST + b"".join(start(index) for index in range(count))
+    raw += b"".join(argue(index, "{}") for index in reversed(range(count)))
+    assert len(blocks_of(opened().feed(raw + LAST))) == count
+
+
+@pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
+def test_endless_calls_and_arguments_without_a_name_fail_honestly(client: Dialect) -> None:
+    pipe = create_stream_transform(openai.dialect, client, include_usage=False)
+    pipe.feed(FIRST)
+    for index in range(MAX_TOOL_CALLS + 2):
+        pipe.feed(start(index, "{}"))
+    assert pipe.error is not None
+    assert "more tool calls" in pipe.error.message
+    pipe = opened()
+    pipe.feed(FIRST)
+    for _ in range(MAX_PENDING_ARGUMENT_CHARS // 10_000 + 2):
+        pipe.feed(argue(0, "x" * 10_000))
+    assert pipe.error is not None
+    assert "without a name" in pipe.error.message
+
+
+@pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
+def test_feed_one_event_of_too_many_calls_without_index_fails_in_linear_time(client: Dialect) -> None:
+    calls = [{"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}} for number in range(3 * MAX_TOOL_CALLS)]
+    event = json.dumps({"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]})
+    pipe = create_stream_transform(openai.dialect, client, include_usage=False)
+    pipe.feed(FIRST)
+    began = time.process_time()
+    pipe.feed(f"data: {event}\n\n".encode())
+    assert time.process_time() - began < 1.0
+    assert pipe.error is not None
+    assert "more tool calls" in pipe.error.message
+
+
+leaves = st.one_of(st.text(max_size=8), st.integers(), st.lists(st.text(max_size=3), max_size=2))
+values = st.dictionaries(st.text(max_size=4), leaves, max_size=3)
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_mix_of_calls_gives_every_call_whole(data: st.DataObject) -> None:
+    """The order of the starts is kept, whatever comes between the chunks of a call, and however the bytes are cut."""
+    texts = [
+        json.dumps(value, ensure_ascii=data.draw(st.booleans()))
+        for value in data.draw(st.lists(values, min_size=1, max_size=4))
+    ]
+    left: list[list[bytes]] = []
+    for index, text in enumerate(texts):
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
+        parts = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+        left.append([start(index), *[argue(index, part) for part in parts]])
+    raw, begun = FIRST, 0
+    while any(left):
+        index = data.draw(st.sampled_from([at for at, chunks in enumerate(left) if chunks and at <= begun]))
+        begun = max(begun, index + 1)
+        raw += left[index].pop(0)
+    raw += LAST
+    size = data.draw(st.integers(1, len(raw)))
+    pipe = opened()
+    out = b"".join(pipe.feed(raw[at : at + size]) for at in range(0, len(raw), size))
+    assert pipe.error is None
+    assert blocks_of(out) == [(f"f{index}", text) for index, text in enumerate(texts)]
+
+
+@given(value=values, data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_object_end_is_found_at_the_last_character_however_it_is_cut(value: Any, data: st.DataObject) -> None:
+    text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
+    cut = data.draw(st.integers(0, len(text) - 1))
+    end = JsonEndDetector()
+    end.feed(text[:cut])
+    end.feed(text[cut:-1])
+    assert not end.is_complete
+    end.feed(text[-1])
+    assert end.is_complete

@@ -1,0 +1,124 @@
+"""Whole answers of OpenAI upstreams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects.openai import dialect
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+MESSAGE = {"role": "assistant", "content": "hi"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}}
+
+
+def answer(**fields: Any) -> bytes:
+    choice = {"index": 0, "message": MESSAGE, "finish_reason": "stop"}
+    whole = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
+    return json.dumps({**whole, **fields}).encode()
+
+
+def test_a_right_answer_is_handed_on() -> None:
+    raw = answer(system_fingerprint="x", new_field=[1])
+    passed = dialect.pass_through_response(raw)
+    assert passed.body is raw
+    assert (passed.model, passed.finish_reason) == ("m", "stop")
+    assert passed.usage is not None
+    assert (passed.usage.prompt_tokens, passed.usage.cached_tokens) == (3, 1)
+
+
+def test_a_poor_answer_is_mended() -> None:
+    raw = json.dumps(
+        {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+    )
+    made = json.loads(dialect.pass_through_response(raw.encode()).body)
+    assert made["usage"]["total_tokens"] == 4
+    assert made["choices"][0] == {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+    assert made["object"] == "chat.completion"
+    assert made["id"].startswith("chatcmpl-")
+
+
+def test_more_tokens_than_there_can_be_are_none() -> None:
+    """A database takes no such number, nor does a price."""
+    much = {"prompt_tokens": 10**400, "completion_tokens": 2**63, "total_tokens": 10**400 + 2**63}
+    for details in ({}, {"prompt_tokens_details": {"cached_tokens": 2**63}}):
+        passed = dialect.pass_through_response(answer(usage={**much, **details}))
+        assert passed.usage == TokenUsage()
+        told = json.loads(passed.body)["usage"]
+        assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (0, 0, 0)
+    most = {
+        "prompt_tokens": MAX_USAGE_TOKENS,
+        "completion_tokens": MAX_USAGE_TOKENS,
+        "total_tokens": 2 * MAX_USAGE_TOKENS,
+    }
+    assert dialect.pass_through_response(answer(usage=most)).usage == TokenUsage(MAX_USAGE_TOKENS, MAX_USAGE_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("eos", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"), (None, "stop")]
+)
+def test_finish_reasons(reason: str | None, shown: str) -> None:
+    passed = dialect.pass_through_response(answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}]))
+    assert passed.finish_reason == shown
+    assert json.loads(passed.body)["choices"][0]["finish_reason"] == shown
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"<html>502</html>",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        answer(choices=[]),
+        answer(choices=[1]),
+        answer(choices=[{"index": 0, "message": None, "finish_reason": "stop"}]),
+        answer(choices=[{"index": 0, "message": {"content": 5}, "finish_reason": "stop"}]),
+        answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": "error"}]),
+        b'{"error":{"message":"boom"}}',
+        b'{"object":"error","message":"boom"}',
+    ],
+)
+def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
+    with pytest.raises(ProviderFailed):
+        dialect.pass_through_response(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b'{"error":{"message":"a"}}', "a"),
+        (b'{"error":"b"}', "b"),
+        (b'{"object":"error","message":{"detail":[{"loc":["x"],"msg":"c"}]}}', "c"),
+        (b'{"detail":"key sk-abcdefghij is wrong"}', "key […] is wrong"),
+        (b"<html>", None),
+        (b"\xff", None),
+        (b"{}", None),
+    ],
+)
+def test_the_upstreams_own_message(raw: bytes, message: str | None) -> None:
+    assert dialect.decode_error_message(raw) == message
+
+
+def test_our_errors() -> None:
+    assert json.loads(dialect.encode_error(SvcError("m", param="p"), "r1"))["error"] == {
+        "message": "m",
+        "type": "api_error",
+        "code": "internal_error",
+        "param": "p",
+    }
+
+
+@pytest.mark.parametrize("name", ["content", "thinking"])
+def test_content_nested_to_any_depth_is_mended_or_the_providers_failure(name: str) -> None:
+    for depth in (1, 100, 400, 900, 2000):
+        nested = "[" * depth + '{"type":"text","text":"x"}' + "]" * depth
+        content = nested if name == "content" else f'[{{"type":"thinking","thinking":{nested}}}]'
+        with contextlib.suppress(ProviderFailed):
+            dialect.pass_through_response(f'{{"choices":[{{"message":{{"content":{content}}}}}]}}'.encode())

@@ -1,0 +1,114 @@
+"""Usage of OpenAI upstreams: the client gets what the provider reports, the ledger gets what the provider bills."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import ModelProfile
+from svc.dialects.translation import create_stream_transform
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+THINKING = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
+"""383 tokens of thinking are in the total alone."""
+BILLED = TokenUsage(7, 395)
+REPORTS = [
+    (THINKING, BILLED),
+    ({**THINKING, "total_tokens": 19}, TokenUsage(7, 12)),
+    ({**THINKING, "total_tokens": 3}, TokenUsage(7, 12)),
+    ({**THINKING, "completion_tokens_details": {"reasoning_tokens": 383}, "cost": 0.1}, TokenUsage(7, 395, 0, 0, 383)),
+    ({**THINKING, "prompt_tokens_details": {"cached_tokens": 5}}, TokenUsage(7, 395, 5)),
+    ({"prompt_tokens": 0, "completion_tokens": 1, "total_tokens": 2 * MAX_USAGE_TOKENS}, TokenUsage(0, 1)),
+]
+
+
+def answer(usage: object) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+    body = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return json.dumps(body).encode()
+
+
+def chunk(choices: list[Any], chunk_id: str = "c", **fields: Any) -> bytes:
+    frame = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
+    return b"data: " + json.dumps({**frame, "usage": None, **fields}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def choice(delta: dict[str, Any], finish: str | None = None) -> list[Any]:
+    return [{"index": 0, "delta": delta, "finish_reason": finish}]
+
+
+def stream(usage: object, chunk_id: str = "c") -> list[bytes]:
+    return [
+        chunk(choice({"role": "assistant", "content": ""}), chunk_id),
+        chunk(choice({"content": "one"}), chunk_id),
+        chunk(choice({"content": "two"}), chunk_id),
+        chunk(choice({}, "stop"), chunk_id),
+        chunk([], chunk_id, usage=usage),
+        b"data: [DONE]\n\n",
+    ]
+
+
+@pytest.mark.parametrize(("reported", "billed"), REPORTS)
+def test_answer_passes_reported_usage_and_bills_the_total(reported: dict[str, Any], billed: TokenUsage) -> None:
+    raw = answer(reported)
+    passed = openai.dialect.pass_through_response(raw)
+    assert passed.body is raw
+    assert passed.usage == billed
+    assert openai.dialect.decode_response(raw).usage == billed
+
+
+@pytest.mark.parametrize(("reported", "billed"), REPORTS)
+@pytest.mark.parametrize("include_usage", [True, False])
+@pytest.mark.parametrize("learned", [True, False])
+def test_stream_passes_reported_usage_and_bills_the_total(
+    reported: dict[str, Any], billed: TokenUsage, include_usage: bool, learned: bool
+) -> None:
+    target = ModelProfile("m")
+    if learned:
+        earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage, profile=target)
+        assert b"[DONE]" in b"".join(earlier.feed(event) for event in stream(reported, "earlier"))
+        assert target.chunk_caches
+    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage, profile=target)
+    events = stream(reported)
+    out = b"".join(pipe.feed(event) for event in events)
+    assert out == b"".join(events if include_usage else [*events[:4], events[5]])
+    assert pipe.usage == billed
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+@pytest.mark.parametrize("place", ["with the finish reason", "x_groq"])
+def test_stream_usage_in_another_place_is_reported_and_billed(include_usage: bool, place: str) -> None:
+    fields = {"x_groq": {"usage": THINKING}} if place == "x_groq" else {"usage": THINKING}
+    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage)
+    out = pipe.feed(stream(THINKING)[0] + chunk(choice({}, "stop"), **fields) + b"data: [DONE]\n\n")
+    assert pipe.usage == BILLED
+    shown = [json.loads(event[6:]).get("usage") for event in out.split(b"\n\n")[:-2]]
+    assert [usage for usage in shown if usage] == ([THINKING] if include_usage else [])
+
+
+def test_usage_across_dialects_counts_what_is_billed() -> None:
+    made = json.loads(anthropic.dialect.encode_response(openai.dialect.decode_response(answer(THINKING))))
+    assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (7, 395)
+    pipe = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+    out = b"".join(pipe.feed(event) for event in stream(THINKING)).decode()
+    assert pipe.usage == BILLED
+    last = [json.loads(event.partition("data: ")[2]) for event in out.split("\n\n") if event][-2]
+    assert (last["type"], last["usage"]["output_tokens"]) == ("message_delta", 395)
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 12}, {**THINKING, "total_tokens": 19}),
+        ({"completion_tokens": 12, "total_tokens": 19}, {**THINKING, "total_tokens": 19}),
+        ({"prompt_tokens": 7, "total_tokens": 19}, {**THINKING, "total_tokens": 19}),
+        ({**THINKING, "total_tokens": "402"}, {**THINKING, "total_tokens": 19}),
+        ({**THINKING, "total_tokens": -1}, {**THINKING, "total_tokens": 19}),
+        ({**THINKING, "prompt_tokens_details": 5}, THINKING),
+    ],
+)
+def test_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
+    assert json.loads(openai.dialect.pass_through_response(answer(reported)).body)["usage"] == shown

@@ -1,0 +1,43 @@
+"""Where fields stand in a body, and which bodies can be read in more ways than one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.dialects.json_spans import find_field_spans
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), VALUES, min_size=1, max_size=6),
+    st.sampled_from("\n\t "),
+)
+def test_field_spans_hold_each_value_as_it_was_written(body: dict[str, object], space: str) -> None:
+    raw = (space + json.dumps(body, separators=(f"{space},", f"{space}:{space}"), ensure_ascii=False) + space).encode()
+    spans = find_field_spans(raw)
+    assert spans is not None
+    assert {name: json.loads(raw[start:end]) for name, (start, end) in spans.items()} == body
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a":1,"b":2,"a":1}',
+        b'{"a":1,"\\u0061":2}',
+        b'{"\\u0061":2}',
+        b'{"a":[1],"b":{"a":1},"a":[1]}',
+        b'{"a":",\\"a\\":","a":",\\"a\\":"}',
+    ],
+)
+def test_field_spans_name_twice_or_escaped_is_none(raw: bytes) -> None:
+    assert find_field_spans(raw) is None

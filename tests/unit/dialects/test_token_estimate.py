@@ -1,0 +1,168 @@
+"""The guess of a prompt's tokens: within bounds that a tokenizer was measured at, whatever the text, and never slow."""
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+
+from svc.dialects.token_estimate import (
+    MIN_BYTES_PER_TOKEN,
+    billable_usage,
+    estimate_completion_tokens,
+    estimate_prompt_tokens,
+)
+from svc.wire.usage import TokenUsage
+
+
+def body(content: Any, **more: Any) -> bytes:
+    request = {"model": "m", "messages": [{"role": "user", "content": content}], **more}
+    return json.dumps(request, ensure_ascii=False).encode()
+
+
+# what o200k_base and cl100k_base count for these texts (bench/estimates.py), fewest and most
+TEXTS = [
+    ("The gateway checks keys, counts tokens and writes down what every request has cost. " * 10, 169, 169),
+    ("Шлюз проверяет ключи, считает токены и записывает, сколько стоил каждый запрос. " * 10, 219, 309),
+    ("网关检查密钥,统计令牌数量,并记录每个请求的费用。" * 10, 198, 258),
+    ("यह कुंजियों की जाँच करता है, टोकन गिनता है और हर अनुरोध की लागत लिखता है। " * 10, 271, 731),
+    (json.dumps([{"id": n, "price": n * 1.25, "tags": ["a", "b"]} for n in range(40)]), 969, 969),
+]
+
+
+@pytest.mark.parametrize(("text", "fewest", "most"), TEXTS)
+def test_it_is_near_what_tokenizers_count(text: str, fewest: int, most: int) -> None:
+    assert 0.7 * fewest <= estimate_prompt_tokens(body(text)) <= 1.4 * most
+
+
+@pytest.mark.parametrize("text", ["plain", "Größe", "Привет, мир", "你好,世界", "नमस्ते", 'say "hi" ✅ 🚀'])
+def test_escaping_makes_little_difference(text: str) -> None:
+    plain = body(text * 200)
+    escaped = json.dumps(json.loads(plain)).encode()
+    assert estimate_prompt_tokens(escaped) == pytest.approx(estimate_prompt_tokens(plain), rel=0.25)
+
+
+def test_a_long_text_is_sampled_and_counted_whole() -> None:
+    for text in ("word " * 1000, "слово " * 1000, '{"a": 1.5} ' * 500):
+        once, often = estimate_prompt_tokens(body(text)), estimate_prompt_tokens(body(text * 40))
+        assert often == pytest.approx(40 * once, rel=0.1)
+
+
+def test_media_are_not_counted_as_text() -> None:
+    data = base64.b64encode(b"\x01\x02\xfe" * 400_000).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    small = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", "detail": "low"}}
+    theirs = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    linked = {"type": "image_url", "image_url": {"url": "https://images.example/a.png"}}
+    sound = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    document = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": data}}
+    for parts, fewest, most in (
+        ([image], 1000, 1100),
+        ([image, image, theirs, linked], 4000, 4200),
+        ([small], 85, 150),
+        ([sound], 500, 1500),
+        ([document], 10_000, 80_000),
+    ):
+        assert fewest <= estimate_prompt_tokens(body(parts)) <= most
+
+
+def test_tools_are_counted() -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "What it does. " * 20, "parameters": {}}}
+    more = estimate_prompt_tokens(body("Hi", tools=[tool])) - estimate_prompt_tokens(body("Hi"))
+    assert 60 <= more <= 130
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"\xff" * 100, b"\\u" * 100, b"\\u0" * 100, b"base64" * 100, b"9" * 100_000]
+)
+def test_whatever_comes_it_answers(raw: bytes) -> None:
+    assert 1 <= estimate_prompt_tokens(raw) <= max(1, len(raw)) / MIN_BYTES_PER_TOKEN + 200
+
+
+def test_thirty_mebibytes_cost_little() -> None:
+    for raw in (
+        b"word " * 6_000_000,
+        b"\\" * 30_000_000,
+        b"A" * 30_000_000 + b"base64",
+        b'"type":"image" ' * 2_000_000,
+    ):
+        began = time.process_time()
+        estimate_prompt_tokens(raw)
+        assert time.process_time() - began < 20.0  # no figure: what is not linear takes minutes
+
+
+OPENING = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+WORD = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" word"},"finish":null}]}\n\n'
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b": ping\n\n", OPENING, WORD])
+def test_a_stream_that_ends_in_something_short_has_no_more_tokens_for_it(last: bytes) -> None:
+    size = len(OPENING) + 100 * len(WORD) + len(last)
+    assert estimate_completion_tokens(size, OPENING, last) == pytest.approx(100, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (b"a" * 400, 100),
+        (b"1" * 400, 200),
+        (b"a" * 200 + b"1" * 200, 150),
+        ("é".encode() * 280, 100),
+        ("語".encode() * 110, 100),
+        ("क".encode() * 160, 100),
+        ("🚀".encode() * 100, 200),
+        (b'\\"' * 200, 200),  # a mark of JSON within JSON: half a token, and two bytes of ASCII
+        (b"\\u0439" * 280, 100),
+        (b"\\u8a9e" * 110, 100),
+        (b"\\u0915" * 160, 100),
+        (b"\\n" * 200, 100),
+    ],
+)
+def test_prompt_tokens_each_script_at_its_own_density(text: bytes, tokens: int) -> None:
+    assert estimate_prompt_tokens(text) == pytest.approx(tokens, abs=1)
+
+
+def test_prompt_tokens_long_text_is_weighed_by_its_size() -> None:
+    assert estimate_prompt_tokens(b"a" * 400_000) == pytest.approx(100_000, rel=0.001)
+    assert estimate_prompt_tokens(b"a" * 32_768) == 8192
+    half = b"a" * 200_000 + b"1" * 200_000
+    assert estimate_prompt_tokens(half) == pytest.approx(150_000, rel=0.1)
+
+
+def test_completion_tokens_counts_ends_and_weighs_the_middle() -> None:
+    assert estimate_completion_tokens(4000, b"", b"") == 1000
+    two = WORD * 2
+    assert estimate_completion_tokens(len(two), two, two) == 2
+    assert estimate_completion_tokens(len(WORD) * 50, WORD, WORD * 4) == 50
+    assert (
+        estimate_completion_tokens(len(OPENING) * 30, OPENING, OPENING) == 29
+    )  # no text at either end: one for each event
+    assert estimate_completion_tokens(len(OPENING) * 30, OPENING * 2, b": ping\n\n") == pytest.approx(28, abs=1)
+
+
+def test_completion_tokens_long_event_counts_by_its_length() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"' + b"word " * 80 + b'"}}]}\n\n'
+    assert estimate_completion_tokens(len(event), event, event) == 100
+    assert estimate_completion_tokens(len(event) * 11, event, event) == 100 * 11
+    fields = b'data: {"a":{"content":"' + b"x" * 40 + b'","reasoning_content":"' + b"y" * 40 + b'"}}\n\n'
+    assert estimate_completion_tokens(len(fields), fields, fields) == 20
+
+
+def test_owed_is_what_was_told_unless_more_was_said() -> None:
+    told = TokenUsage(10, 50, cached_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
+    assert billable_usage(told, b"{}", 50) == (told, False)
+    assert billable_usage(told, b"{}", 49) == (told, False)
+    assert billable_usage(told, b"{}", 51) == (TokenUsage(10, 51, 4, 3, 2), True)
+
+
+def test_owed_nothing_told_is_guessed_from_the_request() -> None:
+    usage, is_guess = billable_usage(None, b"a" * 400, 7)
+    assert (usage, is_guess) == (TokenUsage(100, 7), True)
+
+
+def test_prompt_tokens_runs_that_are_nearly_base64_take_linear_time() -> None:
+    raw = body([{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": ("a" * 255 + " ") * 32_768}])
+    began = time.process_time()
+    estimate_prompt_tokens(raw)
+    assert time.process_time() - began < 1.0  # 2.6 s when each letter of a run was a start of its own

@@ -1,0 +1,48 @@
+from time import thread_time
+
+import pytest
+
+from svc.dialects.upstream_errors import (
+    MAX_UPSTREAM_MESSAGE_CHARS,
+    from_stream_error,
+    map_upstream_error,
+    sanitize_message,
+    to_stream_error,
+)
+from svc.errors import RateLimited
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "http://10.0.0.5:8000/v1",
+        "grpc+unix://run/model.sock",
+        "10.0.0.5:8000",
+        "localhost:11434",
+        "[fe80::1]:8080",
+        "model-7.fleet:9000",
+        "a.b.c.d.e.f.g.h:9000",
+        "pod-3.chat.svc.cluster.local",
+        "--db.internal",
+        "sk-proj-abc_def*ghi",
+        "Bearer abc.def",
+    ],
+)
+def test_addresses_and_keys_are_left_out(secret: str) -> None:
+    for before, behind in (("", ""), ("at ", " there"), ("(", "")):
+        assert sanitize_message(f"{before}{secret}{behind}") == f"{before}[…]{behind}"
+
+
+@pytest.mark.parametrize("part", ["a", "a-", "a.", "-a.-a", "[:", ":", "[::", "a+", "1.1.", "key-", "bearer ", "_.-"])
+def test_no_words_take_long_to_look_through(part: str) -> None:
+    """Half a second of processor, in which nobody else is served, is what an error answer could cost."""
+    for words in (part * 4000, "[" + part * 4000, part * 1000 + ":/"):
+        began = thread_time()
+        assert len(sanitize_message(words)) <= MAX_UPSTREAM_MESSAGE_CHARS
+        assert thread_time() - began < 0.04
+
+
+def test_error_of_a_rate_limit_names_the_upstream_as_the_limit() -> None:
+    error = from_stream_error(to_stream_error(map_upstream_error({"type": "rate_limit_error", "message": "slow down"})))
+    assert isinstance(error, RateLimited)
+    assert (error.message, error.limit) == ("slow down", "upstream")

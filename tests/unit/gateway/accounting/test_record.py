@@ -1,0 +1,212 @@
+"""The line of a record reads as the entry that it stands for."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.gateway.accounting.bill import EMPTY_BILL, ZERO_BILL, Bill
+from svc.gateway.accounting.record import RecordEncoder, RequestRecord, RequestStatus, escape_unprintable
+from svc.stores.database.base import LedgerEntry
+from svc.wire.key import ApiKey
+from svc.wire.usage import TokenUsage
+
+KEY = ApiKey("key_1", 'a "name"\n\\ with \u2028 and é', tags={"team": 'se"arch', "": "\x00"})
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+COUNT = st.integers(0, 2**31)
+USAGE = st.builds(TokenUsage, COUNT, COUNT, COUNT, COUNT, COUNT)
+NANOS = st.integers(0, 10**15).map(lambda nanos: nanos / 10**9)
+SECONDS = st.floats(0, 1e5)
+
+
+def entry_of(record: RequestRecord) -> LedgerEntry:
+    return msgspec.json.decode(RecordEncoder().encode(record) + b"}", type=LedgerEntry)
+
+
+@given(
+    asked=TEXT,
+    model=st.none() | TEXT,
+    client_id=st.none() | TEXT,
+    status=st.sampled_from(get_args(RequestStatus)),
+    seconds=SECONDS,
+    first=st.none() | SECONDS,
+    bill=st.just(EMPTY_BILL) | st.builds(Bill, USAGE, st.none() | NANOS, st.booleans()),
+    code=st.none() | st.just("provider_error"),
+    attempts=st.integers(0, 9),
+)
+def test_a_line_reads_as_its_entry(
+    asked: str,
+    model: str | None,
+    client_id: str | None,
+    status: RequestStatus,
+    seconds: float,
+    first: float | None,
+    bill: Bill,
+    code: str | None,
+    attempts: int,
+) -> None:
+    record = RequestRecord(
+        KEY,
+        "/v1/messages",
+        asked,
+        status,
+        502,
+        time="2026-01-02T03:04:05.678Z",
+        request_id="req_1",
+        client_request_id=client_id,
+        model=model,
+        provider=model and "openai",
+        attempt_count=attempts,
+        duration_seconds=seconds,
+        first_byte_seconds=first,
+        code=code,
+        bill=bill,
+        resume_count=attempts,
+    )
+    usage = bill.usage
+    assert entry_of(record) == LedgerEntry(
+        time="2026-01-02T03:04:05.678Z",
+        request_id="req_1",
+        client_request_id=client_id,
+        key_id=KEY.id,
+        key_name=KEY.name,
+        tags=KEY.tags,
+        endpoint="/v1/messages",
+        model_asked=asked,
+        model=model,
+        provider=model and "openai",
+        attempts=attempts,
+        status=status,
+        http_status=502,
+        prompt_tokens=usage and usage.prompt_tokens,
+        cached_tokens=usage and usage.cached_tokens,
+        completion_tokens=usage and (usage.completion_tokens or (None if bill.is_estimated else 0)),
+        reasoning_tokens=usage and usage.reasoning_tokens,
+        cost_usd=bill.cost_usd,
+        latency_ms=pytest.approx(seconds * 1000, abs=0.00051, rel=1e-12),
+        ttfb_ms=first and pytest.approx(first * 1000, abs=0.00051, rel=1e-12),
+        cache_write_tokens=usage and usage.cache_write_tokens,
+        estimated=bill.is_estimated,
+        resumed=attempts,
+        code=code,
+    )
+
+
+KEYS = (KEY, ApiKey(KEY.id, KEY.name), ApiKey("key_2", "two"))
+"""The first two are one key before and after its tags were changed."""
+FEW = st.none() | st.sampled_from(["a", "b"])
+RECORDS = st.builds(
+    RequestRecord,
+    st.sampled_from(KEYS),
+    st.sampled_from(["/v1/messages", "/v1/chat/completions"]),
+    FEW,
+    st.sampled_from(get_args(RequestStatus)),
+    st.sampled_from([200, 200, 502]),
+    time=st.just("2026-01-02T03:04:05.678Z"),
+    request_id=st.just("req_1"),
+    client_request_id=FEW,
+    model=FEW,
+    provider=FEW,
+    attempt_count=st.integers(0, 2),
+    duration_seconds=SECONDS,
+    first_byte_seconds=st.none() | SECONDS,
+    code=st.sampled_from([None, None, None, "provider_error"]),
+    bill=st.just(EMPTY_BILL)
+    | st.builds(
+        Bill,
+        st.builds(TokenUsage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * 5),
+        st.none() | NANOS,
+        st.booleans(),
+    ),
+    from_cache=st.sampled_from([False, False, False, True]),
+    resume_count=st.sampled_from([0, 0, 0, 1]),
+)
+"""Mostly as usual, but for one thing."""
+
+
+def plain_line(record: RequestRecord) -> dict[str, object]:
+    """The line, made without anything that was there before."""
+    usage, bill = record.bill.usage, record.bill
+    guessed = bill.is_estimated
+    return {
+        "time": record.time,
+        "request_id": record.request_id,
+        "client_request_id": record.client_request_id,
+        "key_id": record.key.id,
+        "key_name": record.key.name,
+        "tags": record.key.tags,
+        "endpoint": record.endpoint,
+        "model_asked": record.requested_model,
+        "model": record.model,
+        "provider": record.provider,
+        "attempts": record.attempt_count,
+        "status": record.status,
+        "http_status": record.http_status,
+        "prompt_tokens": usage and usage.prompt_tokens,
+        "cached_tokens": usage and usage.cached_tokens,
+        "completion_tokens": usage and (None if guessed and not usage.completion_tokens else usage.completion_tokens),
+        "reasoning_tokens": usage and usage.reasoning_tokens,
+        "cost_usd": bill.cost_usd,
+        "latency_ms": pytest.approx(record.duration_seconds * 1000, abs=0.00051, rel=1e-12),
+        "ttfb_ms": record.first_byte_seconds
+        if record.first_byte_seconds is None
+        else pytest.approx(record.first_byte_seconds * 1000, abs=0.00051, rel=1e-12),
+        "cache_write_tokens": usage and usage.cache_write_tokens,
+        "estimated": guessed,
+        "from_cache": record.from_cache,
+        "resumed": record.resume_count,
+        "code": record.code,
+    }
+
+
+@given(st.lists(RECORDS, min_size=2, max_size=12))
+def test_no_line_says_anything_of_the_one_before(records: list[RequestRecord]) -> None:
+    lines = RecordEncoder()
+    for record in (*records, *records[::-1]):
+        assert json.loads(lines.encode(record) + b"}") == plain_line(record)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_what_cannot_be_seen_is_escaped(text: str) -> None:
+    line = escape_unprintable(msgspec.json.encode({"asked": text}))
+    assert line.decode().isprintable()
+    assert msgspec.json.decode(line) == json.loads(line) == {"asked": text}
+
+
+def test_what_can_be_seen_stays() -> None:
+    line = msgspec.json.encode({"asked": "Größe 模型 🦙"})
+    assert escape_unprintable(line) == line
+    assert (
+        escape_unprintable(b'"a\xe2\x80\xa8\xe2\x80\xae\xf3\xa0\x80\x81\x7fb"')
+        == rb'"a\u2028\u202e\udb40\udc01\u007fb"'
+    )
+
+
+def test_the_order_is_that_of_an_entry() -> None:
+    """So that reading it takes no search for a field."""
+    record = RequestRecord(
+        KEY,
+        "/v1/chat/completions",
+        None,
+        "ok",
+        200,
+        time="t",
+        request_id="r",
+        client_request_id=None,
+        model=None,
+        provider=None,
+        attempt_count=0,
+        duration_seconds=0.0,
+        first_byte_seconds=None,
+        code=None,
+        bill=ZERO_BILL,
+        from_cache=True,
+    )
+    assert tuple(msgspec.json.decode(RecordEncoder().encode(record) + b"}")) == LedgerEntry.__struct_fields__
+    assert entry_of(record).cost_usd == 0
+    assert entry_of(record).from_cache

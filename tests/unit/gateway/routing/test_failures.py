@@ -1,0 +1,215 @@
+from email.utils import formatdate
+from time import time
+
+import pytest
+
+from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.openai import dialect as openai
+from svc.errors import InvalidRequest, ProviderFailed, RateLimited
+from svc.gateway.routing.failures import (
+    BACKOFF_BASE_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    RetryDecision,
+    backoff_seconds,
+    classify_error_response,
+    classify_status,
+    connection_failure,
+    invalid_response_failure,
+    parse_retry_after,
+    timeout_failure,
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "shown", "then"),
+    [
+        (400, "invalid_request", 400, RetryDecision.GIVE_UP),
+        (401, "provider_error", 502, RetryDecision.NEXT_BACKEND),
+        (403, "provider_error", 502, RetryDecision.NEXT_BACKEND),
+        (404, "model_not_found", 404, RetryDecision.GIVE_UP),
+        (408, "provider_error", 502, RetryDecision.SAME_BACKEND),
+        (409, "provider_error", 502, RetryDecision.GIVE_UP),
+        (413, "invalid_request", 400, RetryDecision.GIVE_UP),
+        (422, "invalid_request", 400, RetryDecision.GIVE_UP),
+        (429, "rate_limit_exceeded", 429, RetryDecision.SAME_BACKEND),
+        (500, "provider_error", 502, RetryDecision.SAME_BACKEND),
+        (503, "provider_error", 502, RetryDecision.SAME_BACKEND),
+        (529, "provider_error", 502, RetryDecision.SAME_BACKEND),
+        (302, "provider_error", 502, RetryDecision.NEXT_BACKEND),
+    ],
+)
+def test_what_a_status_means(status: int, code: str, shown: int, then: RetryDecision) -> None:
+    failure = classify_status(status, {}, "its own words")
+    assert (failure.error.code, failure.error.status, failure.retry_decision) == (code, shown, then)
+
+
+def test_the_upstreams_words_are_kept_only_where_they_help_the_client() -> None:
+    assert "own words" in classify_status(400, {}, "own words").error.message
+    assert "secret" not in classify_status(401, {}, "secret sk-123 is wrong").error.message
+    assert "10.0.0.1" not in classify_status(500, {}, "at 10.0.0.1").error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (500, "image input is not supported - hint: you may need to provide the mmproj", "image"),
+        (500, "Audio input is not supported by this server", "audio"),
+        (500, 'Failed to parse messages: Unsupported content part type: "image_url"', "image"),
+        (501, "The model does not support images", "image"),
+        (404, "No endpoints found that support image input", "image"),
+    ],
+)
+def test_judge_input_that_the_model_does_not_take_is_invalid_request(status: int, words: str, kind: str) -> None:
+    failure = classify_status(status, {}, words)
+    assert (failure.error.code, failure.error.status, failure.retry_decision) == (
+        "invalid_request",
+        400,
+        RetryDecision.GIVE_UP,
+    )
+    assert (failure.error.message, failure.error.param) == (f"This model takes no {kind} input.", "messages")
+    assert not failure.no_response
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 429])
+def test_judge_input_words_do_not_outrank_a_status_with_a_meaning(status: int) -> None:
+    assert classify_status(status, {}, "image input is not supported").error.code != "invalid_request"
+
+
+def test_a_long_retry_after_is_not_waited_for() -> None:
+    assert classify_status(429, {b"retry-after": b"30"}, None).retry_decision is RetryDecision.NEXT_BACKEND
+    assert classify_status(429, {b"retry-after": b"30"}, None).error.headers["retry-after"] == "30"
+    assert classify_status(429, {b"retry-after": b"1"}, None).retry_decision is RetryDecision.SAME_BACKEND
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({b"retry-after": b"3"}, 3.0),
+        ({b"retry-after-ms": b"1500", b"retry-after": b"9"}, 1.5),
+        ({b"retry-after": b"soon"}, None),
+        ({b"retry-after": b"\xff"}, None),
+        ({b"retry-after": b"-5"}, None),
+        ({b"retry-after": b"9" * 400}, 86400.0),
+        ({b"retry-after-ms": b"inf"}, 86400.0),
+        ({b"retry-after-ms": b"nan"}, None),
+        ({b"retry-after-ms": b"-1"}, 0.0),
+    ],
+)
+def test_retry_after(headers: dict[bytes, bytes], seconds: float | None) -> None:
+    assert parse_retry_after(headers) == seconds
+
+
+def test_retry_after_as_a_date() -> None:
+    found = parse_retry_after({b"retry-after": formatdate(time() + 60, usegmt=True).encode()})
+    assert found is not None
+    assert 55 < found <= 61
+
+
+def test_retry_after_for_clients_is_between_1_and_120() -> None:
+    assert RateLimited("x", retry_after=0.01).headers["retry-after"] == "1"
+    assert RateLimited("x", retry_after=9999).headers["retry-after"] == "120"
+
+
+def test_backoff_is_bounded_and_grows() -> None:
+    wait = 0.0
+    for _ in range(50):
+        wait = backoff_seconds(wait)
+        assert BACKOFF_BASE_SECONDS <= wait <= MAX_BACKOFF_SECONDS
+
+
+def test_not_all_come_again_at_the_same_moment() -> None:
+    assert len({round(backoff_seconds(0.0), 3) for _ in range(100)}) > 20
+
+
+def test_an_error_event_before_the_first_piece() -> None:
+    assert invalid_response_failure(InvalidRequest("no")).retry_decision is RetryDecision.GIVE_UP
+    assert invalid_response_failure(ProviderFailed("not JSON")).retry_decision is RetryDecision.NEXT_BACKEND
+    assert (
+        invalid_response_failure(ProviderFailed("overloaded", is_reported_by_provider=True)).retry_decision
+        is RetryDecision.SAME_BACKEND
+    )
+    assert invalid_response_failure(RateLimited("no")).error.status == 429
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "The provider refused the request as malformed."),
+        (401, "The provider refused the gateway's own credentials."),
+        (404, "The provider does not know the model."),
+        (408, "The provider failed with status 408."),
+        (409, "The provider refused the request with status 409."),
+        (500, "The provider failed with status 500."),
+        (503, "The provider is overloaded."),
+        (529, "The provider is overloaded."),
+        (302, "The provider answered with the unexpected status 302."),
+    ],
+)
+def test_judge_without_the_upstreams_words_says_what_happened(status: int, message: str) -> None:
+    assert classify_status(status, {}, None).error.message == message
+
+
+def test_judge_not_found_names_the_model_field() -> None:
+    assert classify_status(404, {}, None).error.param == "model"
+
+
+def test_judge_server_error_keeps_retry_after_and_is_silent() -> None:
+    failure = classify_status(503, {b"retry-after": b"7"}, None)
+    assert (failure.retry_after, failure.no_response) == (7.0, True)
+    assert not classify_status(409, {}, None).no_response
+    assert not classify_status(429, {}, None).no_response
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [(b"2", RetryDecision.SAME_BACKEND), (b"2.1", RetryDecision.NEXT_BACKEND), (b"3", RetryDecision.NEXT_BACKEND)],
+)
+def test_judge_rate_limit_waits_two_seconds_at_most(said: bytes, then: RetryDecision) -> None:
+    assert classify_status(429, {b"retry-after": said}, None).retry_decision is then
+
+
+def test_judge_rate_limit_without_retry_after_says_one_second() -> None:
+    failure = classify_status(429, {}, None)
+    assert failure.retry_after is None
+    assert failure.error.headers["retry-after"] == "1"
+
+
+def test_lost_connection_is_tried_again_and_says_whether_it_was_made() -> None:
+    never, broken = connection_failure("refused", connected=False), connection_failure("reset", connected=True)
+    assert (never.retry_decision, never.no_response, broken.retry_decision, broken.no_response) == (
+        RetryDecision.SAME_BACKEND,
+        True,
+        RetryDecision.SAME_BACKEND,
+        True,
+    )
+    assert never.error.message == "The provider could not be reached."
+    assert broken.error.message == "The provider gave no whole answer."
+    assert "refused" not in never.error.message
+    assert isinstance(never.error, ProviderFailed)
+    assert never.error.reason == "refused"
+
+
+def test_late_answer_goes_to_the_next_backend() -> None:
+    failure = timeout_failure("to begin its answer", "first byte after 60 s")
+    assert (failure.retry_decision, failure.no_response) == (RetryDecision.NEXT_BACKEND, True)
+    assert failure.error.message == "The provider took too long to begin its answer."
+    assert isinstance(failure.error, ProviderFailed)
+    assert failure.error.reason == "first byte after 60 s"
+    assert isinstance(default := timeout_failure("to connect").error, ProviderFailed)
+    assert default.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "relayed"),
+    [(400, True), (401, False), (403, False), (404, True), (429, True), (500, False), (529, True)],
+)
+def test_judge_answer_relays_the_upstreams_error_within_a_dialect(status: int, relayed: bool) -> None:
+    raw = b'{"type":"error","error":{"type":"custom_error","message":"own words"}}'
+    headers = {b"retry-after": b"1", b"anthropic-ratelimit-requests-limit": b"5", b"server": b"theirs"}
+    upstream = classify_error_response(anthropic, anthropic, status, headers, raw).error.upstream
+    assert (upstream is not None) == relayed
+    if upstream is not None:
+        kept = {"retry-after": "1", "anthropic-ratelimit-requests-limit": "5"}
+        assert (upstream.status, upstream.type, upstream.headers) == (status, "custom_error", kept)
+    assert classify_error_response(anthropic, openai, status, headers, raw).error.upstream is None

@@ -1,0 +1,259 @@
+from pathlib import Path
+
+import pytest
+
+from svc import settings
+from svc.errors import ModelNotFound, UsageError
+from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.providers import Provider, build_providers, models_without_key
+from svc.gateway.routing.router import Router
+
+
+def load(tmp_path: Path, environ: dict[str, str], text: str = "") -> list[Provider]:
+    path = tmp_path / "svc.toml"
+    path.write_text(text)
+    return build_providers(settings.load(environ, config=str(path)))
+
+
+def router(providers: list[Provider], fallbacks: dict[str, tuple[str, ...]] | None = None) -> Router:
+    return Router([offer for provider in providers for offer in build_backends(provider)], fallbacks or {})
+
+
+def test_a_provider_without_a_key_is_not_there(tmp_path: Path) -> None:
+    assert load(tmp_path, {}) == []
+    assert [provider.name for provider in load(tmp_path, {"PROVIDER_C_API_KEY": "k"})] == ["groq"]
+
+
+def test_the_vendors_usual_variable_is_read_second(tmp_path: Path) -> None:
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual"})
+    assert provider.key == "usual"
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual", "PROVIDER_A_API_KEY": "ours"})
+    assert provider.key == "ours"
+
+
+def test_models_of_a_provider_without_a_key_name_its_variables(tmp_path: Path) -> None:
+    text = """
+        [[providers]]
+        name = "mine"
+        base_url = "http://127.0.0.1:5/v1"
+        api_key_env = "MINE_KEY"
+        models = [{ id = "m" }]
+    """
+    (tmp_path / "svc.toml").write_text(text)
+    loaded = settings.load({"PROVIDER_C_API_KEY": "k"}, config=str(tmp_path / "svc.toml"))
+    found = models_without_key(loaded, build_providers(loaded))
+    assert found["gpt-4o"] == "the provider openai has no API key (set PROVIDER_A_API_KEY or OPENAI_API_KEY)"
+    assert found["m"] == "the provider mine has no API key (set MINE_KEY)"
+    assert "llama-3.1-8b-instant" not in found
+
+
+def test_nine_models_in_three_groups(tmp_path: Path) -> None:
+    keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
+    offers = router(load(tmp_path, keys)).backends()
+    windows = {name: [o.model.context_window for o in offers if o.provider.name == name] for name in ("openai", "groq")}
+    assert len(offers) == 9
+    assert windows == {"openai": [128_000] * 3, "groq": [32_768] * 3}
+    assert all(offer.model.use_case for offer in offers)
+
+
+def test_an_address_and_a_key_go_into_the_head(tmp_path: Path) -> None:
+    environ = {"PROVIDER_A_API_KEY": "sk-1", "PROVIDER_A_BASE_URL": "http://127.0.0.1:81/v1/"}
+    (provider,) = load(tmp_path, environ)
+    head = build_backends(provider)[0].request_head
+    assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:81\r\n")
+    assert b"authorization: Bearer sk-1\r\n" in head.replace(b"Authorization", b"authorization")
+    assert "sk-1" not in repr(provider)
+
+
+def test_a_compatible_provider_is_configuration_only(tmp_path: Path) -> None:
+    text = """
+        [[providers]]
+        name = "vllm"
+        base_url = "http://127.0.0.1:5/v1"
+        models = [{ id = "q", upstream_id = "Q/x", context_window = 10 }]
+    """
+    (provider,) = load(tmp_path, {}, text)
+    (offer,) = router([provider]).route("q")
+    assert (offer.profile.model, offer.origin.port, offer.provider.name) == ("Q/x", 5, "vllm")
+
+
+def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
+    text = "[[providers]]\nname = 'openai'\nbase_url = 'http://127.0.0.1:7/v1'"
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k"}, text)
+    assert provider.address.port == 7
+    assert len(provider.models) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[providers]]\nname = 'x'",
+        "[[providers]]\nname = 'x'\nbase_url = 'ftp://h'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h:99999'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h/\\r\\nx: y'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\ndialect = 'klingon'",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\nmodels = [{ id = 'm' }, { id = 'm' }]",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\naccounts = [{ weight = 2 }]",
+        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n[[providers]]\nname = 'x'\nbase_url = 'http://h'",
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_start(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"x|klingon|same name"):
+        load(tmp_path, {}, text)
+
+
+@pytest.mark.parametrize(
+    ("written", "host", "head"),
+    [
+        ("https://bücher.example/v1", "xn--bcher-kva.example", b"xn--bcher-kva.example"),
+        ("https://BÜCHER.example:8443/v1", "xn--bcher-kva.example", b"xn--bcher-kva.example:8443"),
+        ("https://例え.テスト/v1", "xn--r8jz45g.xn--zckzah", b"xn--r8jz45g.xn--zckzah"),
+    ],
+)
+def test_an_international_host_name_is_encoded(tmp_path: Path, written: str, host: str, head: bytes) -> None:
+    (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": written})
+    offer = build_backends(provider)[0]
+    assert offer.origin.host == host
+    assert b"\r\nhost: " + head + b"\r\n" in offer.request_head
+
+
+@pytest.mark.parametrize("host", ["straße.example", "ü..example", "ü" * 70 + ".example", "\udcfc.example"])
+def test_a_host_name_that_cannot_be_encoded_is_called_that(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError, match="host name in the address of provider openai"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": f"https://{host}/v1"})
+
+
+@pytest.mark.parametrize("url", ["https://x.example/ü", "https://ü:é@x.example", "https://ａ／b.example"])
+def test_nothing_else_of_an_address_is_encoded(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="not an http or https address"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
+
+
+@pytest.mark.parametrize("url", ["http://x/v1?api-version=1", "http://u:p@x/v1", "http://x/v1#f", "http://x:0/v1"])
+def test_what_would_not_be_sent_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="a host, a port and a path, and nothing else"):
+        load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
+
+
+@pytest.mark.parametrize(
+    ("letter", "url", "like"),
+    [
+        ("A", "http://h:8000/v1/chat/completions", "http://h:8000/v1."),
+        ("A", "http://h/chat/completions/", "http://h/v1."),
+        ("A", "https://h/api/v4/chat/completions", "https://h/api/v4."),
+        ("A", "https://h/v1/messages", "https://h/v1."),
+        ("B", "https://h/v1/messages", "https://h."),
+        ("B", "https://h/messages", "https://h."),
+        ("B", "https://h/of/v1/chat/completions", "https://h/of."),
+        ("A", "h.example/v1", "https://api.example.com/v1."),
+        ("B", "ftp://h.example", "https://api.example.com."),
+        *(
+            ("A", f"https://{host}/v1", "api.example.com or 10.0.0.5.")
+            for host in ("a..b", ".a", "a.b..", "a" * 64, "a,b", "a%20b", "a;b")
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_is_told_what_it_should_look_like(
+    tmp_path: Path, letter: str, url: str, like: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": url})
+    assert caught.value.message.endswith(f" {like}")
+
+
+@pytest.mark.parametrize(
+    ("letter", "path", "said"),
+    [
+        ("A", "/v1/chat/completions", "/chat/completions, which each request adds: it should look like https://h/v1."),
+        ("B", "/v1/messages", "/messages, which each request adds: it should look like https://h."),
+        *(
+            (
+                "A",
+                path,
+                "/messages, which belongs to the dialect anthropic, and the provider's is openai: if it speaks "
+                'anthropic, write dialect = "anthropic" and the address https://h; if it speaks openai, the address '
+                "should look like https://h/v1.",
+            )
+            for path in ("/v1/messages", "/messages/")
+        ),
+        *(
+            (
+                "B",
+                path,
+                "/chat/completions, which belongs to the dialect openai, and the provider's is anthropic: if it speaks "
+                'openai, write dialect = "openai" and the address https://h/v1; if it speaks anthropic, the address '
+                "should look like https://h.",
+            )
+            for path in ("/v1/chat/completions", "/chat/completions")
+        ),
+    ],
+)
+def test_an_address_with_the_path_of_a_chat_is_told_whose_it_is(
+    tmp_path: Path, letter: str, path: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": f"https://h{path}"})
+    name = {"A": "openai", "B": "anthropic"}[letter]
+    assert caught.value.message == f"The address of provider {name} ends in {said}"
+
+
+def test_what_an_address_of_another_dialect_is_told_to_become_is_taken(tmp_path: Path) -> None:
+    entry = "[[providers]]\nname = 'x'\nbase_url = '{}'\ndialect = '{}'\n"
+    for dialect, path, other, base in (
+        ("openai", "/v1/messages", "anthropic", ""),
+        ("anthropic", "/v1/chat/completions", "openai", "/v1"),
+    ):
+        with pytest.raises(UsageError, match=f'write dialect = "{other}" and the address http://h{base};'):
+            load(tmp_path, {}, entry.format(f"http://h{path}", dialect))
+        (provider,) = load(tmp_path, {}, entry.format(f"http://h{base}", other))
+        assert provider.address.path + provider.dialect.chat_path == path
+
+
+@pytest.mark.parametrize("host", ["h", "h.", "h_1.example", "10.0.0.5", "[::1]:80", "[fe80::1%25eth0]"])
+def test_a_host_that_can_be_is_taken(tmp_path: Path, host: str) -> None:
+    (provider,) = load(tmp_path, {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": f"http://{host}/models"})
+    assert provider.address.netloc == host
+
+
+def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
+    assert "sk" not in caught.value.message.replace("asks", "")
+
+
+def test_fallbacks_follow_in_order_and_stand_in_for_a_provider_without_a_key(tmp_path: Path) -> None:
+    providers = load(tmp_path, {"PROVIDER_C_API_KEY": "k"})
+    chains = {"gpt-4o-mini": ("claude-3-haiku-20240307", "llama-3.1-8b-instant"), "mixtral-8x7b-32768": ("gpt-4o",)}
+    found = router(providers, chains)
+    assert [offer.model.id for offer in found.route("gpt-4o-mini")] == ["llama-3.1-8b-instant"]
+    assert [offer.model.id for offer in found.route("mixtral-8x7b-32768")] == ["mixtral-8x7b-32768"]
+    assert "gpt-4o-mini" not in [offer.model.id for offer in found.backends()]
+    with pytest.raises(ModelNotFound):
+        found.route("gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "line"),
+    [
+        ('[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o-mimi"]', "gpt-4o-mimi", 2),
+        ('# gpt-9\n[routing]\nretries = 1\n[routing.fallbacks]\ngpt-9 = ["gpt-4o"]', "gpt-9", 5),
+        ('[routing]\nfallbacks = { "gpt-4o" = [\n  "" ] }', "", 2),
+    ],
+)
+def test_a_fallback_that_nobody_has_is_named_with_its_line(tmp_path: Path, text: str, named: str, line: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {}, text)
+    assert f"svc.toml, line {line}: " in caught.value.message
+    assert repr(named) in caught.value.message
+
+
+def test_a_fallback_to_itself_is_a_slip(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' names it again"):
+        load(tmp_path, {}, '[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o"]')
+
+
+def test_a_name_in_a_message_is_harmless(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        router([]).route("x\r\n\x1b[31m" + "y" * 10_000)
+    assert len(caught.value.message) < 200
+    assert caught.value.message.isprintable()

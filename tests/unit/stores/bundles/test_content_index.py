@@ -1,0 +1,56 @@
+"""Looking into bundles of a folder that nobody has unpacked."""
+
+import json
+from pathlib import Path
+
+from svc.bundles.digest import sha256_file
+from svc.bundles.pack import pack
+from svc.stores.bundles.content_index import BundleContentIndex
+from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import BundleEntry
+
+
+def publish(root: Path, work: Path, model_id: str, version: str, *files: str) -> Path:
+    folder = work / f"{model_id}-{version}"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_text("{}")
+    about = {"model_id": model_id, "version": version, "execution_template": {"type": "Speech"}, "files": files}
+    (folder / "model_metadata.json").write_text(json.dumps(about))
+    packed = folder.with_suffix(".xyb")
+    pack(folder, packed)
+    digest = sha256_file(packed)
+    entry = BundleEntry(
+        model_id=model_id, version=version, target="any", size_bytes=packed.stat().st_size, path="", sha256=digest
+    )
+    with FolderStore(root) as store:
+        return store.bundle_path(store.import_file(packed, entry, digest))
+
+
+def test_the_newest_bundle_of_each_model_is_looked_into(tmp_path: Path):
+    root = tmp_path / "root"
+    contents = BundleContentIndex(root)
+    assert contents.models_with_file("stt.json") == []
+    publish(root, tmp_path, "ears", "1.0", "stt.json")
+    publish(root, tmp_path, "mouth", "1.0", "tts.json")
+    publish(root, tmp_path, "was-ears", "1.0", "stt.json")
+    publish(root, tmp_path, "was-ears", "1.1", "tts.json")
+    assert contents.models_with_file("stt.json") == ["ears"]
+    assert contents.models_with_file("tts.json") == ["mouth", "was-ears"]
+    publish(root, tmp_path, "more", "0.1", "stt.json")
+    with FolderStore(root) as store:
+        store.set_yanked("ears/1.0/any", yanked=True)
+    assert contents.models_with_file("stt.json") == ["more"]
+
+
+def test_a_bundle_that_is_damaged_or_has_gone_holds_nothing(tmp_path: Path):
+    root = tmp_path / "root"
+    publish(root, tmp_path, "damaged", "1.0", "stt.json").write_bytes(b"no bundle")
+    publish(root, tmp_path, "gone", "1.0", "stt.json").unlink()
+    publish(root, tmp_path, "sound", "1.0", "stt.json")
+    assert BundleContentIndex(root).models_with_file("stt.json") == ["sound"]
+
+
+def test_a_folder_that_is_none(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert BundleContentIndex(tmp_path / "file").models_with_file("stt.json") == []
