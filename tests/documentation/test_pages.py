@@ -99,6 +99,25 @@ def test_targets_and_programs_in_the_text_exist() -> None:
     assert wrong == []
 
 
+def missing_paths(spans: list[str]) -> list[str]:
+    """The code spans that look like a path of the repository, or of a module below `src/svc`, and lead nowhere."""
+    packages = "|".join(path.name for path in (ROOT / "src" / "svc").iterdir() if path.is_dir())
+    top = re.compile(r"(?:src|tests|bench|docs|native|examples)/[\w./*-]+")
+    module = re.compile(rf"(?:{packages})/[\w./*-]+\.(?:py|toml|yaml|json)")
+    wrong = [span for span in spans if top.fullmatch(span) and not any(ROOT.glob(span))]
+    return wrong + [span for span in spans if module.fullmatch(span) and not any((ROOT / "src" / "svc").glob(span))]
+
+
+def test_paths_in_the_text_exist() -> None:
+    assert [f"{name}:{line}: {span}" for name, line, span in code_spans() if missing_paths([span])] == []
+
+
+def test_paths_that_lead_nowhere_are_found() -> None:
+    wrong = ["tests/unit/no_such.py", "gateway/no_such.toml", "docs/no-such-*.md"]
+    right = ["tests/unit/", "gateway/providers.toml", "docs/adr/0001-*.md", "a/b"]
+    assert sorted(missing_paths([*wrong, *right])) == sorted(wrong)
+
+
 def rows_with_figures() -> list[tuple[str, str, str]]:
     """Page, figures and command of the rows in the README that say what is different."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
