@@ -79,7 +79,7 @@ audit-lock: ## needs uv; writes hashes and no addresses
 clean:
 	rm -rf $(VENV) $(AUDIT)
 
-bench: setup ## CPU per request and per chunk, step by step; beside nginx: docs/explanation/performance.md
+bench: setup ## CPU of each step of a request and of each dialect
 	$(BIN)/python bench/steps.py
 	$(BIN)/python bench/dialects.py
 
@@ -89,7 +89,7 @@ bench-steps: setup ## what each step of the hot path costs
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
 	$(BIN)/python -m tests.unit.client.generate_client
 
-faults: $(VENV)/.dev ## docs/reference/faults.md, from the catalogue that the tests hold the gateway to
+faults: $(VENV)/.dev ## writes docs/reference/faults.md from the catalogue of faults
 	$(BIN)/python -m tests.faults.page
 
 ratchet: setup ## bench/ratchet.json: calls and instructions for each request and piece, modules, memory; the tests hold the gateway to it
@@ -97,7 +97,7 @@ ratchet: setup ## bench/ratchet.json: calls and instructions for each request an
 
 COMPARE       := .compare
 COMPARE_LOCKS := bench/compare/locks
-compare: setup $(COMPARE)/.ready ## docs/explanation/compare.md: nginx, LiteLLM, Portkey and this gateway on the same work, in turns
+compare: setup $(COMPARE)/.ready ## writes docs/explanation/compare.md: nginx, LiteLLM, Portkey and this gateway on the same work
 	$(BIN)/python -m bench.compare --write
 
 $(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.json
@@ -115,7 +115,7 @@ compare-lock: ## needs uv and npm
 
 CONFORMANCE := .conformance
 LOCKS       := tests/conformance/locks
-conformance: $(VENV)/.dev $(CONFORMANCE)/.ready ## docs/reference/conformance.md: real clients, each as locked in tests/conformance/locks
+conformance: $(VENV)/.dev $(CONFORMANCE)/.ready ## runs client libraries of other projects and writes docs/reference/conformance.md
 	$(BIN)/python -m tests.conformance
 
 $(CONFORMANCE)/.ready: $(wildcard $(LOCKS)/*.lock) $(LOCKS)/package-lock.json

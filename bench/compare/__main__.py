@@ -1,9 +1,9 @@
-"""Compares gateways on the same work, in turns, and writes docs/explanation/compare.md, its chart and its table: `make compare`.
+"""Compares gateways on the same work and writes docs/explanation/compare.md with its chart and table: `make compare`.
 
     python -m bench.compare --targets nginx,svc --rounds 3          (writes nothing without --write)
 
-One target at a time runs alone on processor 0; load and provider are one process on processor 1. CPU time is what the
-kernel charged to the target while the work ran. Linux with two processors; only 127.0.0.1; every run has an end.
+One target at a time runs alone on processor 0. The load generator and the provider are one process on processor 1. The
+kernel accounts the CPU time of the target. Needs Linux with two processors, and uses 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PINNED = (0, 1)
 
 @dataclass(frozen=True)
 class Work:
-    """What the load is told, beside addresses and time."""
+    """The settings of the load generator, without addresses and duration."""
 
     name: str
     spec: dict[str, Any]
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def run(name: str, seconds: float) -> dict[str, Any]:
-    """One target, started anew, through all works."""
+    """Starts the target and measures all works."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"compare-{name}-")))
         port, provider = free_port(), free_port()
@@ -103,7 +103,7 @@ def run(name: str, seconds: float) -> dict[str, Any]:
 
 
 class started:
-    """The target's process on processor 0; it and its children are ended in the end."""
+    """The target's process on processor 0. It is terminated on exit."""
 
     def __init__(self, one: Target, folder: Path) -> None:
         self._log = (folder / "log").open("wb")
@@ -147,7 +147,7 @@ def answers(port: int, path: str, process: subprocess.Popen[bytes], seconds: flo
 
 
 def measured(one: Target, pid: int, port: int, provider: int, work: Work, seconds: float) -> dict[str, Any]:
-    """What the load saw, and what the kernel charged: CPU µs for each answer, or for each piece of a stream."""
+    """The results of the load generator, and the CPU time in µs per response, or per chunk of a stream."""
     spec = {
         **work.spec,
         "port": port,
@@ -159,7 +159,7 @@ def measured(one: Target, pid: int, port: int, provider: int, work: Work, second
     command = ["taskset", "-c", str(PINNED[1]), sys.executable, "-m", "bench.compare.load", json.dumps(spec)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
         if load.stdin is None or load.stdout is None or load.stdout.readline() != "begin\n":
-            return {"faults": 1, "fault": "the load did not start"}
+            return {"faults": 1, "fault": "the load generator did not start"}
         cpu, busy, began = kernel.cpu_seconds(pid), kernel.busy_seconds(PINNED[0]), time.monotonic()
         load.stdin.write("go\n")
         load.stdin.flush()
@@ -167,7 +167,7 @@ def measured(one: Target, pid: int, port: int, provider: int, work: Work, second
         cpu, busy = kernel.cpu_seconds(pid) - cpu, kernel.busy_seconds(PINNED[0]) - busy
         taken = time.monotonic() - began
     if not said:
-        return {"faults": 1, "fault": "the load ended without a word"}
+        return {"faults": 1, "fault": "the load generator ended without a result"}
     found: dict[str, Any] = json.loads(said)
     count = found["pieces"] if work.spec["test"] == "stream" else found["answers"]
     if count:

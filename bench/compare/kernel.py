@@ -1,4 +1,4 @@
-"""What Linux says about a process and a processor: time used, memory held. `/proc` only."""
+"""Reads the CPU time and the memory of processes from `/proc`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time on a processor, of all threads of the family."""
+    """CPU time of a process and its descendants, all threads."""
     total = 0
     for one in family(pid):
         for path in Path(f"/proc/{one}/task").glob("*/schedstat"):
@@ -34,7 +34,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of the family; shared pages count for each."""
+    """Resident memory of a process and its descendants. Shared pages count for each of them."""
     total = 0
     for one in family(pid):
         try:
@@ -45,7 +45,7 @@ def memory_mb(pid: int) -> float:
 
 
 def busy_seconds(cpu: int) -> float:
-    """All that has run on one processor, stolen time included."""
+    """Time that the processor was busy, stolen time included."""
     for line in Path("/proc/stat").read_text().splitlines():
         name, *fields = line.split()
         if name == f"cpu{cpu}":
@@ -55,7 +55,7 @@ def busy_seconds(cpu: int) -> float:
 
 
 def machine() -> str:
-    """In words."""
+    """Processors and kernel of this machine."""
     text = Path("/proc/cpuinfo").read_text()
     model = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "?")
     return f"{os.cpu_count()} × {model}, Linux {platform.release().split('-')[0]}"

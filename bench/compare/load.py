@@ -1,7 +1,7 @@
-"""The load and the provider, in one process of one thread: `python -m bench.compare.load '{"test": "json", …}'`.
+"""The load generator and the provider, in one thread: `python -m bench.compare.load '{"test": "json", …}'`.
 
-It is told which port to ask and on which port to be the provider; it prints one JSON object. An answer counts only if it
-is whole: status 200, and for a stream all pieces, a finish reason and `[DONE]`.
+The argument names the ports of the target and of the provider. The output is one JSON object. A response counts only if
+it is complete: status 200, and for a stream all chunks and `[DONE]`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-e
 
 
 class Provider(asyncio.Protocol):
-    """One connection of the provider: answers at once, or in pieces at a pace."""
+    """One connection of the provider. Responds at once, or in chunks at a fixed rate."""
 
     every = 0.02
 
@@ -85,19 +85,19 @@ class Provider(asyncio.Protocol):
 
 @dataclass
 class Found:
-    """What the load has seen."""
+    """The results."""
 
     answers: int = 0
     pieces: int = 0
     faults: int = 0
     fault: str | None = None
-    """The first of them, in words."""
+    """The message of the first fault."""
     delays: list[float] = field(default_factory=list)
-    """Seconds, of answers; or of pieces on their way."""
+    """Seconds: latencies of responses, or delays of chunks."""
 
 
 class Client(asyncio.Protocol):
-    """One connection of a client; asks, reads the answer, and tells whoever waits."""
+    """One connection of a client, with one request at a time."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -108,7 +108,7 @@ class Client(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
 
     async def ask(self, request: bytes, stream: bool, seconds: float) -> None:
-        """Until the answer is whole; else a fault is noted."""
+        """Send a request and wait for the complete response. Raises ConnectionError."""
         self._stream, self._text, self._status, self._pieces = stream, b"", 0, 0
         self._done = asyncio.get_running_loop().create_future()
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Client(asyncio.Protocol):
         try:
             await asyncio.wait_for(self._done, seconds)
         except TimeoutError:
-            raise ConnectionError(f"no whole answer within {seconds} s") from None
+            raise ConnectionError(f"no complete response within {seconds} s") from None
         finally:
             self._done = None
         if not stream:
@@ -164,7 +164,7 @@ class Client(asyncio.Protocol):
             self._done.set_result(None)
         else:
             self._done.set_exception(
-                ConnectionError(f"status {self._status}, {self._pieces} pieces: {self._text[-100:]!r}")
+                ConnectionError(f"status {self._status}, {self._pieces} chunks: {self._text[-100:]!r}")
             )
 
 
@@ -178,7 +178,7 @@ def request_bytes(headers: dict[str, str], stream: bool) -> bytes:
 
 
 async def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """A warm-up that does not count, then the work; the kernel's figures are the caller's to take between the lines."""
+    """Run a warm-up, then the work. The caller reads the CPU time between the two lines of the output."""
     loop = asyncio.get_running_loop()
     Provider.every = spec.get("every", 0.02)
     provider = await loop.create_server(Provider, "127.0.0.1", spec["provider"], backlog=1024)
@@ -202,7 +202,7 @@ async def work(spec: dict[str, Any], request: bytes, stream: bool, found: Found)
 async def one(
     spec: dict[str, Any], request: bytes, stream: bool, until: float, each: float, at: int, found: Found
 ) -> None:
-    """One client: asks again as soon as it has its answer, or `each` seconds after the question before."""
+    """One client. Sends a request when it has the response, or `each` seconds after the previous request."""
     loop = asyncio.get_running_loop()
     client: Client | None = None
     due = time.monotonic() + at / spec["connections"] * (each or Provider.every)

@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def target(name: str, folder: Path, port: int, provider: int) -> Target:
-    """How it is started; raises FileNotFoundError when it is not installed."""
+    """The command of a target. Raises FileNotFoundError if it is not installed."""
     return {"nginx": _nginx, "svc": _svc, "litellm": _litellm, "portkey": _portkey}[name](folder, port, provider)
 
 
@@ -73,7 +73,7 @@ http {{
 
 
 def _svc(folder: Path, port: int, provider: int) -> Target:
-    """As it comes: keys, limits, ledger with its journal, metrics, access log, retries."""
+    """With its defaults: keys, limits, ledger with its journal, metrics, access log, retries."""
     if not SVC.exists():
         raise FileNotFoundError("svc is not installed: make setup")
     env = {
@@ -104,7 +104,7 @@ def _litellm(folder: Path, port: int, provider: int) -> Target:
 
 
 def _portkey(folder: Path, port: int, provider: int) -> Target:
-    """It knows no client keys: the client's own goes on to the provider."""
+    """Without client keys: Portkey forwards the client's key to the provider."""
     script = PORTKEY / "build" / "start-server.js"
     if not script.exists() or shutil.which("node") is None:
         raise FileNotFoundError("Portkey is not installed: make compare installs it, and needs node and npm")
@@ -115,7 +115,7 @@ def _portkey(folder: Path, port: int, provider: int) -> Target:
 
 
 def version(name: str) -> str:
-    """What is installed, in words."""
+    """Name and version of what is installed."""
     if name == "svc":
         said = subprocess.run([str(SVC), "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
         commit = subprocess.run(
