@@ -33,15 +33,25 @@ COUNTED = """
 import mmap, sys
 with open(sys.argv[1], "r+b") as file:
     counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-seen, turn = set(), 0
-def count(frame, event, argument):
+seen, lines, turn = set(), set(), 0
+def begin_turn():
     global turn
+    turn = counts[2]
+    seen.clear()
+    lines.clear()
+def trace(frame, event, argument):
+    if counts[2] != turn:
+        begin_turn()
+    if event == "line":
+        lines.add((frame.f_code.co_filename, frame.f_lineno))
+        counts[5] = len(lines)
+    return trace if turn and "/svc/" in frame.f_code.co_filename else None
+def count(frame, event, argument):
     if event == "call":
         counts[0] += 1
         if counts[2] != turn:
-            turn = counts[2]
-            seen.clear()
-        if turn and frame.f_code not in seen:
+            begin_turn()
+        if turn and frame.f_code not in seen and "/svc/" in frame.f_code.co_filename:
             seen.add(frame.f_code)
             counts[3] = len(seen)
             counts[4] = len({code.co_filename for code in seen})
@@ -49,6 +59,7 @@ def count(frame, event, argument):
         counts[1] += 1
 from svc.cli import main
 sys.argv = ["svc", "gateway", "--port", "0"]
+sys.settrace(trace)
 sys.setprofile(count)
 sys.exit(main())
 """
@@ -116,16 +127,20 @@ class Calls:
         return {f"Python calls per {what}": round(least[0], 1), f"C calls per {what}": round(least[1], 1)}
 
     def _entered(self) -> dict[str, float]:
-        """Functions and files that a request needs; the least of several, as above."""
+        """Functions and files of svc that a request enters, and the lines that it runs; the least of several."""
         found = []
         for turn in range(1, 6):
             self._counts[2] = turn
             self._replay.json()
             self._settle()
-            found.append((self._counts[3], self._counts[4]))
+            found.append((self._counts[3], self._counts[4], self._counts[5]))
         self._counts[2] = 0
-        functions, files = min(found)
-        return {"functions entered by a request": functions, "files entered by a request": files}
+        functions, files, lines = min(found)
+        return {
+            "functions entered by a request": functions,
+            "files entered by a request": files,
+            "lines run by a request": lines,
+        }
 
     def _settle(self) -> None:
         """What follows an answer in the same turn of the loop has ended when nothing is counted any more."""
