@@ -93,7 +93,7 @@ def test_settings_pipelines_and_json_are_valid(tmp_path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_commands_and_programs_run(new_machine: NewMachine, files: Mapping[str, Path]) -> None:
     shared: Machine | None = None
     wrong = []
