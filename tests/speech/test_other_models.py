@@ -41,8 +41,8 @@ def silence() -> bytes:
 CASES = pytest.mark.parametrize(
     ("model", "status", "code", "said"),
     [
-        ("chatty", 404, "model_not_found", "'chatty' is not for speech: send it to POST /v1/chat/completions"),
-        ("weights", 400, "invalid_request", "'weights' is installed here, and is not for speech"),
+        ("chatty", 404, "model_not_found", "'chatty' is not a speech model. Use POST /v1/chat/completions"),
+        ("weights", 400, "invalid_request", "'weights' is installed, but is not a speech model"),
     ],
 )
 

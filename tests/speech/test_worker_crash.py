@@ -71,7 +71,7 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
             assert owed["text"]
             refused = await uploading
             assert (refused.status_code, refused.json()["error"]["code"]) == (500, "asr_error")
-            assert "try again" in refused.json()["error"]["message"]
+            assert "Try again" in refused.json()["error"]["message"]
 
             began = time.monotonic()
             again = await upload(gateway, sent, clips["en-hello-world"].read_bytes())
@@ -106,6 +106,6 @@ async def test_killed_worker_that_loads_its_model_is_an_error_and_the_next_confi
             os.kill(child(gateway.process.pid, "svc.speech.worker"), signal.SIGKILL)
             first = await client.wait_for_any("ready", "error")
             if first["type"] == "error":  # else it was loaded already
-                assert (first["code"], "its process ended" in first["message"]) == ("asr_error", True)
+                assert (first["code"], "its process exited" in first["message"]) == ("asr_error", True)
             await client.send_message(type="config")
             await client.wait_for("ready")

@@ -1,1 +1,1 @@
-"""Speech to text: a live socket and an upload form, over models that run in processes of their own."""
+"""Speech to text over a WebSocket and over an upload form. The models run in worker processes."""

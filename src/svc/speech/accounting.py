@@ -1,4 +1,4 @@
-"""What the gateway keeps of speech: the seam to its limits and its ledger, and the numbers for `/metrics`."""
+"""Interfaces to the gateway's rate limits and ledger, and the speech metrics for `/metrics`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ LIVE_TRANSCRIPTION_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_TRANSCRIPTION_PATH = "/v1/audio/transcriptions"
 
 SpeechRequestIdentity = tuple[str, str | None, str | None]
-"""Of a request: ours, the client's own, and the client's address."""
+"""The gateway's request id, the client's request id, and the client's address."""
 SpeechRequestStatus = Literal["ok", "error", "cut", "client_closed"]
 
 
 class TrackedSpeechRequest(Protocol):
-    """A request that was let in. `end` it once, before the last byte leaves; a second time is nothing."""
+    """An admitted request. Call `finish` before the last byte is sent; later calls have no effect."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What is left of the key's limits."""
+        """The response headers with the remaining limits of the key."""
 
     def finish(
         self,
@@ -32,20 +32,32 @@ class TrackedSpeechRequest(Protocol):
         first_byte_at: float | None = None,
         code: str | None = None,
     ) -> None:
-        """`model` is the one that was reached, if any; `first` is when it answered, on the steady clock."""
+        """Write the ledger entry.
+
+        Args:
+            status: how the request ended.
+            http_status: the HTTP status of the response.
+            requested_model: the model that the client named.
+            model: the model that served the request, if any.
+            first_byte_at: when the response started, in seconds of the monotonic clock.
+            code: the error code, if any.
+        """
 
 
 class SpeechRequestTracker(Protocol):
-    """Who lets requests in."""
+    """Admits requests against the limits of their key."""
 
     async def track(
         self, key: ApiKey, endpoint: str, identity: SpeechRequestIdentity, *, is_long_lived: bool = False
     ) -> TrackedSpeechRequest:
-        """Raises RateLimited for a limit of the key. `lasts`: how long it takes is for the client to say."""
+        """Admit a request. Raises RateLimited if a limit of the key is reached.
+
+        `is_long_lived` marks a request whose duration the client decides.
+        """
 
 
 class SpeechMetrics:
-    """Of this process. `workers` and `lost` are the pool's."""
+    """Speech counters of this process. The worker pool updates `running_workers` and `lost_workers`."""
 
     def __init__(self) -> None:
         self.open_sessions = 0
@@ -56,15 +68,15 @@ class SpeechMetrics:
         self._error_counts: dict[str, int] = {}
 
     def record_request(self, kind: Literal["stream", "upload"]) -> None:
-        """A session or an upload."""
+        """Count a live session or an upload."""
         self._request_counts[kind] += 1
 
     def record_error(self, code: str) -> None:
-        """A client was told an error; codes are our own, so they are few."""
+        """Count an error that was sent to a client. The codes are the project's own, so there are few."""
         self._error_counts[code] = self._error_counts.get(code, 0) + 1
 
     def values(self) -> dict[str, float]:
-        """As `/metrics` names them (docs/reference/metrics.md)."""
+        """Return the values by metric name (docs/reference/metrics.md)."""
         return {
             "svc_speech_sessions": self.open_sessions,
             "svc_speech_audio_seconds_total": self.audio_seconds,

@@ -1,4 +1,7 @@
-"""Audio as bytes: what a WAV file says about itself, and samples that frames split. No I/O, no signal processing."""
+"""Audio formats, the WAV parser and sample alignment. No I/O and no signal processing.
+
+WAV: https://www.mmsp.ece.mcgill.ca/Documents/AudioFormats/WAVE/WAVE.html
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from svc.errors import InvalidRequest
 SAMPLE_RATE_HZ = 16000
 BYTES_PER_SECOND = 2 * SAMPLE_RATE_HZ
 SUPPORTED_SAMPLE_RATES_HZ = range(1000, 384_001)
-"""Samples per second that are taken. A small file of a sample a second would be hours of sound, made at once."""
+"""Accepted sample rates, in Hz. Upsampling a file with a lower rate would produce hours of audio."""
 
 SampleEncoding = Literal["u8", "s16", "s24", "s32", "f32", "f64"]
 
@@ -20,12 +23,12 @@ _ENCODING_BYTES: dict[SampleEncoding, int] = {"u8": 1, "s16": 2, "s24": 3, "s32"
 _INTEGER_ENCODINGS: dict[int, SampleEncoding] = {8: "u8", 16: "s16", 24: "s24", 32: "s32"}
 _FLOAT_ENCODINGS: dict[int, SampleEncoding] = {32: "f32", 64: "f64"}
 _MIN_UNKNOWN_SIZE_BYTES = 0x7FFF0000
-"""Writers to a pipe put 0, this or more where the size of the samples belongs; RF64 files have it elsewhere."""
+"""Writers to a pipe declare a data size of 0 or of at least this. RF64 files declare the size elsewhere."""
 _WAVE_FORMAT_PCM, _WAVE_FORMAT_IEEE_FLOAT, _WAVE_FORMAT_EXTENSIBLE = 1, 3, 0xFFFE
 
 
 class AudioFormat(msgspec.Struct, frozen=True):
-    """How samples are written: `rate` per second, `channels` beside each other, little-endian."""
+    """A sample format: `rate` in Hz, `channels` interleaved channels, little-endian samples."""
 
     rate: int = SAMPLE_RATE_HZ
     channels: int = 1
@@ -33,23 +36,23 @@ class AudioFormat(msgspec.Struct, frozen=True):
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of one sample of every channel."""
+        """The size of one sample of every channel, in bytes."""
         return _ENCODING_BYTES[self.encoding] * self.channels
 
 
 LIVE_AUDIO_FORMAT = AudioFormat()
-"""What the socket takes: interface.md, "Streaming speech-to-text audio input"."""
+"""The format of the live WebSocket: 16-bit mono at 16 kHz."""
 
 
 class SampleAligner:
-    """Puts together samples that frames have split: what is not whole waits for the next piece."""
+    """Joins samples that are split between messages. An incomplete sample waits for the next message."""
 
     def __init__(self, frame_bytes: int = 2) -> None:
         self._frame_bytes = frame_bytes
         self._remainder = b""
 
     def push(self, data: bytes) -> bytes:
-        """The whole samples of what came so far."""
+        """Return the complete samples that are available after `data`."""
         if self._remainder:
             data = self._remainder + data
         excess_bytes = len(data) % self._frame_bytes
@@ -58,42 +61,42 @@ class SampleAligner:
 
 
 class WavFile(msgspec.Struct, frozen=True):
-    """A WAV file: `samples` is what there is of them, from byte `start` on."""
+    """A parsed WAV file: the `samples` that are present, from byte `data_offset` on."""
 
     format: AudioFormat
     data_offset: int
     samples: memoryview
     declared_bytes: int | None
-    """Bytes of samples that there should be; None when the file does not say, as one that was written to a pipe."""
+    """The declared size of the samples in bytes. None if the file does not state it, as after a pipe."""
 
     @property
     def seconds(self) -> float:
-        """How long what is there lasts."""
+        """The duration of the samples that are present, in seconds."""
         return len(self.samples) / self.format.frame_bytes / self.format.rate
 
     @property
     def truncation_warning(self) -> str:
-        """What to tell of a file that is cut off; empty for a whole one."""
+        """The warning for a truncated file. Empty for a complete one."""
         return describe_truncation(self.format, len(self.samples), self.declared_bytes)
 
 
 def describe_truncation(format_: AudioFormat, available_bytes: int, declared_bytes: int | None) -> str:
-    """What to tell about `size` bytes of samples where there should be more; empty when there should not."""
+    """Return the warning for samples with fewer bytes than declared, or an empty string."""
     if declared_bytes is None or available_bytes >= declared_bytes - declared_bytes % format_.frame_bytes:
         return ""
     bytes_per_second = format_.frame_bytes * format_.rate
     available, declared = available_bytes / bytes_per_second, declared_bytes / bytes_per_second
-    return f"The WAV file is cut off: {available:.1f} of {declared:.1f} seconds are there."
+    return f"The WAV file is truncated: it has {available:.1f} of {declared:.1f} seconds."
 
 
 def parse_wav(data: bytes) -> WavFile:
-    """The format and the samples of a WAV file, whatever its chunks. A file cut short gives what there is of it.
+    """Parse a WAV file and skip the chunks that are not needed. A truncated file yields the samples that are present.
 
-    Raises InvalidRequest for what is no WAV file of PCM or float samples.
+    Raises InvalidRequest if `data` is not a WAV file with PCM or float samples.
     """
     view = memoryview(data)
     if len(data) < 12 or data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
-        raise InvalidRequest("This is not a WAV file; convert it first (for example with ffmpeg).", param="file")
+        raise InvalidRequest("This is not a WAV file. Convert it first, for example with ffmpeg.", param="file")
     offset, format_ = 12, None
     while offset + 8 <= len(data):
         chunk_id, size = struct.unpack_from("<4sI", data, offset)
@@ -109,18 +112,20 @@ def parse_wav(data: bytes) -> WavFile:
                 format_, offset, samples[: len(samples) - len(samples) % format_.frame_bytes], declared_bytes
             )
         offset += size + size % 2
-    raise InvalidRequest("The WAV file has no samples in it.", param="file")
+    raise InvalidRequest("The WAV file has no samples.", param="file")
 
 
 def _parse_format_chunk(chunk: bytes) -> AudioFormat:
     if len(chunk) < 16:
-        raise InvalidRequest("The WAV file's format chunk is too short.", param="file")
+        raise InvalidRequest("The format chunk of the WAV file is too short.", param="file")
     tag, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
     if tag == _WAVE_FORMAT_EXTENSIBLE and len(chunk) >= 26:
         (tag,) = struct.unpack_from("<H", chunk, 24)
     encoding = {_WAVE_FORMAT_PCM: _INTEGER_ENCODINGS, _WAVE_FORMAT_IEEE_FLOAT: _FLOAT_ENCODINGS}.get(tag, {}).get(bits)
     if encoding is None:
-        raise InvalidRequest(f"The WAV file has samples of kind {tag} with {bits} bits; PCM or float is taken.")
+        raise InvalidRequest(f"The WAV file has format {tag} with {bits} bits. PCM and float samples are supported.")
     if not 1 <= channels <= 32 or rate not in SUPPORTED_SAMPLE_RATES_HZ:
-        raise InvalidRequest(f"The WAV file has {channels} channels at {rate} Hz, which is not taken.", param="file")
+        raise InvalidRequest(
+            f"The WAV file has {channels} channels at {rate} Hz, which is not supported.", param="file"
+        )
     return AudioFormat(rate, channels, encoding)

@@ -1,7 +1,7 @@
-"""The sound of an uploaded file, as pieces of samples. WAV is read here; other kinds by a process of their own.
+"""The samples of an uploaded audio file. The gateway parses WAV itself; a child process decodes other formats.
 
-A file is told by its first bytes, never by its name, and the decoder is told which kind it is: a library that guesses
-might take a playlist for a file, and fetch what it names.
+The format is detected from the first bytes, never from the file name, and is passed to the decoder. A library that
+guesses the format could parse a playlist and fetch the URLs in it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from svc.speech.worker_process import compute_environment
 
 AUDIO_FILE_CHUNK_BYTES = 32 * 1024
 DECODER_TIMEOUT_SECONDS = 30.0
-"""Seconds without a sample from the decoder."""
+"""The longest wait for output of the decoder, in seconds."""
 SNDFILE_KINDS = ("mp3", "flac", "ogg")
 FFMPEG_KINDS = ("mp4", "webm", "aac")
-"""Kinds that take FFmpeg, which comes with the extra `whisper`."""
+"""Formats that need FFmpeg, which the extra `whisper` installs."""
 
 
 class AudioSource(Protocol):
-    """What is to be heard."""
+    """An audio file that is open for reading."""
 
     format: AudioFormat
     seconds: float
-    """Of what has been given out."""
+    """The duration of the samples that were read so far."""
     warning: str
-    """What is wrong with the file, once it has been read."""
+    """The warning about a damaged file. Known after the last chunk."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Whole samples. Raises InvalidRequest when there are none."""
+        """Yield complete samples. Raises InvalidRequest if there are none."""
 
 
 def detect_kind(head: bytes) -> str | None:
-    """What a file is, by its first 16 bytes or more; None when it is no kind of sound that is known here."""
+    """Return the format of a file from its first bytes (at least 16), or None if it is unknown."""
     if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
         return "wav"
     if head[:4] == b"fLaC":
@@ -56,20 +56,20 @@ def detect_kind(head: bytes) -> str | None:
         return "webm"
     if head[:3] == b"ID3":
         return "mp3"
-    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:  # the frame of an MPEG layer; 0 is AAC's
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:  # an MPEG audio frame; layer 0 is AAC
         return "mp3" if head[1] & 0x06 else "aac"
     return None
 
 
 @contextlib.asynccontextmanager
 async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioSource]:
-    """The sound of a file, from its beginning; `file` is on disk. Raises InvalidRequest, SpeechFailed.
+    """Open the audio of a file on disk, from its beginning.
 
-    A file that says it lasts more than `max_seconds` is refused before it is decoded; one that does not say so, or
-    does not tell the truth, as soon as it has given out so much.
+    A file that states a duration above `max_seconds` is rejected before it is decoded. Other files are rejected as soon
+    as `max_seconds` are decoded. Raises InvalidRequest and SpeechFailed.
     """
     file.flush()
-    # Not `read`: what it buffers ahead is taken back on `close`, from where the decoder has left the shared position.
+    # `os.pread` instead of `read`: closing a buffered reader would move the file position that the decoder shares.
     kind = detect_kind(os.pread(file.fileno(), 64, 0))
     if kind == "wav":
         file.seek(0)
@@ -94,7 +94,7 @@ async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioS
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
-        await child.communicate()  # what it has written is taken: behind a full pipe `wait` would wait for good
+        await child.communicate()  # drains the pipe: `wait` alone can block forever on a full pipe
 
 
 def _check_kind_supported(kind: str | None) -> None:
@@ -104,9 +104,9 @@ def _check_kind_supported(kind: str | None) -> None:
         return
     supported = ["wav", *(SNDFILE_KINDS if has_sndfile else ()), *(("m4a", "mp4", "webm", "aac") if has_ffmpeg else ())]
     extra = "whisper" if kind in FFMPEG_KINDS else "speech"
-    install_hint = f" For {kind}: {install_command(extra)}." if kind else ""
+    install_hint = f" To add {kind}: {install_command(extra)}." if kind else ""
     raise InvalidRequest(
-        f"This is no sound file of a kind that is taken: {', '.join(supported)}.{install_hint}", param="file"
+        f"This audio format is not supported. Supported: {', '.join(supported)}.{install_hint}", param="file"
     )
 
 
@@ -122,23 +122,23 @@ class _WavSource:
 
 
 def _check_length(seconds: float, max_seconds: float) -> None:
-    """Raises InvalidRequest for a sound that lasts too long."""
+    """Raises InvalidRequest if the audio is too long."""
     if seconds > max_seconds:
         raise InvalidRequest(
-            f"The file lasts longer than the {max_seconds:g} seconds that are taken ([speech] max_upload_seconds).",
+            f"The file is longer than {max_seconds:g} seconds ([speech] max_upload_seconds).",
             param="file",
         )
 
 
 async def _open_decoded(child: asyncio.subprocess.Process, max_seconds: float) -> _DecodedSource:
-    """The decoder's first line is the rate and the length that the file says; none if it cannot be decoded."""
+    """Read the first line of the decoder: the sample rate and the stated duration. Without it the file is damaged."""
     line = await _read_output(child, line=True)
     try:
         rate, seconds = msgspec.json.decode(line, type=tuple[int, float | None])
     except msgspec.DecodeError:
-        raise InvalidRequest("The file cannot be decoded; is it damaged?", param="file") from None
+        raise InvalidRequest("The file cannot be decoded. It may be damaged.", param="file") from None
     if rate not in SUPPORTED_SAMPLE_RATES_HZ:
-        raise InvalidRequest(f"The file has {rate} samples a second, which is not taken.", param="file")
+        raise InvalidRequest(f"The file has a sample rate of {rate} Hz, which is not supported.", param="file")
     _check_length(seconds or 0.0, max_seconds)
     return _DecodedSource(child, AudioFormat(rate=rate), max_seconds)
 
@@ -150,7 +150,7 @@ async def _read_output(child: asyncio.subprocess.Process, *, line: bool = False)
         async with asyncio.timeout(DECODER_TIMEOUT_SECONDS):
             return await (child.stdout.readline() if line else child.stdout.read(AUDIO_FILE_CHUNK_BYTES))
     except TimeoutError:
-        raise SpeechFailed("The file took too long to decode.") from None
+        raise SpeechFailed("Decoding the file timed out.") from None
 
 
 class _DecodedSource:
@@ -169,5 +169,5 @@ class _DecodedSource:
                 yield whole
         if await self._child.wait():
             if not self.seconds:
-                raise InvalidRequest("The file cannot be decoded; is it damaged?", param="file")
+                raise InvalidRequest("The file cannot be decoded. It may be damaged.", param="file")
             self.warning = f"The file is damaged after {self.seconds:.1f} seconds."

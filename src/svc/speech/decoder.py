@@ -1,8 +1,8 @@
-"""Decodes one sound file from standard input: `python -m svc.speech.decoder KIND`, never in the gateway's process.
+"""Decodes one audio file from standard input: `python -m svc.speech.decoder KIND`. A process of its own.
 
-Files come from strangers and decoders are written in C, so it may use little, and its death harms nobody. Standard
-output: a line `[rate, seconds]`, where seconds is what the file's header says, or null, then 16-bit mono samples. The
-exit status is 1 when the file is damaged.
+Uploads are untrusted and the decoders are C libraries, so the process has low resource limits. Standard output is a
+line `[rate, seconds]`, where `seconds` is the stated duration or null, then 16-bit mono samples. The exit status is 1
+if the file is damaged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_DECODER_CPU_SECONDS = 600
 
 
 def main() -> int:
-    """The exit status."""
+    """Decode standard input and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for limit, maximum in (
         (resource.RLIMIT_AS, MAX_DECODER_MEMORY_BYTES),
@@ -38,9 +38,9 @@ def main() -> int:
         for chunk in decoded.chunks:
             out.write(chunk)
         out.flush()
-    except BrokenPipeError:  # whoever asked has left
+    except BrokenPipeError:  # the gateway stopped reading
         return 1
-    except Exception:  # the edge of a process: whatever a decoder raises is a damaged file
+    except Exception:  # libraries raise many types: all mean a damaged file
         logging.exception("the file cannot be decoded")
         out.flush()
         return 1

@@ -1,12 +1,14 @@
-"""Where speech begins and ends: verdicts on windows of 32 ms, from "is there speech in it" and its loudness. Pure.
+"""Endpoint detection: where speech begins and ends, from windows of 32 ms. No I/O.
+
+Each window has a speech flag and a loudness.
 
               speech
    SILENCE ───────────▶ SPEECH      the segment begins 320 ms before
       ▲                   │
-      └───────────────────┘         0.6 s of silence when it is longer than 4 s, else 1.3 s; at 12 s it is cut at
-                                    the quietest place of its last 4 s, and the rest begins the next
+      └───────────────────┘         after 0.6 s of silence if longer than 4 s, else 1.3 s; at 12 s it is cut at
+                                    the quietest window of its last 4 s, and the rest begins the next
 
-With `skip_silence` off a segment is always open, and only the cap cuts it.
+Without `skip_silence` a segment is always open, and only the maximum length ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import deque
 from typing import Literal
 
 WINDOW_SAMPLES = 512
-"""Samples."""
+"""Samples in a window: 32 ms at 16 kHz, as Silero VAD requires."""
 WINDOWS_PER_SECOND = 16000 / WINDOW_SAMPLES
 
 PRE_ROLL_WINDOWS = 10
@@ -25,30 +27,32 @@ SHORT_SEGMENT_SILENCE_WINDOWS = round(1.3 * WINDOWS_PER_SECOND)
 MAX_SEGMENT_WINDOWS = round(12 * WINDOWS_PER_SECOND)
 CUT_SEARCH_WINDOWS = round(4 * WINDOWS_PER_SECOND)
 LOUDNESS_AVERAGE_WINDOWS = 5
-"""Windows over which loudness is averaged when a place to cut is sought."""
+"""Windows over which loudness is averaged to find the place of a cut."""
 
 EndpointDecision = Literal["skip", "begin", "go on", "end"]
 
 
 class Endpointer:
-    """Of one stream. After each `push`: `length`, `speech` and `silence` describe the open segment, in windows."""
+    """The endpointer of one stream. After each `push` the attributes describe the open segment, in windows."""
 
     def __init__(self, *, skip_silence: bool = True) -> None:
         self._skip_silence = skip_silence
         self._loudness: deque[float] = deque(maxlen=CUT_SEARCH_WINDOWS)
         self.length = 0
-        """Of the open segment."""
+        """The length of the open segment."""
         self.speech_windows = 0
-        """Windows of it that have speech."""
+        """Its windows with speech."""
         self.trailing_silence = 0
-        """Windows since the last that has."""
+        """Its windows since the last window with speech."""
         self.cut_length = 0
-        """After "end": the windows that belong to the segment; the rest begins the next."""
+        """After "end": the windows of the segment. The remaining windows begin the next one."""
         self._speech_flags: list[bool] = []
 
     def push(self, is_speech: bool, loudness: float) -> EndpointDecision:
-        """The verdict on the next window. After "begin" the segment has it and the `PRE_ROLL` windows before it, or
-        as many as there are; the caller tells how many with `begun`."""
+        """Add a window and return the decision.
+
+        After "begin" the caller reports the pre-roll windows, `PRE_ROLL_WINDOWS` at most, with `add_pre_roll`.
+        """
         if not self.length:
             if not is_speech and self._skip_silence:
                 return "skip"
@@ -69,22 +73,22 @@ class Endpointer:
         return "go on"
 
     def add_pre_roll(self, window_count: int) -> None:
-        """So many windows from before the first one belong to the segment as well."""
+        """Prepend `window_count` windows from before the segment began."""
         self.length += window_count
         self._speech_flags = [False] * window_count + self._speech_flags
 
     def restart(self) -> int:
-        """Closes the segment; gives the number of windows after the cut, which begin the next one."""
+        """Close the segment. Return the number of windows after the cut, which begin the next segment."""
         remaining_flags = self._speech_flags[self.cut_length :]
         if self._skip_silence and not any(remaining_flags):
             remaining_flags = []
         self._clear()
-        for mark in remaining_flags:
-            self._append_window(mark, 1.0)
+        for flag in remaining_flags:
+            self._append_window(flag, 1.0)
         return len(remaining_flags)
 
     def reset(self) -> None:
-        """Forgets the segment."""
+        """Discard the segment."""
         self._clear()
 
     def _clear(self) -> None:
@@ -100,7 +104,7 @@ class Endpointer:
         self._loudness.append(loudness)
 
     def _find_quietest_window(self) -> int:
-        """The middle of the quietest stretch among the last windows."""
+        """Return the window in the middle of the quietest run of windows."""
         values = list(self._loudness)
         best, quietest = float("inf"), len(values) - 1
         for start in range(len(values) - LOUDNESS_AVERAGE_WINDOWS + 1):

@@ -1,7 +1,8 @@
-"""A transcript as server-sent events while it is made: OpenAI's `transcript.text.delta`, then `transcript.text.done`.
+"""A transcript as server-sent events: OpenAI's `transcript.text.delta`, then `transcript.text.done`.
 
-A transcript that fails after its first event ends with an `error` event and has no `done`. One that fails before has
-the status of the error. https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
+If the transcription fails after the first event, the stream ends with an `error` event and has no `done`. If it fails
+before, the response has the status of the error.
+https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from svc.speech import transcript_formats
 from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disconnect
 
 EVENT_WRITE_TIMEOUT_SECONDS = 60.0
-"""Seconds in which a client must take something."""
+"""Seconds until a client that does not read is disconnected."""
 EVENT_STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -26,7 +27,7 @@ EVENT_STREAM_HEADERS = {
 
 
 class TranscriptEventStream:
-    """An ASGI application that answers one upload: `start` it first, and give it what it is to close in the end."""
+    """An ASGI application that sends the events of one upload. Await `start` first. It closes `resources`."""
 
     def __init__(self, upload: UploadTranscription, recorder: UploadRecorder, resources: AsyncExitStack) -> None:
         self._upload, self._recorder = upload, recorder
@@ -36,7 +37,7 @@ class TranscriptEventStream:
         self._is_done = False
 
     async def start(self, receive: Receive) -> None:
-        """Waits for the first event. Raises SvcError, ClientDisconnect."""
+        """Wait for the first event. Raises SvcError and ClientDisconnect."""
         self._upload.on_stable_text = self._changed.set
         self._transcription_task = asyncio.create_task(self._upload.run(), name="upload")
         self._disconnect_task = asyncio.create_task(wait_for_disconnect(receive), name="upload-client")
@@ -51,7 +52,7 @@ class TranscriptEventStream:
         await asyncio.gather(self._transcription_task, self._disconnect_task, return_exceptions=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events."""
+        """Send the events."""
         async with self.resources:
             try:
                 await self._send_headers(send)
@@ -78,7 +79,7 @@ class TranscriptEventStream:
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def _next_event(self) -> bytes:
-        """The next events; `_over` if they are the last. Raises SvcError, ClientDisconnect."""
+        """Return the next events. Sets `_is_done` with the last. Raises SvcError and ClientDisconnect."""
         while True:
             self._changed.clear()
             if self._disconnect_task.done():
@@ -92,10 +93,10 @@ class TranscriptEventStream:
                 )
                 self._is_done = True
                 return remaining_event + transcript_formats.encode_done_event(transcript.text, self._upload.warning)
-            await self._changed.wait()  # the upload has a limit of its own for each of its steps
+            await self._changed.wait()  # no timeout: each step of the upload has its own
 
     def _encode_delta(self, text: str) -> bytes:
-        """The text that is new; what was sent is a prefix of what follows."""
+        """Encode the new text. The text that was sent is a prefix of `text`."""
         delta, self._sent_text = text[len(self._sent_text) :], text
         return transcript_formats.encode_delta_event(delta)
 

@@ -1,7 +1,7 @@
-"""What a gateway and its speech worker say to each other over a Unix socket: frames of a length and a message.
+"""The messages between the gateway and a speech worker over a Unix socket: length-prefixed MessagePack.
 
-gateway: Load · (Open (Audio | Flush | Reset)* Drop)*          voices are numbered by the gateway
-worker:  Loaded | LoadFailed · (Taken | Heard | Done | Faulted)*
+gateway: LoadModel · (OpenStream (FeedAudio | FlushStream | ResetStream)* CloseStream)*    the gateway numbers streams
+worker:  ModelLoaded | ModelLoadFailed · (AudioProcessed | RecognitionHypothesis | FinalTranscript | RecognitionFailed)*
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ MAX_IPC_FRAME_BYTES = 8 << 20
 
 
 class _IpcMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A message that goes over the link."""
+    """A message between the processes."""
 
 
 class LoadModel(_IpcMessage, frozen=True):
-    """The first message: the model, and how many voices at once."""
+    """The first message: the model and the maximum number of streams."""
 
     model: RecognitionModel
     max_streams: int
 
 
 class OpenStream(_IpcMessage, frozen=True):
-    """A new voice. `live`: partials are wanted."""
+    """Open a stream. `live`: send partial hypotheses."""
 
     stream_id: int
     vad: bool
@@ -39,49 +39,49 @@ class OpenStream(_IpcMessage, frozen=True):
 
 
 class FeedAudio(_IpcMessage, frozen=True):
-    """Whole samples."""
+    """Complete samples."""
 
     stream_id: int
     data: bytes
 
 
 class FlushStream(_IpcMessage, frozen=True):
-    """Ends the utterance: exactly one Done answers."""
+    """End the utterance. The worker sends exactly one FinalTranscript."""
 
     stream_id: int
 
 
 class ResetStream(_IpcMessage, frozen=True):
-    """Drops the utterance; Heard of a later `epoch` only are about what follows."""
+    """Discard the utterance. Later hypotheses have the next `epoch`."""
 
     stream_id: int
 
 
 class CloseStream(_IpcMessage, frozen=True):
-    """The voice has gone."""
+    """Close the stream."""
 
     stream_id: int
 
 
 class ModelLoaded(_IpcMessage, frozen=True):
-    """The model works."""
+    """The model is loaded and decodes."""
 
 
 class ModelLoadFailed(_IpcMessage, frozen=True):
-    """The model does not load; the worker ends."""
+    """The model cannot be loaded. The worker exits."""
 
     message: str
 
 
 class AudioProcessed(_IpcMessage, frozen=True):
-    """So many bytes of audio have been worked through: as many may be sent again."""
+    """The worker has processed `byte_count` bytes of audio, so the gateway may send as many again."""
 
     stream_id: int
     byte_count: int
 
 
 class RecognitionHypothesis(_IpcMessage, frozen=True):
-    """The utterance so far, after `epoch` resets. `chunks`: pieces decoded in it."""
+    """A hypothesis for the utterance so far, after `epoch` resets."""
 
     stream_id: int
     epoch: int
@@ -97,11 +97,11 @@ class DecodingDetails(msgspec.Struct, frozen=True, array_like=True):
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     language: str | None = None
-    """That the engine found out, in ISO 639-1."""
+    """The language that the engine detected (ISO 639-1)."""
 
 
 class TranscriptSegment(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of speech, in milliseconds from the utterance's beginning."""
+    """A segment of speech, in milliseconds from the beginning of the utterance."""
 
     start_ms: int
     end_ms: int
@@ -110,7 +110,7 @@ class TranscriptSegment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FinalTranscript(_IpcMessage, frozen=True):
-    """The whole utterance."""
+    """The transcript of the whole utterance. `chunk_count`: how often the engine decoded."""
 
     stream_id: int
     text: str
@@ -119,7 +119,7 @@ class FinalTranscript(_IpcMessage, frozen=True):
 
 
 class RecognitionFailed(_IpcMessage, frozen=True):
-    """The engine failed on this voice; it goes on."""
+    """The engine failed on audio of this stream. The stream continues."""
 
     stream_id: int
     message: str
@@ -136,26 +136,26 @@ worker_message_decoder = msgspec.msgpack.Decoder(WorkerToGateway)
 
 
 def encode_frame(message: GatewayToWorker | WorkerToGateway) -> bytes:
-    """A message as it goes over the socket."""
+    """Return the message with its length prefix."""
     body = _ipc_encoder.encode(message)
     return _FRAME_LENGTH.pack(len(body)) + body
 
 
 class IpcFrameDecoder:
-    """Cuts what comes from the socket into messages' bytes."""
+    """Splits the bytes of the socket into message bodies."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def push(self, data: bytes) -> list[bytes]:
-        """The bodies that are whole. Raises ValueError for a frame that is too large."""
+        """Return the complete bodies. Raises ValueError for a frame above MAX_IPC_FRAME_BYTES."""
         self._buffer += data
         bodies: list[bytes] = []
         offset = 0
         while offset + 4 <= len(self._buffer):
             (size,) = _FRAME_LENGTH.unpack_from(self._buffer, offset)
             if size > MAX_IPC_FRAME_BYTES:
-                raise ValueError("a frame of the speech link is too large")
+                raise ValueError("a frame of the speech worker's socket is too large")
             if offset + 4 + size > len(self._buffer):
                 break
             bodies.append(bytes(self._buffer[offset + 4 : offset + 4 + size]))

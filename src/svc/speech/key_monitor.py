@@ -1,4 +1,4 @@
-"""Whether the key of a live session still allows it. No I/O of its own: the keyring asks the database."""
+"""Checks whether the key of a live session is still valid. The keyring does the I/O."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from svc.wire.key import ApiKey
 
 
 class SessionKeyMonitor:
-    """The key of one session. Ask `is_valid` at each tick: a change of the key is known to the keyring within 1 s."""
+    """Monitors the key of one session. The keyring sees a change of the key within 1 s."""
 
     def __init__(self, keyring: Keyring, secret: str, key: ApiKey) -> None:
         self._keyring, self._secret = keyring, secret
         self._is_loading = False
         self.key = key
-        """With the last changes of its limits and models."""
+        """The key with its current limits and models."""
 
     def is_valid(self, model: str | None) -> bool:
         """Return False if the key is revoked, expired, or may no longer use speech or this model.
 
-        While the database does not answer, the last known state holds.
+        While the database is unavailable, the last known state holds.
         """
         try:
             current_key = self._keyring.lookup_cached(self._secret)
         except AuthenticationFailed:
             return False
-        if current_key is None:  # the key has changed: the answer is there at one of the next ticks
+        if current_key is None:  # the key has changed: a later tick sees the new state
             self._reload_key()
             return True
         self.key = current_key

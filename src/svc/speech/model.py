@@ -1,8 +1,8 @@
-"""What a model folder is: a small stt.json says so, or else the names of its files do. Nothing is loaded here.
+"""Describes the model in a folder, from its stt.json or else from its file names. Loads no model.
 
 stt.json   name · engine · family · languages · licence · files {role: name} · options {…}
 by names   encoder + decoder + joiner + tokens -> transducer      model.bin + config.json -> CTranslate2 (Whisper)
-           an .ort pair + tokens -> moonshine                     model*.onnx + tokens    -> as the folder's name says
+           an .ort pair + tokens -> moonshine                     model*.onnx + tokens    -> by the folder's name
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MODEL_DESCRIPTION_FILE_NAME = "stt.json"
 
 
 class NotASpeechModel(SpeechFailed):
-    """A folder, or the bundle in it, that is for something else than speech."""
+    """The folder, or the bundle in it, is not a speech model."""
 
 
 class RecognitionModel(msgspec.Struct, frozen=True):
-    """A model on disk. `files` are absolute paths by role; no `languages` means that nothing is said about them."""
+    """A model on disk. `files` has absolute paths by role. Empty `languages` means unknown."""
 
     name: str
     engine: str
@@ -45,7 +45,10 @@ class _ModelDescription(msgspec.Struct):
 
 
 def detect_model(folder: Path) -> RecognitionModel:
-    """The model in a folder. Raises SpeechFailed that says what is missing, NoSpeechModel for one of another kind."""
+    """Return the model in a folder.
+
+    Raises SpeechFailed if the model is incomplete, and NotASpeechModel if it is of another kind.
+    """
     if not folder.is_dir():
         raise SpeechFailed(f"There is no model folder {folder.name!r}.")
     description = _read_description(folder) or _detect_from_file_names(folder)
@@ -53,7 +56,7 @@ def detect_model(folder: Path) -> RecognitionModel:
     for role, file_name in description.files.items():
         path = folder / file_name
         if Path(file_name).name != file_name or not path.is_file():
-            raise SpeechFailed(f"The model in {folder.name!r} lacks its file {file_name!r}.")
+            raise SpeechFailed(f"The model in {folder.name!r} has no file {file_name!r}.")
         files[role] = str(path)
     if "vad" not in files and (folder / VAD_FILE_NAME).is_file():
         files["vad"] = str(folder / VAD_FILE_NAME)
@@ -80,7 +83,7 @@ def _read_description(folder: Path) -> _ModelDescription | None:
 
 
 def _read_model_name(folder: Path) -> str:
-    """The name in the folder's own metadata, else the folder's name."""
+    """Return the name in the folder's metadata, else the name of the folder."""
     try:
         metadata = msgspec.json.decode((folder / "model_metadata.json").read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -107,13 +110,11 @@ def _detect_from_file_names(folder: Path) -> _ModelDescription:
     model, family_name = _find_file(names, "model", ".onnx"), _family_from_name(_read_model_name(folder).lower())
     if tokens and model and family_name:
         return _ModelDescription("sherpa-offline", family_name, {"model": model, "tokens": tokens})
-    raise NotASpeechModel(
-        f"The folder {folder.name!r} is no speech model that is known here; describe it in an stt.json."
-    )
+    raise NotASpeechModel(f"The folder {folder.name!r} is not a known speech model. Describe it in an stt.json.")
 
 
 def _find_file(names: list[str], substring: str, suffix: str) -> str | None:
-    """The name with that part; the quantised one is smaller and as good on a CPU."""
+    """Return the name that contains `substring`. Prefers int8: smaller, and as accurate on a CPU."""
     matches = [name for name in names if substring in name.lower() and name.endswith(suffix)]
     return next((name for name in matches if "int8" in name), matches[0] if matches else None)
 

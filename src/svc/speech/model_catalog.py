@@ -1,4 +1,4 @@
-"""Which model a session may have: installed ones by name or reference, and folders that the operator allowed."""
+"""Finds the model of a session: installed models by name or reference, and folders that the operator allows."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class SpeechBundleSource(NamedTuple):
-    """What the registry's folder has, as bundles."""
+    """The speech models among the bundles of the registry folder."""
 
     unpack_bundle: Callable[[str], Path | None]
-    """The folder of a bundle, unpacked if need be, by its reference."""
+    """Return the folder of a bundle by its reference. Extracts the bundle if necessary."""
     model_names: Callable[[], Iterable[str]]
-    """Those of the models that are for speech."""
+    """Return the names of the speech models."""
 
 
 class SpeechModelCatalog:
-    """Looks at the disk each time, so that a model that was just added is there at once."""
+    """Finds installed models. Reads the disk on every call, so a new model is found at once."""
 
     def __init__(self, settings: Settings, bundle_source: SpeechBundleSource) -> None:
         self._bundle_source = bundle_source
@@ -49,13 +49,13 @@ class SpeechModelCatalog:
         )
 
     def resolve(self, config: ConfigMessage) -> tuple[RecognitionModel, str | None]:
-        """The model and the language for it.
+        """Return the model and its language.
 
-        Raises ModelNotFound, InvalidRequest for a folder that is not allowed or a language that the model lacks, and
-        SpeechFailed when the folder cannot be read or speech is not installed, NoSpeechModel when it holds no model.
+        Raises ModelNotFound, InvalidRequest for a folder that is not allowed or an unsupported language, SpeechFailed
+        if the folder cannot be read or speech is not installed, and NotASpeechModel if the folder has no speech model.
         """
         if not is_speech_installed():
-            raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
+            raise SpeechFailed(f"Speech is not installed. Install it with: {install_command('speech')}.")
         try:
             folder = (
                 self._find_allowed_folder(config.model_dir)
@@ -68,9 +68,9 @@ class SpeechModelCatalog:
         return model, _resolve_language(model, config.language)
 
     def _find_allowed_folder(self, requested_path: str) -> Path:
-        """A folder below one of the allowed ones, whatever links there are."""
+        """Return a folder below an allowed one, after symbolic links are resolved."""
         not_allowed = InvalidRequest(
-            "'model_dir' is not a folder that the operator allowed (speech.model_dirs).", param="model_dir"
+            "'model_dir' is not in a folder that the operator allows (speech.model_dirs).", param="model_dir"
         )
         try:
             path = Path(requested_path).expanduser().resolve(strict=True)
@@ -93,7 +93,7 @@ class SpeechModelCatalog:
         return folder
 
     def _find_unbundled_folder(self, identifier: str, version: str) -> Path | None:
-        """Content that was put into the registry's layout without a bundle."""
+        """Return a folder in the registry's layout that was added without a bundle."""
         versions = [
             path.name for path in _list_folders(self._registry_folder / identifier) if _find_content_folder(path)
         ]
@@ -105,7 +105,10 @@ class SpeechModelCatalog:
         return _find_content_folder(self._registry_folder / identifier / chosen) if chosen else None
 
     def missing_reference(self, config: ConfigMessage) -> str | None:
-        """The reference to ask a registry for: of what is not here, or of the newest where a version is left open."""
+        """Return the reference to request from a registry, or None.
+
+        That is a model that is not installed, or the newest version if the reference leaves the version open.
+        """
         reference = config.model or self._default_model
         if config.model_dir or not is_speech_installed():
             return None
@@ -114,17 +117,17 @@ class SpeechModelCatalog:
         except ModelNotFound:
             return reference
         except OSError:
-            return None  # `choose` says it
+            return None  # `resolve` reports it
         identifier, at, version = reference.partition("@")
         is_exact = not at or self._registry_folder / identifier / version in folder.parents
         return None if is_exact else reference
 
     def _not_found_message(self, name: str) -> str:
         installed_names = ", ".join(self.model_names()) or "none"
-        return f"There is no speech model {name[:64]!r} here; installed: {installed_names}. See: svc models ls"
+        return f"The speech model {name[:64]!r} is not installed. Installed: {installed_names}. See: svc models ls"
 
     def model_names(self) -> list[str]:
-        """The models that are installed, as `model` may name them; none without the extra that runs them."""
+        """Return the names of the installed models. Empty without the speech extra."""
         if not is_speech_installed():
             return []
         model_names = {path.name for path in _list_folders(self._models_folder)} | set(
@@ -136,15 +139,15 @@ class SpeechModelCatalog:
         return sorted(model_names)
 
     def _add_vad_file(self, model: RecognitionModel) -> RecognitionModel:
-        """A folder without a voice activity detector borrows the default model's."""
+        """Add the VAD of the default model to a model without one."""
         if "vad" in model.files:
             return model
         try:
             vad = detect_model(self._find_installed_folder(self._default_model)).files["vad"]
         except (ModelNotFound, NotASpeechModel, KeyError):
             raise SpeechFailed(
-                f"The model {model.name!r} has no silero_vad.onnx, and there is no default model that has one: "
-                f"svc models add {self._default_model}"
+                f"The model {model.name!r} has no silero_vad.onnx, and no default model provides one. "
+                f"Install it: svc models add {self._default_model}"
             ) from None
         return RecognitionModel(
             model.name, model.engine, model.family, {**model.files, "vad": vad}, model.languages, model.options
@@ -152,12 +155,12 @@ class SpeechModelCatalog:
 
 
 def is_speech_installed() -> bool:
-    """Whether the speech extra is here."""
+    """Return whether the speech extra is installed."""
     return find_spec("sherpa_onnx") is not None and find_spec("numpy") is not None
 
 
 def _resolve_language(model: RecognitionModel, requested: str | None) -> str | None:
-    """The language as the model names it: `en-GB` is `en` if that is what it has. None is the model's choice."""
+    """Return the model's name for the language: `en-GB` matches `en`. None lets the model choose."""
     if not requested or requested.lower() == "auto":
         return model.languages[0] if len(model.languages) == 1 else None
     if not model.languages:
@@ -168,7 +171,8 @@ def _resolve_language(model: RecognitionModel, requested: str | None) -> str | N
     if matched is None:
         names = ", ".join(model.languages)
         raise InvalidRequest(
-            f"The model {model.name!r} has no language {requested[:32]!r}; it has: {names}.", param="language"
+            f"The model {model.name!r} does not support the language {requested[:32]!r}. Supported: {names}.",
+            param="language",
         )
     return matched
 
@@ -185,7 +189,7 @@ def _list_folders(path: Path) -> list[Path]:
 
 
 def _find_content_folder(version: Path) -> Path | None:
-    """The extracted bundle for this platform, else for any."""
+    """Return the extracted bundle for this platform, else for any platform."""
     for platform in compatible_platforms():
         if (version / platform / "content").is_dir():
             return version / platform / "content"

@@ -1,6 +1,6 @@
-"""Which worker serves whom: admission, one group of workers for each model that is in use, replacement of the dead.
+"""The worker pool: admits sessions, runs a group of workers per model, and replaces workers that died.
 
-A session holds a place from its first moment, and a seat (a voice on one worker) from its configuration on.
+A session holds a reservation from its start, and a slot (a stream on one worker) from its configuration on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from svc.speech.worker_process import RecognitionListener, WorkerProcess
 log = logging.getLogger("svc.speech")
 
 MAX_LOADED_MODELS = 4
-"""Models that are loaded at a time; one that nobody uses makes room."""
+"""Models that may be loaded at a time. A model without streams is unloaded for another."""
 MAX_UNPROCESSED_AUDIO_BYTES = 640 * 1024
-"""Bytes of a voice that its worker has not worked through: 20 s at most."""
+"""Unprocessed audio of a stream, in bytes: 20 s at 16 kHz."""
 AUDIO_CHUNK_BYTES = 32 * 1024
 
 
 class WorkerSlot:
-    """A voice on a worker, for one session. `free` is called when more audio may be sent."""
+    """A stream on a worker, for one session."""
 
     def __init__(self, process: WorkerProcess, stream_id: int) -> None:
         self._process = process
@@ -36,29 +36,29 @@ class WorkerSlot:
 
     @property
     def is_full(self) -> bool:
-        """Whether the worker has enough to do."""
+        """Whether the worker has the maximum of unprocessed audio."""
         return self.unprocessed_bytes >= MAX_UNPROCESSED_AUDIO_BYTES
 
     def send_audio(self, data: bytes) -> None:
-        """Whole samples."""
+        """Send complete samples."""
         self.unprocessed_bytes += len(data)
         self._process.send(ipc.FeedAudio(self._stream_id, data))
 
     def flush(self) -> None:
-        """`done` answers."""
+        """End the utterance. The listener gets `on_final`."""
         self._process.send(ipc.FlushStream(self._stream_id))
 
     def reset(self) -> None:
-        """Drops the utterance."""
+        """Discard the utterance."""
         self._process.send(ipc.ResetStream(self._stream_id))
 
     def release(self) -> None:
-        """Lets go; nothing is heard from it any more."""
+        """Close the stream. The listener gets no more messages."""
         self._process.close_stream(self._stream_id)
 
     def kill_worker(self) -> None:
-        """The worker hangs."""
-        log.error("a speech worker hangs and is ended")
+        """Kill a worker that hangs."""
+        log.error("a speech worker hangs and is killed")
         self._process.kill()
 
 
@@ -79,7 +79,7 @@ class _ModelWorkers:
         return sum(process.open_streams for process in self._processes)
 
     async def acquire_process(self) -> WorkerProcess:
-        """The worker with the most room; a new one while there are fewer than there may be. Raises SpeechFailed."""
+        """Return the worker with the fewest streams. Starts a worker below the maximum. Raises SpeechFailed."""
         async with self._lock:
             self._processes = [process for process in self._processes if not process.is_dead]
             best = min(self._processes, key=lambda process: process.open_streams, default=None)
@@ -96,7 +96,7 @@ class _ModelWorkers:
 
 
 class SpeechWorkerPool:
-    """`workers` processes for a model, `max_sessions` voices each."""
+    """Runs up to `workers_per_model` processes per model, with `streams_per_worker` streams each."""
 
     def __init__(self, workers_per_model: int, streams_per_worker: int, metrics: SpeechMetrics) -> None:
         self._workers_per_model, self._streams_per_worker, self._metrics = (
@@ -108,19 +108,19 @@ class SpeechWorkerPool:
         self._workers_by_model: dict[tuple[tuple[str, str], ...], _ModelWorkers] = {}
 
     def reserve_session(self) -> Callable[[], None]:
-        """A place for a session; call what it gives to leave it. Raises RateLimited when all are taken."""
+        """Reserve a session. Return the function that releases it. Raises RateLimited if there is no free session."""
         if self._free_sessions <= 0:
-            raise RateLimited("All speech sessions are taken; try again later.", retry_after=5)
+            raise RateLimited("All speech sessions are in use. Try again later.", retry_after=5)
         self._free_sessions -= 1
-        left = False
+        released = False
 
-        def leave() -> None:
-            nonlocal left
-            if not left:
-                left = True
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
                 self._free_sessions += 1
 
-        return leave
+        return release
 
     async def acquire_slot(
         self,
@@ -132,20 +132,20 @@ class SpeechWorkerPool:
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
     ) -> WorkerSlot:
-        """A seat at a worker that has the model, started if need be. Raises SpeechFailed, RateLimited."""
+        """Open a stream on a worker with the model, which is started if necessary. Raises SpeechFailed, RateLimited."""
         process = await (await self._workers_for(model)).acquire_process()
         if process.open_streams >= process.max_streams:
-            raise RateLimited("All speech sessions of this model are taken; try again later.", retry_after=5)
+            raise RateLimited("All speech sessions of this model are in use. Try again later.", retry_after=5)
         return WorkerSlot(
             process, process.open_stream(listener, vad=vad, language=language, format_=format_, live=live)
         )
 
     async def preload(self, model: RecognitionModel) -> None:
-        """Loads a model ahead of its first session; a failure is only logged, as the session will be told."""
+        """Load a model before its first session. Only logs a failure: the session will report it."""
         try:
             await (await self._workers_for(model)).acquire_process()
         except SpeechFailed as error:
-            log.warning("the speech model %s does not load: %s", model.name, error.message)
+            log.warning("the speech model %s cannot be loaded: %s", model.name, error.message)
 
     async def _workers_for(self, model: RecognitionModel) -> _ModelWorkers:
         key = (("engine", model.engine), ("family", model.family), *sorted(model.files.items()))
@@ -166,11 +166,11 @@ class SpeechWorkerPool:
                 await group.stop()
                 return
         raise RateLimited(
-            f"{MAX_LOADED_MODELS} models are in use, and no more are loaded; try again later.", retry_after=30
+            f"{MAX_LOADED_MODELS} models are in use, which is the maximum. Try again later.", retry_after=30
         )
 
     async def close(self) -> None:
-        """Ends every worker."""
+        """Stop every worker."""
         groups, self._workers_by_model = list(self._workers_by_model.values()), {}
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(group.stop() for group in groups))

@@ -1,16 +1,16 @@
-"""The protocol of one streaming session, without I/O: messages in, orders out (sent messages are orders as well).
+"""The protocol of one live session, without I/O: messages in, actions out. Messages to the client are actions too.
 
-             config, or audio or flush with the defaults            opened
+             config, or audio or flush with the defaults            attached
    NEW ─────────────────────────────────────────────▶ OPENING ─────────────▶ LIVE ──┐ audio, flush, reset
     │                                                  │  ▲ ▲                 │  ◀─┘
     │                                          refused │  │ │ config          │
     │                                                  ▼  │ └─────────────────┤
-    │                                                REFUSED (config)         │ lost: the worker died, another is asked
-    │                                                                         │ for; what was stable is not forgotten
-    └────────────── close, time-outs, key, shutdown: CLOSED ◀─────────────────┘
+    │                                                REFUSED (config)         │ lost: another worker is requested,
+    │                                                                         │ the stable text is kept
+    └────────────── close, timeouts, key, shutdown: CLOSED ◀─────────────────┘
 
-While OPENING, and when config or close come behind a flush that is not answered, messages are held (`reading` is
-false then). The messages are those of `svc.wire.speech`.
+While OPENING, messages are queued, and `can_read` is false. So are `config` and `close` behind a pending flush.
+`svc.wire.speech` defines the messages.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from svc.speech.stable_prefix import join_texts
 from svc.wire import speech as wire
 
 MAX_CONSECUTIVE_WORKER_LOSSES = 3
-"""Workers that may die under a session, without a word in between, before it is given up."""
+"""Workers that may die in a row without a result, before the session gives up."""
 
 
 class SendToClient(msgspec.Struct, frozen=True):
-    """A message for the client."""
+    """Send a message to the client."""
 
     message: wire.ServerMessage
 
 
 class AttachWorker(msgspec.Struct, frozen=True):
-    """Find the model and a worker for it; answer with `opened` or `refused` and the same number."""
+    """Find the model and a worker. Report to `on_attached` or `on_attach_failed` with the same `attach_id`."""
 
     attach_id: int
     config: wire.ConfigMessage
 
 
 class SendAudio(msgspec.Struct, frozen=True):
-    """Whole samples for the worker."""
+    """Send complete samples to the worker."""
 
     data: bytes
 
 
 class FlushWorker(msgspec.Struct, frozen=True):
-    """To the worker, in the order of the audio."""
+    """Flush the worker, in order with the audio."""
 
 
 class ResetWorker(msgspec.Struct, frozen=True):
-    """To the worker, in the order of the audio."""
+    """Reset the worker, in order with the audio."""
 
 
 class ReleaseWorker(msgspec.Struct, frozen=True):
-    """The worker is not needed any more."""
+    """Release the worker."""
 
 
 class CloseWebSocket(msgspec.Struct, frozen=True):
-    """Close the socket, once everything is sent."""
+    """Close the WebSocket after all messages are sent."""
 
     code: int
 
@@ -71,7 +71,7 @@ SessionState = Literal["new", "opening", "live", "refused", "closed"]
 
 
 class SpeechSession:
-    """Feed it, and carry out `orders()` after each call. Times are in seconds of any steady clock."""
+    """The state of one live session. Run `take_actions()` after each call. Times are seconds of a monotonic clock."""
 
     def __init__(self, session_id: str, *, now: float, idle_timeout: float = 120.0, max_duration: float = 14400.0):
         self.id = session_id
@@ -83,43 +83,43 @@ class SpeechSession:
         self._must_send_ready = False
         self._refusal_message = ""
         self.close_reason: wire.SpeechCloseReason | None = None
-        """Why it ended, unless the client has just gone."""
+        """Why the session ended. None if the client disconnected."""
         self._aligner = SampleAligner()
         self._epoch = 0
         self._worker_losses = 0
         self._utterance_bytes = 0
-        """Of the utterance that the client speaks."""
+        """Bytes of the current utterance."""
         self._pending_flush_bytes: deque[int] = deque()
-        """Flushes that are not answered: the bytes of their utterances."""
+        """The size in bytes of each utterance whose flush is pending."""
         self._idle_timeout, self._last_message_at, self._session_deadline = idle_timeout, now, now + max_duration
         self._reset_transcript()
 
     def _reset_transcript(self) -> None:
-        """The worker's next hypothesis is about another utterance: the client may be further on than the worker."""
+        """Start a new utterance. The worker may still be processing the previous one."""
         self._partial_count = 0
         self._stable_text = ""
         self._carried_text = ""
-        """Stable text of this utterance from a worker that died."""
+        """The stable text of this utterance from a worker that died."""
 
     def take_actions(self) -> list[SessionAction]:
-        """What has to be done now, in this order."""
+        """Return the actions to run now, in order."""
         actions, self._actions = self._actions, []
         return actions
 
     @property
     def can_read(self) -> bool:
-        """Whether another message of the client would be worked through at once."""
+        """Whether the next message would be processed at once."""
         return self.state not in ("opening", "closed") and not self._pending_messages
 
     @property
     def has_pending_flush(self) -> bool:
-        """Whether a final is owed."""
+        """Whether the client waits for a final."""
         return bool(self._pending_flush_bytes)
 
     # from the client
 
     def receive(self, message: bytes | str, now: float) -> None:
-        """A binary or text frame."""
+        """Process a binary or text message of the client at `now` seconds."""
         self._last_message_at = now
         if self.state == "closed":
             return
@@ -127,7 +127,7 @@ class SpeechSession:
         self._process_pending()
 
     def _process_pending(self) -> None:
-        """Works through held messages, until one has to wait."""
+        """Process queued messages until one has to wait."""
         while self._pending_messages and self.state not in ("opening", "closed"):
             message = self._pending_messages.popleft()
             is_handled = self._handle_audio(message) if isinstance(message, bytes) else self._handle_text(message)
@@ -191,10 +191,8 @@ class SpeechSession:
         if self.state == "new":
             self._start_opening(wire.ConfigMessage())
             return False
-        if self.state == "refused":  # a flush is always answered
-            self._actions.append(
-                SendToClient(wire.ErrorEvent(f"There is no model in this session: {self._refusal_message}"))
-            )
+        if self.state == "refused":  # every flush gets a final
+            self._actions.append(SendToClient(wire.ErrorEvent(f"This session has no model: {self._refusal_message}")))
             self._actions.append(SendToClient(wire.Final("", 0, 0)))
             return True
         self._pending_flush_bytes.append(self._utterance_bytes)
@@ -206,7 +204,7 @@ class SpeechSession:
         if self.state == "live":
             self._epoch += 1
             self._utterance_bytes = 0
-            self._aligner = SampleAligner()  # half a sample of the old utterance would shift the new one by a byte
+            self._aligner = SampleAligner()  # a leftover byte would shift the next utterance
             if not self._pending_flush_bytes:
                 self._reset_transcript()
             self._actions.append(ResetWorker())
@@ -214,7 +212,7 @@ class SpeechSession:
     # from the worker
 
     def on_attached(self, attach_id: int, model: str) -> None:
-        """The worker is there, and the model is loaded."""
+        """Handle an attached worker with a loaded model."""
         if attach_id != self._attach_id or self.state != "opening":
             return
         self.state = "live"
@@ -224,7 +222,7 @@ class SpeechSession:
         self._process_pending()
 
     def on_attach_failed(self, attach_id: int, error: SvcError) -> None:
-        """There is no such model, it does not load, or there is no room."""
+        """Handle a model that is not found or cannot be loaded, or a pool without a free slot."""
         if attach_id != self._attach_id or self.state != "opening":
             return
         self.state = "refused"
@@ -233,7 +231,7 @@ class SpeechSession:
         self._process_pending()
 
     def on_hypothesis(self, epoch: int, text: str, is_stable: bool) -> None:
-        """A hypothesis, after so many resets of this worker's voice."""
+        """Handle a hypothesis that follows `epoch` resets of this worker's stream."""
         if self.state != "live" or epoch != self._epoch:
             return
         self._worker_losses = 0
@@ -244,7 +242,7 @@ class SpeechSession:
         self._partial_count += 1
 
     def on_final(self, text: str, chunk_count: int) -> None:
-        """The answer to the oldest flush."""
+        """Handle the final for the oldest flush."""
         if not self._pending_flush_bytes:
             return
         self._worker_losses = 0
@@ -259,12 +257,12 @@ class SpeechSession:
         )
 
     def on_recognition_failed(self, message: str) -> None:
-        """The engine failed on some of the audio; it goes on."""
+        """Handle a failure of the engine on some audio. The session continues."""
         if self.state == "live":
             self._actions.append(SendToClient(wire.ErrorEvent(message)))
 
     def on_worker_lost(self, message: str) -> None:
-        """The worker died. Owed finals are answered with what was stable; another worker is asked for."""
+        """Handle the death of the worker. Answers pending flushes with the stable text and requests another worker."""
         if self.state != "live":
             return
         self._actions.append(SendToClient(wire.ErrorEvent(message)))
@@ -274,7 +272,7 @@ class SpeechSession:
         self._worker_losses += 1
         if self._worker_losses > MAX_CONSECUTIVE_WORKER_LOSSES:
             self.state = "refused"
-            self._refusal_message = "its worker died again and again"
+            self._refusal_message = "its workers died repeatedly"
         else:
             self.state = "opening"
             self._request_worker()
@@ -283,22 +281,22 @@ class SpeechSession:
     # from the clock and the server
 
     def check_timeouts(self, now: float) -> None:
-        """Looks at the time."""
+        """Close the session if a timeout has expired at `now` seconds."""
         if now >= self._session_deadline:
             self._close_session("session_limit", 1000)
         elif now >= self._last_message_at + self._idle_timeout and self.can_read and not self._pending_flush_bytes:
             self._close_session("idle_timeout", 1000)
 
     def shutdown(self) -> None:
-        """The server stops."""
+        """Close the session because the server stops."""
         self._close_session("server_shutdown", 1001)
 
     def revoke_key(self) -> None:
-        """The key is no longer valid: it was revoked, has expired, or may not use this any more."""
+        """Close the session because the key is revoked, expired or lacks the permission."""
         self._close_session("key_revoked", 1008)
 
     def reject(self, error: SvcError) -> None:
-        """There is no room for this session, or a limit of its key is reached."""
+        """Reject the session: no session is free, or a limit of the key is reached."""
         if self.state != "closed":
             self.state = "closed"
             self._send_error(error)

@@ -1,11 +1,11 @@
-"""One voice in a worker: audio in, hypotheses out. It says what work is due; the worker says when it is done.
+"""One audio stream in a worker: audio in, hypotheses out. It reports pending work, and the worker schedules it.
 
-audio -> floats at 16 kHz -> windows -> endpointer -> the open segment -> engine -> stable prefix -> Heard
-flush -> (the open segment, unless it was decoded since its last word) -> Done
+audio -> floats at 16 kHz -> windows -> endpointer -> open segment -> engine -> stable prefix -> hypothesis
+flush -> (the open segment, unless it is decoded up to its last word) -> final
 
-Work by urgency: what takes no engine, a flush, the end of a segment, silence (so that a flush finds its answer there),
-a partial. What takes the engine is a Job: it is run elsewhere, while more audio comes in. Two of a voice may be out: a
-partial, which takes long when others come first, and what somebody waits for, which does not wait for that partial.
+Work by urgency: work without the engine, a flush, the end of a segment, a decode during silence (so that a flush finds
+the result), a partial. Work that needs the engine is a DecodeJob, which runs in another thread while audio comes in.
+A stream can have two jobs: a background partial, and an urgent job that does not wait for that partial.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from svc.speech.stable_prefix import StablePrefix, join_texts
 from svc.speech.vad import VoiceActivityDetector
 
 PREDECODE_SILENCE_WINDOWS, MAX_TRAILING_SILENCE_WINDOWS = 2, 6
-"""Windows of silence after which a segment is decoded ahead of a flush; and that are decoded with it at most. The
-detector takes up to 70 ms after a word for speech, so that the first is after about 130 ms."""
+"""Silence after which a segment is decoded before a flush, and silence that is decoded with it at most, in windows.
+The detector extends speech by up to 70 ms, so the first is about 130 ms."""
 FLUSH_TAIL_WINDOWS, SEGMENT_TAIL_WINDOWS = 2, 4
-"""Windows after the last word that a hypothesis has to cover to answer a flush; and to be a segment's last."""
+"""Windows after the last word that a hypothesis must cover to answer a flush, or to be the last of a segment."""
 FIRST_HYPOTHESIS_WINDOWS = 7
 """Windows of speech before the first hypothesis."""
 MIN_SPEECH_WINDOWS = 3
-"""Windows of speech without which a segment is a click, and not decoded."""
+"""Minimum speech in a segment, in windows. A shorter one is a click and is not decoded."""
 MIN_PARTIAL_INTERVAL_SECONDS, PARTIAL_INTERVAL_LENGTH_RATIO, PARTIAL_INTERVAL_COST_RATIO = 0.3, 0.1, 1.5
-"""A partial is due after so many seconds, so much of the segment's length, so many times what the last one took."""
+"""A partial is due after the longest of: an interval, a share of the segment, a multiple of the last decode time."""
 
 URGENCY_INSTANT, URGENCY_FLUSH, URGENCY_SEGMENT_END, URGENCY_PREDECODE, URGENCY_FIRST_PARTIAL, URGENCY_NEXT_PARTIAL = (
     range(6)
 )
-"""Urgency of work; less is sooner. INSTANT takes no engine."""
+"""The urgency of work. A lower value is more urgent. URGENCY_INSTANT does not need the engine."""
 
 
 class DecodeJob(NamedTuple):
-    """What takes the engine: call `decode` in any thread, then the voice's `decoded` with the text in its own."""
+    """Work for the engine. Call `decode` in any thread, then the stream's `complete_job` in its own thread."""
 
     stream: RecognitionStream
     decode: Callable[[], str]
     on_decoded: Callable[[str | None], None]
     is_background: bool
-    """A partial that nobody waits for: neither the first of its segment, nor what a flush may find."""
+    """Whether nothing waits for it: neither the first partial of a segment nor a decode that a flush may use."""
 
 
 class RecognitionStream:
-    """Not thread-safe: all but `Job.decode` happens in one thread."""
+    """One audio stream. Not thread-safe: only `DecodeJob.decode` may run in another thread."""
 
     def __init__(
         self,
@@ -98,40 +98,40 @@ class RecognitionStream:
         )
         self._epoch = 0
         self._has_urgent_job = self._has_background_job = False
-        """A job that somebody waits for is out; a partial is."""
+        """Whether an urgent job and a background partial are running."""
         self._reset_utterance()
         self._begin_segment()
 
     def _reset_utterance(self) -> None:
-        """A new utterance."""
+        """Start a new utterance."""
         self._transcript = ""
         self._chunk_count = 0
         self._segments: list[TranscriptSegment] = []
         self._position = 0
         self._is_flushing = False
         self._ended_segment: Samples | None = None
-        """The segment that has ended and is not decoded."""
+        """The segment that has ended and is not decoded yet."""
         self._last_work_at = time.monotonic()
 
     def _begin_segment(self) -> None:
         self._segment_decoder = self._engine.begin_segment(self._language)
         self._stable_prefix = StablePrefix()
         self._scheduled_windows = 0
-        """Windows that the newest hypothesis has, or will have; those of the newest that is known."""
+        """Windows in the newest scheduled hypothesis, then windows in the newest completed one."""
         self._decoded_windows = 0
         self._decode_seconds = 0.0
 
-    # what comes in
+    # input
 
     def enqueue(self, item: bytes | FlushStream | ResetStream) -> None:
-        """Audio, or a message, in the order of the session's frames."""
-        if isinstance(item, ResetStream):  # audio that nobody asks for any more
+        """Queue audio or a message, in the order of the session."""
+        if isinstance(item, ResetStream):  # the queued audio belongs to the discarded utterance
             while self._inbox and isinstance(self._inbox[-1], bytes):
                 self._emit(AudioProcessed(self.stream_id, len(self._inbox.pop())))  # type: ignore[arg-type]
         self._inbox.append(item)
 
     def advance(self, max_windows: int) -> bool:
-        """Works through at most so many windows of what came in; whether there was anything to do."""
+        """Process up to `max_windows` windows of queued input. Return whether any input was processed."""
         did_work = False
         while max_windows and not self._is_flushing and self._ended_segment is None:
             if len(self._pending_samples) >= WINDOW_SAMPLES:
@@ -167,7 +167,7 @@ class RecognitionStream:
             self._discard_utterance()
 
     def _flush_last_window(self) -> None:
-        """What is less than a window is filled up with silence; then the utterance is over."""
+        """Pad the last window with silence and end the utterance."""
         if len(self._pending_samples):
             window = np.zeros(WINDOW_SAMPLES, np.float32)
             window[: len(self._pending_samples)] = self._pending_samples
@@ -222,19 +222,19 @@ class RecognitionStream:
             self._begin_segment()
 
     def _decodable_length(self) -> int:
-        """The windows of the open segment, without most of the silence at its end: models invent words for it."""
+        """Return the length of the open segment without most of its trailing silence: models invent words there."""
         endpointer = self._endpointer
         return endpointer.length - max(0, endpointer.trailing_silence - MAX_TRAILING_SILENCE_WINDOWS)
 
     def _covers_last_word(self, length: int, tail_windows: int) -> bool:
-        """Whether a hypothesis of so many windows has heard the last word, and a little after it."""
+        """Return whether a hypothesis of `length` windows covers the last word and `tail_windows` after it."""
         endpointer = self._endpointer
         return bool(length) and length >= endpointer.length - endpointer.trailing_silence + tail_windows
 
-    # what is due
+    # pending work
 
     def pending_work(self) -> tuple[int, float] | None:
-        """How urgent the next work is, and since when the voice waits; None when there is none."""
+        """Return the urgency of the next work and the time since which it waits, or None."""
         endpointer = self._endpointer
         if (
             self._is_flushing
@@ -244,7 +244,7 @@ class RecognitionStream:
                 or self._covers_last_word(self._decoded_windows, FLUSH_TAIL_WINDOWS)
             )
         ):
-            return URGENCY_INSTANT, self._last_work_at  # whatever is still being decoded comes too late
+            return URGENCY_INSTANT, self._last_work_at  # the result of a running job is not needed
         if self._has_urgent_job or (self._has_background_job and self._engine.is_incremental):
             return None
         if self._ended_segment is not None:
@@ -258,7 +258,7 @@ class RecognitionStream:
             or endpointer.speech_windows < MIN_SPEECH_WINDOWS
             or self._covers_last_word(self._scheduled_windows, FLUSH_TAIL_WINDOWS)
         ):
-            return None  # with more to come at once, a hypothesis would be out of date when it is made
+            return None  # more audio is queued: a hypothesis would be outdated at once
         if endpointer.trailing_silence >= PREDECODE_SILENCE_WINDOWS:
             return URGENCY_PREDECODE, self._last_work_at
         if endpointer.speech_windows < FIRST_HYPOTHESIS_WINDOWS:
@@ -276,7 +276,7 @@ class RecognitionStream:
         return (URGENCY_NEXT_PARTIAL, self._last_work_at) if new_seconds >= interval else None
 
     def start_work(self) -> DecodeJob | None:
-        """Does what is due; what takes the engine is given back, to be run."""
+        """Do the pending work. Return the job if it needs the engine."""
         self._last_work_at = time.monotonic()
         if self._ended_segment is not None:
             return self._close_segment(self._ended_segment)
@@ -288,12 +288,12 @@ class RecognitionStream:
         )
 
     def run_work_inline(self) -> None:
-        """Does what is due, engine and all, in this thread. What the engine raises goes on to the caller."""
+        """Do the pending work in this thread, including the engine's. Exceptions of the engine propagate."""
         if job := self.start_work():
             self.complete_job(job, job.decode())
 
     def complete_job(self, job: DecodeJob, text: str | None) -> None:
-        """What the engine said to a job; None when it failed."""
+        """Handle the text of a completed job. None if the engine failed."""
         if job.is_background:
             self._has_background_job = False
         else:
@@ -319,18 +319,18 @@ class RecognitionStream:
         scheduled = self._scheduled_windows = self._endpointer.length
         length, prefix, started_at = self._decodable_length(), self._stable_prefix, time.monotonic()
 
-        def then(text: str | None) -> None:
+        def on_decoded(text: str | None) -> None:
             if self._stable_prefix is not prefix:
                 return  # the segment is over
             self._decode_seconds = time.monotonic() - started_at
-            if text is not None and scheduled > self._decoded_windows:  # else one of more audio has overtaken it
+            if text is not None and scheduled > self._decoded_windows:  # else a newer hypothesis was faster
                 self._decoded_windows = scheduled
                 self._emit_hypothesis(prefix, length / WINDOWS_PER_SECOND, text)
 
         return self._create_job(
             self._segment_decoder.decode_partial,
             self._segment_samples[: length * WINDOW_SAMPLES].copy(),
-            then,
+            on_decoded,
             is_background=is_background,
         )
 
@@ -345,25 +345,25 @@ class RecognitionStream:
             self._emit(RecognitionHypothesis(self.stream_id, self._epoch, text, False))
 
     def _close_segment(self, samples: Samples) -> DecodeJob | None:
-        """The segment that has ended."""
+        """Decode the segment that has ended, unless its last hypothesis covers it."""
 
-        def then(text: str | None) -> None:
+        def on_decoded(text: str | None) -> None:
             self._ended_segment = None
             if self._finalize_segment(text, self._ended_span):
                 self._emit(RecognitionHypothesis(self.stream_id, self._epoch, self._transcript, True))
 
         if self._ended_is_covered:
-            then(None)
+            on_decoded(None)
             return None
-        return self._create_job(self._segment_decoder.decode_final, samples, then)
+        return self._create_job(self._segment_decoder.decode_final, samples, on_decoded)
 
     def _finalize_segment(self, text: str | None, span: tuple[int, int]) -> str:
-        """The segment's words become part of what was said; with no new text, those of its last hypothesis."""
+        """Append the segment's text to the transcript and return it. Without a text, use the last hypothesis."""
         prefix, details = self._stable_prefix, self._segment_decoder.details
         self._begin_segment()
         if text is None:
             text, details = prefix.text, DecodingDetails()
-        else:  # a cut may fall before words that are stable already: the next segment begins with them
+        else:  # words after the cut may be stable already: they begin the next segment
             self._stable_prefix = StablePrefix(prefix.stable_words_after(text) if self._endpointer.length else ())
         text = prefix.finish(text)
         self._transcript = join_texts(self._transcript, text)
@@ -371,12 +371,12 @@ class RecognitionStream:
             start, end = (round(place * 1000 / WINDOWS_PER_SECOND) for place in span)
             earliest_start = (
                 self._segments[-1].end_ms if self._segments else 0
-            )  # the pre-roll may reach into the last one
+            )  # the pre-roll may overlap the previous segment
             self._segments.append(TranscriptSegment(max(start, earliest_start), end, text.strip(), details))
         return text
 
     def _finish_utterance(self) -> DecodeJob | None:
-        """The utterance is over."""
+        """Decode what is left of the utterance and emit the final."""
         endpointer = self._endpointer
         if endpointer.speech_windows < MIN_SPEECH_WINDOWS:
             self._emit_final()
@@ -384,15 +384,15 @@ class RecognitionStream:
         decodable = self._decodable_length()
         span = (self._position - endpointer.length, self._position - endpointer.length + decodable)
 
-        def then(text: str | None) -> None:
+        def on_decoded(text: str | None) -> None:
             self._finalize_segment(text, span)
             self._emit_final()
 
         if self._covers_last_word(self._decoded_windows, FLUSH_TAIL_WINDOWS):
-            then(None)
+            on_decoded(None)
             return None
         return self._create_job(
-            self._segment_decoder.decode_final, self._segment_samples[: decodable * WINDOW_SAMPLES].copy(), then
+            self._segment_decoder.decode_final, self._segment_samples[: decodable * WINDOW_SAMPLES].copy(), on_decoded
         )
 
     def _emit_final(self) -> None:

@@ -1,7 +1,7 @@
-"""Samples of any format as 32-bit floats at 16 kHz, mono; piece by piece, the same however the pieces are cut.
+"""Converts samples of any format to mono 32-bit floats at 16 kHz. The result does not depend on chunk sizes.
 
 A windowed-sinc polyphase filter: for the ratio up/down there are `up` short filters, one for each position of an
-output sample between two input samples.
+output sample between two input samples (https://ccrma.stanford.edu/~jos/resample/).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from svc.speech.audio import SAMPLE_RATE_HZ, AudioFormat
 Samples = NDArray[np.float32]
 
 FILTER_ZERO_CROSSINGS = 24
-"""Zero crossings of the filter on each side: about 90 dB of attenuation with this window."""
+"""Zero crossings of the filter on each side: about 90 dB of attenuation with the Kaiser window below."""
 RESAMPLE_BLOCK_SAMPLES = 4096
-"""Output samples that are computed at once."""
+"""Output samples that are computed per call of einsum."""
 
 
 def to_mono_floats(data: bytes | memoryview, format_: AudioFormat) -> Samples:
-    """Whole samples as floats from -1 to 1, the channels' mean."""
+    """Convert complete samples to floats from -1 to 1. Averages the channels."""
     match format_.encoding:
         case "s16":
             floats: NDArray[Any] = np.frombuffer(data, "<i2").astype(np.float32) / 32768
@@ -40,13 +40,13 @@ def to_mono_floats(data: bytes | memoryview, format_: AudioFormat) -> Samples:
             floats = np.frombuffer(data, "<f8").astype(np.float32)
     if format_.channels > 1:
         floats = floats.reshape(-1, format_.channels).mean(axis=1)
-    # Floats may hold anything; what is not a number would silence the whole utterance.
+    # A NaN in the input would silence the whole utterance.
     clipped: Samples = np.clip(np.nan_to_num(floats), -1, 1).astype(np.float32)
     return clipped
 
 
 class Resampler:
-    """From `rate` to another. Feed it with `push`, and once with `finish`."""
+    """Resamples from `rate` to `target_rate`, both in Hz. Call `push` per chunk, then `finish` once."""
 
     def __init__(self, rate: int, target_rate: int = SAMPLE_RATE_HZ) -> None:
         divisor = math.gcd(rate, target_rate)
@@ -55,16 +55,16 @@ class Resampler:
         self._filters = _design_filters(self._up, self._down, self._half_taps)
         self._buffer = np.zeros(self._half_taps - 1, np.float32)
         self._buffer_start = -(self._half_taps - 1)
-        """The number of the input sample that `_held` begins with."""
+        """The index of the input sample at the beginning of `_buffer`."""
         self._next_output = 0
-        """The number of the next output sample."""
+        """The index of the next output sample."""
 
     def push(self, samples: Samples) -> Samples:
-        """What can be told from the samples so far."""
+        """Return the output samples that the input so far determines."""
         if self._up == self._down:
             return samples
         self._buffer = np.concatenate((self._buffer, samples))
-        # Output n lies at input n*down/up and needs the `half` input samples on either side of it.
+        # Output n lies at input n*down/up and needs `half_taps` input samples on either side.
         last = self._buffer_start + len(self._buffer) - 1 - self._half_taps
         end = (
             max(self._next_output, (last * self._up + self._up - 1) // self._down + 1)
@@ -82,7 +82,7 @@ class Resampler:
         return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
     def finish(self) -> Samples:
-        """The rest, as if silence followed."""
+        """Return the remaining output, as if silence followed."""
         return self.push(np.zeros(0 if self._up == self._down else self._half_taps, np.float32))
 
     def _compute_outputs(self, begin: int, end: int) -> Samples:
@@ -94,7 +94,7 @@ class Resampler:
 
 
 def _design_filters(up: int, down: int, half_taps: int) -> Samples:
-    """`up` filters of `2*half` taps; the cut-off is a little below half of the lower rate."""
+    """Return `up` filters of `2 * half_taps` taps. The cutoff is slightly below half of the lower rate."""
     cutoff = 0.95 * min(1.0, up / down)
     taps = np.arange(-half_taps + 1, half_taps + 1)[None, :] - (np.arange(up) / up)[:, None]
     window = np.where(
@@ -106,13 +106,13 @@ def _design_filters(up: int, down: int, half_taps: int) -> Samples:
 
 
 class Converter:
-    """Pieces of any format as the live socket takes them: 16-bit, 16 kHz, mono."""
+    """Converts chunks of any format to the format of the live WebSocket: 16-bit mono at 16 kHz."""
 
     def __init__(self, format_: AudioFormat) -> None:
         self._format = format_
         self._resampler = Resampler(format_.rate)
 
     def push(self, data: bytes) -> bytes:
-        """Whole samples in, whole samples out; no bytes are the end."""
+        """Convert complete samples. Empty `data` ends the input and returns the rest."""
         floats = self._resampler.push(to_mono_floats(data, self._format)) if data else self._resampler.finish()
         return (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()

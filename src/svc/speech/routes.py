@@ -1,4 +1,4 @@
-"""The routes of speech, for the gateway's ASGI application: the live socket and the upload form."""
+"""The speech routes of the gateway's ASGI application: the live WebSocket and the upload form."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from svc.wire.error import encode_error_body
 
 SPEECH_SUBPROTOCOL = "svc.v1"
 KEY_SUBPROTOCOL_PREFIX = "svc.api-key."
-"""Browsers cannot set headers on a WebSocket, so the key comes as a subprotocol."""
+"""Browsers cannot set headers on a WebSocket, so the key is sent as a subprotocol."""
 
 
 def routes(service: SpeechService) -> list[BaseRoute]:
-    """Errors are raised as SvcErrors, which the application answers."""
+    """Return the routes. They raise SvcError, which the application turns into a response."""
 
     async def upload(request: Request) -> Response | TranscriptEventStream:
         key = await service.authenticate(
@@ -38,7 +38,7 @@ def routes(service: SpeechService) -> list[BaseRoute]:
         await service.authenticate(
             secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
         )
-        raise MethodNotAllowed("This path takes a WebSocket upgrade.", allow="GET")
+        raise MethodNotAllowed("This path requires a WebSocket upgrade.", allow="GET")
 
     return [
         WebSocketRoute(LIVE_TRANSCRIPTION_PATH, _LiveTranscriptionApp(service)),
@@ -48,7 +48,7 @@ def routes(service: SpeechService) -> list[BaseRoute]:
 
 
 class _LiveTranscriptionApp:
-    """The live socket, as an ASGI application."""
+    """The live WebSocket as an ASGI application."""
 
     def __init__(self, service: SpeechService) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""Speech of one gateway process: what its routes share, from `start` to `close`."""
+"""The speech state of one gateway process, which its routes share."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from svc.wire.speech import ConfigMessage
 log = logging.getLogger("svc.speech")
 
 SESSION_SHUTDOWN_TIMEOUT_SECONDS = 3.0
-"""Seconds for sessions to be told that the server stops."""
+"""Seconds until open sessions must be closed when the server stops."""
 
 
 PullBundle = Callable[[str], object]
-"""Brings a bundle into the registry's folder, by its reference, from wherever the configuration says."""
+"""Pulls a bundle into the registry folder by its reference."""
 
 
 class StoppableSession(Protocol):
     """A live session."""
 
     def shutdown(self) -> None:
-        """The server stops."""
+        """Close the session because the server stops."""
 
     async def wait_closed(self) -> None:
-        """Waits for the end."""
+        """Wait until the session is closed."""
 
 
 class SpeechService:
-    """Belongs to one event loop."""
+    """The shared state of the speech routes. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class SpeechService:
         self._pull_lock = asyncio.Lock()
         self._preload_task: asyncio.Task[None] | None = None
         self._installed_models: frozenset[str] = frozenset()
-        """Installed models, when they were last looked at."""
+        """The models that the last listing found."""
         self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
-        """The endpoint of a model that is not for speech."""
+        """Returns the endpoint of a model that is not for speech, or None."""
 
     def configure(self, settings: Settings) -> None:
-        """A changed configuration, for sessions from now on; the workers are as they were started."""
+        """Apply changed settings to later sessions. Running workers keep theirs."""
         self.settings = settings.speech
         self._model_catalog = SpeechModelCatalog(settings, self._bundle_source)
 
     def start(self) -> None:
-        """Loads the default model in the background, if it is installed."""
+        """Load the default model in the background if it is installed."""
         self._preload_task = asyncio.create_task(self._preload_default_model(), name="speech-warm")
 
     async def _preload_default_model(self) -> None:
@@ -81,19 +81,23 @@ class SpeechService:
             model, _ = await self._resolve_model(ConfigMessage())
         except SvcError as error:
             is_configured = self.settings.default_model != SpeechSettings().default_model
-            log.log(logging.WARNING if is_configured else logging.INFO, "no speech yet: %s", error.message)
+            log.log(
+                logging.WARNING if is_configured else logging.INFO,
+                "the default speech model is not available: %s",
+                error.message,
+            )
             return
         await self.pool.preload(model)
 
     async def authenticate(self, secret: str | None) -> ApiKey:
-        """The calling key; raises AuthenticationFailed, PermissionDenied."""
+        """Return the key of the request. Raises AuthenticationFailed and PermissionDenied."""
         key = await self.keyring.authenticate(secret)
         if "speech" not in key.scopes:
             raise PermissionDenied("This key may not use speech.")
         return key
 
     async def list_models(self, key: ApiKey) -> list[str]:
-        """The names of the installed models that a key may use."""
+        """Return the names of the installed models that the key may use."""
         if "speech" not in key.scopes:
             return []
         return [name for name in await self._list_installed() if key.may_use(name)]
@@ -104,7 +108,7 @@ class SpeechService:
         return names
 
     def endpoint_for(self, model: str) -> str | None:
-        """Where a model that is installed for speech is to be sent; None for any other."""
+        """Return the endpoint of an installed speech model, or None for any other model."""
         return f"POST {UPLOAD_TRANSCRIPTION_PATH}" if model in self._installed_models else None
 
     async def acquire_slot(
@@ -116,9 +120,9 @@ class SpeechService:
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
     ) -> tuple[WorkerSlot, str, str | None]:
-        """A seat, the model's name, the language. Raises what the catalogue and the pool raise."""
+        """Return a worker slot, the model's name and the language. Raises what the catalog and the pool raise."""
         requested_model = (config.model or self.settings.default_model).partition("@")[0]
-        if not config.model_dir and not key.may_use(requested_model):  # before anything is fetched for it
+        if not config.model_dir and not key.may_use(requested_model):  # before the model is pulled
             raise _model_not_allowed(requested_model)
         try:
             model, language = await self._resolve_model(config)
@@ -133,22 +137,22 @@ class SpeechService:
     def _explain_missing_model(
         self, key: ApiKey, config: ConfigMessage, requested_model: str, error: ModelNotFound | NotASpeechModel
     ) -> SvcError:
-        """What the client gets for a model that is not here, or is not for speech."""
-        if config.model_dir:  # the error says which folder, and what it lacks
+        """Return the error for a model that is not installed or is not for speech."""
+        if config.model_dir:  # the error names the folder and the missing file
             return error
         if endpoint := self.find_other_endpoint(requested_model):
             return ModelNotFound(
-                f"The model {requested_model[:64]!r} is not for speech: send it to {endpoint}.", param="model"
+                f"The model {requested_model[:64]!r} is not a speech model. Use {endpoint}.", param="model"
             )
-        if isinstance(error, NotASpeechModel):  # without a name, it is the operator's default that is wrong
-            text = f"The model {requested_model[:64]!r} is installed here, and is not for speech. See: svc models ls"
+        if isinstance(error, NotASpeechModel):  # without a name the configured default is wrong
+            text = f"The model {requested_model[:64]!r} is installed, but is not a speech model. See: svc models ls"
             return InvalidRequest(text, param="model") if config.model else error
         return (
             _model_not_allowed(requested_model) if key.models is not None else error
-        )  # no list of all that are installed
+        )  # the error would list all installed models
 
     async def _resolve_model(self, config: ConfigMessage) -> tuple[RecognitionModel, str | None]:
-        """From what is here, after the registry was asked if need be. Raises what the catalogue raises."""
+        """Resolve an installed model, after a pull if necessary. Raises what the catalog raises."""
         if self._pull_bundle is not None:
             missing_reference = await asyncio.to_thread(self._model_catalog.missing_reference, config)
             if missing_reference is not None:
@@ -156,17 +160,17 @@ class SpeechService:
         return await asyncio.to_thread(self._model_catalog.resolve, config)
 
     async def _pull_missing(self, pull_bundle: PullBundle, reference: str) -> None:
-        """One at a time. A failure is only logged: the catalogue says what is not here."""
+        """Pull one bundle at a time. Only logs a failure: the catalog reports the missing model."""
         async with self._pull_lock:
             try:
                 await asyncio.to_thread(pull_bundle, reference)
             except (BundleNotFound, InvalidRequest):
-                log.info("the registry has no %s", reference[:64])
+                log.info("the registry has no bundle %s", reference[:64])
             except SvcError as error:
-                log.warning("the speech model %s was not fetched: %s", reference[:64], error.message)
+                log.warning("the speech model %s was not pulled: %s", reference[:64], error.message)
 
     async def stop_sessions(self) -> None:
-        """Tells every session that the server stops, and waits a little until they are told."""
+        """Close every session and wait up to SESSION_SHUTDOWN_TIMEOUT_SECONDS."""
         sessions = list(self.sessions)
         for session in sessions:
             session.shutdown()
@@ -179,7 +183,7 @@ class SpeechService:
                 task.cancel()
 
     async def close(self) -> None:
-        """Ends the workers."""
+        """Close the sessions and stop the workers."""
         if self._preload_task is not None:
             self._preload_task.cancel()
             await asyncio.gather(self._preload_task, return_exceptions=True)
@@ -192,4 +196,4 @@ def _no_endpoint(model: str) -> str | None:
 
 
 def _model_not_allowed(name: str) -> ModelNotFound:
-    return ModelNotFound(f"There is no speech model {name[:64]!r} for this key.", param="model")
+    return ModelNotFound(f"This key has no speech model {name[:64]!r}.", param="model")

@@ -1,10 +1,10 @@
-"""The stable prefix: which words of a growing hypothesis will not be taken back. Pure, no audio.
+"""The stable prefix of a growing hypothesis: the words that later hypotheses do not change. No I/O, no audio.
 
-hypotheses of one segment      said again over >= 0.6 s of new audio, less the last two words    -> stable
-a later one that differs       what it says after the stable words is put behind them            -> spliced
-a model that is stuck          "ten, ten, ten, ten"                                              -> said once
+hypotheses of one segment      words unchanged over >= 0.6 s of new audio, except the last two     -> stable
+a later one that differs       its text after the stable words is appended to them                 -> spliced
+a model that repeats itself    "ten, ten, ten, ten"                                                -> kept once
 
-Words are compared with their punctuation, and after twice the time without it, since it flickers.
+Words are compared with their punctuation. After twice the time they are compared without, because it flickers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 
 STABLE_AFTER_SECONDS = 0.6
-"""Seconds of new audio over which a word has to stay the same."""
+"""Seconds of new audio over which a word must stay the same."""
 UNSTABLE_TAIL_WORDS = 2
-"""The last words of a hypothesis, which are never stable."""
+"""Words at the end of a hypothesis that are never stable."""
 MIN_PARTIAL_REPETITIONS, MIN_FINAL_REPETITIONS = 3, 5
-"""Repetitions at the end of a hypothesis, from which on it is the model that repeats itself."""
+"""Repetitions at the end of a hypothesis that count as a fault of the model, in a partial and in a final."""
 MAX_REPEATED_PHRASE_WORDS = 6
-"""Words of what may be repeated."""
+"""The longest repeated phrase that is detected."""
 
-# Scripts without spaces are taken letter by letter.
+# Scripts without spaces are split into letters.
 _UNSPACED_LETTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD_PATTERN = re.compile(rf"\s*(?:[{_UNSPACED_LETTERS}]|[^\s{_UNSPACED_LETTERS}-]+-*|-+)")
 _NON_WORD_PATTERN = re.compile(r"[^\w]+")
@@ -32,7 +32,7 @@ _WORD_BY_DIGITS = {str(number): word for number, word in enumerate(_NUMBER_WORDS
 
 
 def split_words(text: str) -> list[str]:
-    """A text as words with the space before them; what is only punctuation goes with the word before it."""
+    """Split a text into words with the space before them. Punctuation belongs to the word before it."""
     words: list[str] = []
     for unit in _WORD_PATTERN.findall(_REPEATED_PUNCTUATION_PATTERN.sub(r"\1", text.strip())):
         if _NON_WORD_PATTERN.sub("", unit):
@@ -43,7 +43,7 @@ def split_words(text: str) -> list[str]:
 
 
 def collapse_repetitions(words: list[str], min_repetitions: int) -> list[str]:
-    """Without the repetitions at the end, if there are at least so many of them."""
+    """Remove repetitions at the end if there are at least `min_repetitions`."""
     normalized = [_normalize_word(word) for word in words]
     for size in range(1, MAX_REPEATED_PHRASE_WORDS + 1):
         count = 1
@@ -55,7 +55,7 @@ def collapse_repetitions(words: list[str], min_repetitions: int) -> list[str]:
 
 
 def join_texts(before: str, after: str) -> str:
-    """Two texts as one, with a space between them where the script has spaces."""
+    """Join two texts, with a space where the script has spaces."""
     before, after = before.rstrip(), after.strip()
     if not before or not after:
         return before or after
@@ -64,9 +64,9 @@ def join_texts(before: str, after: str) -> str:
 
 
 class StablePrefix:
-    """Of one segment. `text` is the newest hypothesis behind the stable words, `stable` those words.
+    """The stable prefix of one segment. `text` is the newest hypothesis after the stable words, `stable` those words.
 
-    `already` are words that the segment begins with and that were said before it: they are not said again.
+    `prior_words` begin the segment but belong to the previous one, so they are not returned again.
     """
 
     def __init__(self, prior_words: Sequence[str] = ()) -> None:
@@ -77,7 +77,7 @@ class StablePrefix:
 
     @property
     def stable(self) -> str:
-        """A prefix of every later `text`."""
+        """The stable text: a prefix of every later `text`."""
         return "".join(self._stable_words[self._prior_word_count :])
 
     @property
@@ -86,13 +86,13 @@ class StablePrefix:
         return "".join(self._words[self._prior_word_count :])
 
     def stable_words_after(self, text: str) -> list[str]:
-        """The stable words that come after those of a hypothesis for less audio."""
+        """Return the stable words that follow those of a hypothesis for less audio."""
         words = split_words(text)
         position, _ = _align_words(words, self._stable_words)
         return self._stable_words[max(position, self._prior_word_count) :] if words else []
 
     def add_hypothesis(self, end: float, text: str) -> None:
-        """Takes the hypothesis for the audio up to `end`, seconds from the segment's start."""
+        """Add the hypothesis for the audio up to `end`, in seconds from the start of the segment."""
         self._merge_hypothesis(collapse_repetitions(split_words(text), MIN_PARTIAL_REPETITIONS))
         self._history.append((end, self._words))
         while len(self._history) > 1 and self._history[1][0] <= end - 2 * STABLE_AFTER_SECONDS:
@@ -106,7 +106,7 @@ class StablePrefix:
             self._stable_words = self._words[:agreed_count]
 
     def _count_agreed_words(self, since: float, *, exact: bool) -> int:
-        """The words that all hypotheses have had since then, and one that is at least as old."""
+        """Count the words that all hypotheses since then share, including one that is at least as old."""
         old_numbers = [number for number, (end, _) in enumerate(self._history) if end <= since]
         if not old_numbers:
             return 0
@@ -114,14 +114,14 @@ class StablePrefix:
         return min(_count_common_words(self._words, words, exact=exact) for words in hypotheses)
 
     def finish(self, text: str) -> str:
-        """Takes the last hypothesis; all of it is stable then."""
+        """Add the last hypothesis, which is stable as a whole. Return the text."""
         self._merge_hypothesis(collapse_repetitions(split_words(text), MIN_FINAL_REPETITIONS))
         self._stable_words = self._words
         return self.text
 
     def _merge_hypothesis(self, words: list[str]) -> None:
         position, edits = _align_words(self._stable_words, words)
-        if edits > max(2, len(self._stable_words) // 2):  # it contradicts what was said: nothing can be told from it
+        if edits > max(2, len(self._stable_words) // 2):  # it contradicts the stable words: ignore it
             return
         tail = words[position:]
         if self._stable_words and tail and not tail[0][0].isspace() and not re.match(f"[{_UNSPACED_LETTERS}]", tail[0]):
@@ -144,7 +144,10 @@ def _count_common_words(left: list[str], right: list[str], *, exact: bool) -> in
 
 
 def _align_words(stable: list[str], words: list[str]) -> tuple[int, int]:
-    """How many of `words` stand for the stable ones: the prefix with the fewest edits between the two, and those."""
+    """Return how many of `words` match the stable words, and the number of edits.
+
+    The match is the prefix with the smallest edit distance.
+    """
     stable_normalized, words_normalized = (
         [_normalize_word(word) for word in stable],
         [_normalize_word(word) for word in words],

@@ -1,4 +1,7 @@
-"""A transcript in the shapes that OpenAI's clients ask for: json, text, verbose_json, srt, vtt. Pure."""
+"""The transcript formats of the OpenAI API: json, text, verbose_json, srt, vtt. No I/O.
+
+https://platform.openai.com/docs/api-reference/audio/createTranscription
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TRANSCRIPT_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
 
 def build_response(response_format: str, transcript: FinalTranscript, seconds: float, language: str | None) -> Response:
-    """The answer to an upload of so many seconds."""
+    """Build the response to an upload of `seconds` seconds of audio."""
     match response_format:
         case "text":
             return Response(transcript.text + "\n", media_type="text/plain")
@@ -42,22 +45,22 @@ def build_response(response_format: str, transcript: FinalTranscript, seconds: f
 
 
 def _detected_language(segments: Sequence[TranscriptSegment]) -> str:
-    """The first that the engine found out, else "und", ISO 639-2's code for one that is not determined."""
+    """Return the first language that the engine detected, else "und" (ISO 639-2: undetermined)."""
     return next((each.details.language for each in segments if each.details.language), "und")
 
 
 def encode_delta_event(text: str) -> bytes:
-    """The event for more text."""
+    """Encode the event for new text."""
     return _encode_event({"type": "transcript.text.delta", "delta": text})
 
 
 def encode_done_event(text: str, warning: str) -> bytes:
-    """The event for the end, with the whole text; `warning` is what is wrong with the file, if anything."""
+    """Encode the last event, with the whole text. `warning` describes a damaged file."""
     return _encode_event({"type": "transcript.text.done", "text": text} | ({"warning": warning} if warning else {}))
 
 
 def encode_error_event(error: SvcError) -> bytes:
-    """The event for a transcript that ends before it is whole: the body of an error answer."""
+    """Encode the event for a transcript that is incomplete: the body of an error response."""
     return b"data: " + encode_error_body(error) + b"\n\n"
 
 
@@ -70,7 +73,7 @@ def _usage_object(seconds: float) -> dict[str, Any]:
 
 
 def _segment_object(number: int, segment: TranscriptSegment) -> dict[str, Any]:
-    """As Whisper describes one: `seek` is in frames of 10 ms, `compression_ratio` is that of zlib."""
+    """Return a segment in Whisper's form: `seek` in frames of 10 ms, `compression_ratio` as of zlib."""
     data = segment.text.encode()
     return {
         "id": number,

@@ -1,4 +1,4 @@
-"""An upload at work: a whole file goes to the same workers as live speech, and has an entry in the ledger."""
+"""An upload in progress: sends a whole file to a speech worker and writes its ledger entry."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from svc.speech.upload_form import TranscriptionRequest
 from svc.wire.key import ApiKey
 
 WORKER_PROGRESS_TIMEOUT_SECONDS = 600.0
-"""Seconds without any progress of the worker."""
+"""Seconds without progress of the worker until it is killed."""
 
 
 class UploadRecorder:
-    """The ledger's entry of an upload. The first end counts."""
+    """Writes the ledger entry of an upload. Only the first end counts."""
 
     def __init__(self, service: SpeechService, tracked_request: TrackedSpeechRequest) -> None:
         self._service, self._tracked_request = service, tracked_request
         self.upload: UploadTranscription | None = None
-        """None while its form is read."""
+        """None until the form is parsed."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -36,11 +36,11 @@ class UploadRecorder:
         return self._tracked_request.headers
 
     def record_success(self) -> None:
-        """Call it before the last byte leaves."""
+        """Record success. Call it before the last byte is sent."""
         self._record_end("ok", 200)
 
     def record_failure(self, error: SvcError, *, is_partially_sent: bool = False) -> None:
-        """`begun`: a part of the transcript was sent."""
+        """Record an error. `is_partially_sent`: a part of the transcript was sent."""
         self._service.metrics.record_error(error.code)
         if is_partially_sent:
             self._record_end("cut", 200, error.code)
@@ -48,7 +48,7 @@ class UploadRecorder:
             self._record_end("error", error.status, error.code)
 
     def record_disconnect(self) -> None:
-        """The client has gone."""
+        """Record that the client disconnected."""
         self._record_end("client_closed", 499)
 
     def _record_end(self, status: SpeechRequestStatus, http_status: int, code: str | None = None) -> None:
@@ -58,13 +58,13 @@ class UploadRecorder:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class UploadTranscription:
-    """Feeds a seat, and waits for its one answer."""
+    """Sends a file to a worker slot and waits for the final transcript."""
 
     def __init__(self, service: SpeechService, key: ApiKey, request: TranscriptionRequest) -> None:
         self._service, self._key, self._request = service, key, request
@@ -73,17 +73,17 @@ class UploadTranscription:
         self._slot: WorkerSlot | None = None
         self.requested_model = request.config.model or service.settings.default_model
         self.model: str | None = None
-        """The one that was reached."""
+        """The model that serves the request."""
         self.language: str | None = None
         self.seconds = 0.0
         self.warning = ""
         self.stable_text = ""
-        """The stable text so far: a prefix of the transcript."""
+        """The stable text so far, a prefix of the transcript."""
         self.on_stable_text: Callable[[], None] = _ignore_text
-        """Called when there is more of `text`."""
+        """Called when `stable_text` has grown."""
 
     async def run(self) -> ipc.FinalTranscript:
-        """Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed."""
+        """Transcribe the file. Raises InvalidRequest, ModelNotFound, RateLimited and SpeechFailed."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._service.pool.reserve_session())
             source = await stack.enter_async_context(
@@ -105,7 +105,7 @@ class UploadTranscription:
             while slot.is_full and not self._result.done():
                 self._progress.clear()
                 await self._wait_with_timeout(self._progress.wait())
-            if self._result.done():  # it failed
+            if self._result.done():  # the recognition failed
                 return
             slot.send_audio(chunk)
         slot.flush()
@@ -117,7 +117,7 @@ class UploadTranscription:
         except TimeoutError:
             if self._slot is not None:
                 self._slot.kill_worker()
-            raise SpeechFailed("The speech worker took too long.") from None
+            raise SpeechFailed("The speech worker timed out.") from None
 
     def on_audio_processed(self, byte_count: int) -> None:
         if self._slot is not None:
@@ -137,7 +137,7 @@ class UploadTranscription:
         self._fail(message)
 
     def on_worker_lost(self, message: str) -> None:
-        self._fail("The speech worker died; try again.")
+        self._fail("The speech worker died. Try again.")
 
     def _fail(self, message: str) -> None:
         if not self._result.done():
@@ -146,4 +146,4 @@ class UploadTranscription:
 
 
 def _ignore_text() -> None:
-    """Nobody waits for parts of the transcript."""
+    """Ignore the text: the request does not stream."""

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: a whole file in; a transcript out, whole or as events."""
+"""`POST /v1/audio/transcriptions`: an audio file in, a transcript out, as one response or as events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from svc.wire.key import ApiKey
 
 
 async def transcribe_upload(service: SpeechService, key: ApiKey, request: Request) -> Response | TranscriptEventStream:
-    """Answers the form. Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed.
+    """Transcribe an upload. Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed.
 
-    The request is counted before its form is read, so that malformed ones count for the key's limits.
+    The request is counted before its form is parsed, so malformed requests count for the key's limits.
     """
     if find_spec("python_multipart") is None:
-        raise SpeechFailed(f"Speech is not installed here: {install_command('speech')}.")
+        raise SpeechFailed(f"Speech is not installed. Install it with: {install_command('speech')}.")
     tracked_request = await service.request_tracker.track(key, UPLOAD_TRANSCRIPTION_PATH, request.scope["request_ids"])
     recorder = UploadRecorder(service, tracked_request)
     try:
@@ -46,14 +46,14 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
         raise
     except ClientDisconnect:
         recorder.record_disconnect()
-        return Response(status_code=499)  # the client has left
+        return Response(status_code=499)
     except BaseException:
         recorder.record_disconnect()
         raise
 
 
 async def _read_form(request: Request, resources: AsyncExitStack) -> TranscriptionRequest:
-    """The form, which is open as long as `resources`."""
+    """Parse the form. Its files stay open as long as `resources`."""
     try:
         form = await resources.enter_async_context(request.form(max_files=1, max_fields=32))
     except HTTPException as error:
@@ -66,7 +66,7 @@ async def _read_form(request: Request, resources: AsyncExitStack) -> Transcripti
 async def _respond_whole(
     upload: UploadTranscription, recorder: UploadRecorder, request: Request, response_format: str
 ) -> Response:
-    """The transcript when all of it is known. Lets go of the work when the client leaves: raises ClientDisconnect."""
+    """Return the complete transcript. If the client disconnects, cancel the work and raise ClientDisconnect."""
     transcription_task = asyncio.create_task(upload.run(), name="upload")
     disconnect_task = asyncio.create_task(wait_for_disconnect(request.receive), name="upload-client")
     try:

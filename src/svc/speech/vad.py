@@ -1,4 +1,4 @@
-"""Is there speech in a window: Silero's model, run by sherpa-onnx. Where speech begins or ends is not said here."""
+"""Voice activity detection per window: the Silero model, run by sherpa-onnx. Endpoint detection is not done here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPEECH_PROBABILITY_THRESHOLD = 0.5
 
 
 class VoiceActivityDetector:
-    """Of one stream at a time. An unsuitable file makes the library end the process."""
+    """The detector of one stream at a time. The library ends the process if the file is not a VAD model."""
 
     def __init__(self, path: str) -> None:
         silero = sherpa_onnx.SileroVadModelConfig(
@@ -23,17 +23,17 @@ class VoiceActivityDetector:
             window_size=WINDOW_SAMPLES,
         )
         self._model = sherpa_onnx.VadModel.create(sherpa_onnx.VadModelConfig(silero, sample_rate=16000))
-        # The model wants the end of the window before, too.
+        # The model also needs the end of the previous window.
         self._previous_samples = np.zeros(max(0, self._model.window_size() - WINDOW_SAMPLES), np.float32)
 
     def is_speech(self, window: Samples) -> bool:
-        """Whether there is speech in the next `WINDOW` samples."""
+        """Return whether there is speech in the next `WINDOW_SAMPLES` samples."""
         samples = np.concatenate((self._previous_samples, window))
         self._previous_samples = samples[WINDOW_SAMPLES:]
         is_speech: bool = self._model.is_speech(samples)
         return is_speech
 
     def reset(self) -> None:
-        """For another stream."""
+        """Prepare the detector for another stream."""
         self._model.reset()
         self._previous_samples = np.zeros_like(self._previous_samples)

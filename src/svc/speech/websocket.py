@@ -1,8 +1,8 @@
-"""One live session over a WebSocket: carries a Session's orders out. The protocol itself is in `session`.
+"""One live session over a WebSocket: does the I/O for the protocol in `svc.speech.protocol`.
 
-two tasks: `_receive` (client -> session -> worker, in order) and `_send` (outbox -> client); the worker's messages and
-the clock call in between. A client that does not read loses partials, then its connection; one that sends too fast is
-not read any further.
+There are two tasks: `_receive_messages` (client -> session -> worker, in order) and `_send_outbox` (outbox -> client).
+Messages of the worker and the timer are handled between them. A client that does not read loses partials, then its
+connection. The gateway stops reading from a client that sends too fast.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from svc.wire import speech as wire
 
 SESSION_TICK_SECONDS = 0.5
 MAX_OUTBOX_BEFORE_DROPPING_PARTIALS = 64
-"""Messages that wait for a client that does not read; beyond it, the oldest partials that are not stable go."""
+"""Queued messages for the client above which the oldest partials that are not stable are dropped."""
 MAX_OUTBOX_BEFORE_READ_PAUSE = 512
-"""Messages that wait for a client, beyond which it is not read: whoever does not listen need not talk."""
+"""Queued messages for the client above which the gateway stops reading from it."""
 MAX_OUTBOX_MESSAGES = 1024
-"""Messages that may not be dropped; beyond it the client is."""
+"""Queued messages for the client above which it is disconnected."""
 WEBSOCKET_WRITE_TIMEOUT_SECONDS = 60.0
 FINAL_TIMEOUT_SECONDS = 90.0
-"""Seconds that a flush may take until its worker is taken to hang."""
+"""Seconds until a worker that does not answer a flush is killed."""
 
 
 class WebSocketSession:
@@ -76,7 +76,7 @@ class WebSocketSession:
         self._ready_at: float | None = None
 
     async def run(self) -> None:
-        """Until the session is closed, or the client has gone."""
+        """Run until the session is closed or the client disconnects."""
         metrics = self._service.metrics
         with contextlib.ExitStack() as stack:
             try:
@@ -118,16 +118,16 @@ class WebSocketSession:
             self._closed.set()
 
     def shutdown(self) -> None:
-        """The server stops."""
+        """Close the session because the server stops."""
         self._session.shutdown()
         self._run_actions()
 
     async def wait_closed(self) -> None:
-        """Waits for the end."""
+        """Wait until the session is closed."""
         await self._closed.wait()
 
     def _record_end(self, *, is_disconnected: bool = False) -> None:
-        """Into the books: what came of it. The first word counts."""
+        """Write the ledger entry. Only the first call counts."""
         if self._tracked_request is None:
             return
         status: SpeechRequestStatus = "client_closed" if is_disconnected else "ok"
@@ -157,7 +157,7 @@ class WebSocketSession:
                 self._progress.clear()
                 await self._progress.wait()
                 continue
-            await asyncio.sleep(0)  # thousands may have come at once, and `receive` gives nobody else a turn
+            await asyncio.sleep(0)  # `receive` does not yield to other tasks while messages are buffered
             try:
                 message = await self._websocket.receive()
             except (WebSocketDisconnect, RuntimeError):
@@ -274,7 +274,7 @@ class WebSocketSession:
         self._run_actions()
         self._tick_timer = self._loop.call_later(SESSION_TICK_SECONDS, self._on_tick)
 
-    # the worker's messages, from the session's own seat
+    # messages of the worker, through the listener of the current slot
 
     def on_audio_processed(self, byte_count: int) -> None:
         if self._slot is not None:
@@ -302,7 +302,7 @@ class WebSocketSession:
 
 
 class _DetachableListener:
-    """Listens for a stream until it lets go: what an old seat still says is not for the new one."""
+    """Forwards the messages of a stream until it is detached, so that a released slot is not heard any more."""
 
     def __init__(self, session: WebSocketSession) -> None:
         self.session: WebSocketSession | None = session

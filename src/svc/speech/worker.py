@@ -1,13 +1,13 @@
-"""A worker process: one model, two threads that infer, many voices. `python -m svc.speech.worker FD`; not the gateway.
+"""A worker process: one model, two inference threads, many streams. Run with `python -m svc.speech.worker FD`.
 
-reader ── messages ──> run: voices, endpoints, answers ── Job ──> lanes: what somebody waits for; partials
-                        ^────────────── what was decoded ───────────┘
-`run` owns all state. A lane is a thread that infers, one job at a time; that of the partials is so much nicer that the
-other one takes the core away from it, since a decode cannot be interrupted. So a partial may take long, and what
-somebody waits for does not wait for it, not even for that of the same voice.
+reader ── messages ──> run: streams, endpoints, results ── DecodeJob ──> inference threads: urgent; background
+                        ^───────────────── decoded text ─────────────────┘
+`run` owns all state. An inference thread runs one job at a time. A decode cannot be interrupted, so partials run in a
+thread with a higher niceness, and the urgent thread takes the core from it. Urgent jobs never wait for partials, not
+even for one of the same stream.
 
-It ends when its socket does, so it never outlives the gateway. The loading is the test of a model: whatever a library
-does to its process, it does it here, before there is any session.
+The worker exits when its socket is closed, so it never outlives the gateway. It decodes noise once while it loads the
+model, so a library that crashes its process does so before any session.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from svc.speech.vad import VoiceActivityDetector
 log = logging.getLogger("svc.speech.worker")
 
 MAX_WINDOWS_PER_TURN = 64
-"""Windows of one voice that are worked through at a turn: 2 s of audio, about 10 ms."""
+"""Windows of one stream that are processed in a turn: 2 s of audio, about 10 ms of CPU time."""
 SOCKET_READ_BYTES = 1 << 16
 URGENT_THREAD_NICENESS, BACKGROUND_THREAD_NICENESS = 3, 13
-"""Of the lanes; the thread that answers is as nice as the gateway has made the process (2)."""
+"""Niceness of the threads. The main thread keeps the niceness that the gateway gave the process (2)."""
 
 
 class SpeechWorker:
-    """Reads in one thread, infers in two, does everything else in the thread that calls `run`."""
+    """Reads in one thread, infers in two, and does everything else in the thread that calls `run`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -57,7 +57,7 @@ class SpeechWorker:
         self._free_detectors: list[VoiceActivityDetector] = []
 
     def run(self) -> None:
-        """Until the gateway closes the socket."""
+        """Run until the gateway closes the socket."""
         threading.Thread(target=self._read_messages, name="reader", daemon=True).start()
         is_idle = True
         while True:
@@ -82,7 +82,7 @@ class SpeechWorker:
     def _send(self, message: ipc.WorkerToGateway) -> None:
         try:
             self._socket.sendall(ipc.encode_frame(message))
-        except OSError:  # the gateway has gone; the reader notices too
+        except OSError:  # the gateway closed the socket
             raise SystemExit(0) from None
 
     def _handle(self, message: ipc.GatewayToWorker | _DecodeResult) -> None:
@@ -102,7 +102,7 @@ class SpeechWorker:
     def _complete_job(self, result: _DecodeResult) -> None:
         result.thread.is_busy = False
         stream = result.job.stream
-        if self._streams.get(stream.stream_id) is stream:  # else its session has gone
+        if self._streams.get(stream.stream_id) is stream:  # else the stream is closed
             stream.complete_job(result.job, result.text)
             if result.error is not None:
                 self._send(ipc.RecognitionFailed(stream.stream_id, result.error))
@@ -111,7 +111,7 @@ class SpeechWorker:
         model = message.model
         try:
             if "vad" not in model.files:
-                raise SpeechFailed(f"There is no voice activity detector for {model.name!r}.")
+                raise SpeechFailed(f"The model {model.name!r} has no voice activity detector.")
             self._engine = plugins.load("speech.engines", model.engine).load(model)
             self._free_detectors = [VoiceActivityDetector(model.files["vad"]) for _ in range(message.max_streams)]
             for detector in self._free_detectors[:1]:
@@ -120,14 +120,14 @@ class SpeechWorker:
             noise = np.random.default_rng(1).normal(0, 0.01, 16000).astype(np.float32)
             self._engine.begin_segment(None).decode_partial(noise)
         except (SvcError, ImportError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-            log.warning("the model %s does not load", model.name, exc_info=error)
+            log.warning("the model %s cannot be loaded", model.name, exc_info=error)
             self._send(ipc.ModelLoadFailed(_client_message(error)))
             raise SystemExit(0) from None
         self._send(ipc.ModelLoaded())
 
     def _open(self, message: ipc.OpenStream) -> None:
         if self._engine is None or not self._free_detectors:
-            self._send(ipc.RecognitionFailed(message.stream_id, "The worker has no room for another session."))
+            self._send(ipc.RecognitionFailed(message.stream_id, "The worker has no free stream."))
             return
         self._streams[message.stream_id] = RecognitionStream(
             message.stream_id,
@@ -141,11 +141,11 @@ class SpeechWorker:
         )
 
     def _run_turn(self) -> bool:
-        """What can be done at once; for each lane the most urgent, and among those the one that waits the longest."""
+        """Do pending work. Each thread gets the most urgent job, and among equals the one that has waited longest."""
         did_work = False
         for stream in self._streams.values():
             did_work = stream.advance(MAX_WINDOWS_PER_TURN) or did_work
-        pending = sorted((*what, number) for number, voice in self._streams.items() if (what := voice.pending_work()))
+        pending = sorted((*work, number) for number, stream in self._streams.items() if (work := stream.pending_work()))
         for urgency, _, stream_id in pending:
             thread = self._thread_for(urgency)
             if urgency == URGENCY_INSTANT or not thread.is_busy:
@@ -161,7 +161,7 @@ class SpeechWorker:
 
 
 class _DecodeResult(NamedTuple):
-    """What the engine made of a job, or why it could not."""
+    """The result of a job: the text, or the error message."""
 
     thread: _InferenceThread
     job: DecodeJob
@@ -170,7 +170,7 @@ class _DecodeResult(NamedTuple):
 
 
 class _InferenceThread:
-    """A thread that infers; `tell` gets what came of each job."""
+    """An inference thread. Calls `on_result` with the result of each job."""
 
     def __init__(self, on_result: Callable[[_DecodeResult], None], niceness: int) -> None:
         self.is_busy = False
@@ -179,7 +179,7 @@ class _InferenceThread:
         threading.Thread(target=self._run, name=f"engine-{niceness}", daemon=True).start()
 
     def submit(self, job: DecodeJob) -> None:
-        """When it is not busy."""
+        """Start a job. The thread must not be busy."""
         self.is_busy = True
         self._jobs.put(job)
 
@@ -190,27 +190,27 @@ class _InferenceThread:
             job = self._jobs.get()
             try:
                 self._on_result(_DecodeResult(self, job, job.decode()))
-            except Exception as error:  # whatever an engine raises concerns this voice alone
+            except Exception as error:  # a failure affects only this stream
                 log.warning("the engine failed", exc_info=error)
                 self._on_result(_DecodeResult(self, job, None, f"The engine failed: {_client_message(error)}"))
 
 
 def _client_message(error: Exception) -> str:
-    """One line for the client: an SvcError's own words, else the kind of the fault, without paths."""
+    """Return one line for the client: the message of an SvcError, else the type of the exception, without paths."""
     if isinstance(error, SvcError):
         return error.message
     if isinstance(error, ImportError):
         return f"The engine's library is not installed ({error.name}): {install_command('speech', 'whisper')}."
-    return f"{type(error).__name__}; the gateway's log has more."
+    return f"{type(error).__name__}: see the gateway's log."
 
 
 def main() -> None:
-    """Takes the socket's descriptor from the command line."""
+    """Run the worker on the socket whose file descriptor is the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     telemetry.configure_child()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         SpeechWorker(sock).run()
-    # Libraries' threads may still run; nothing is left to be saved.
+    # Threads of libraries may still run. There is nothing to save.
     sys.stderr.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""A worker process as the gateway sees it: started, spoken to, watched, ended. It knows nothing of sessions."""
+"""A worker process from the gateway's side: start, messages, supervision, stop. Knows nothing of sessions."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from svc.subprocess_env import build_subprocess_env
 log = logging.getLogger("svc.speech")
 
 MODEL_LOAD_TIMEOUT_SECONDS = 120.0
-"""Seconds until a model that does not load is given up."""
+"""Seconds until loading a model is aborted."""
 WORKER_STOP_TIMEOUT_SECONDS = 2.0
 SPEECH_WORKER_NICENESS = 2
-"""The gateway comes first when cores are short."""
+"""Gives the gateway priority when the CPU is busy."""
 
 
 class RecognitionListener(Protocol):
-    """Whoever has a voice."""
+    """Receives the messages of one stream."""
 
     def on_audio_processed(self, byte_count: int) -> None:
-        """So many bytes were worked through."""
+        """Handle `byte_count` bytes that the worker has processed."""
 
     def on_hypothesis(self, message: ipc.RecognitionHypothesis) -> None:
-        """A hypothesis."""
+        """Handle a hypothesis."""
 
     def on_final(self, message: ipc.FinalTranscript) -> None:
-        """A flush is answered."""
+        """Handle the final of a flush."""
 
     def on_recognition_failed(self, message: str) -> None:
-        """The engine failed."""
+        """Handle a failure of the engine."""
 
     def on_worker_lost(self, message: str) -> None:
-        """The worker is gone."""
+        """Handle the exit of the worker."""
 
 
 class WorkerProcess:
-    """One worker. `start` it, then `open` voices on it."""
+    """One worker. Call `start`, then `open_stream`."""
 
     def __init__(self, model: RecognitionModel, max_streams: int, metrics: SpeechMetrics) -> None:
         self.model = model
@@ -66,16 +66,16 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process."""
+        """The id of the process, or None before the start."""
         return self._child.pid if self._child else None
 
     @property
     def open_streams(self) -> int:
-        """Voices that are open."""
+        """The number of open streams."""
         return len(self._listeners)
 
     async def start(self) -> None:
-        """Starts the process and waits until its model is loaded. Raises SpeechFailed."""
+        """Start the process and wait until its model is loaded. Raises SpeechFailed."""
         local_socket, child_socket = socket.socketpair()
         with child_socket:
             try:
@@ -91,7 +91,7 @@ class WorkerProcess:
                 await asyncio.shield(self._model_loaded)
         except TimeoutError:
             await self.stop()
-            raise SpeechFailed(f"The model {self.model.name!r} took too long to load.") from None
+            raise SpeechFailed(f"The model {self.model.name!r} timed out while loading.") from None
         except (SpeechFailed, asyncio.CancelledError):
             await self.stop()
             raise
@@ -99,28 +99,28 @@ class WorkerProcess:
     def open_stream(
         self, listener: RecognitionListener, *, vad: bool, language: str | None, format_: AudioFormat, live: bool
     ) -> int:
-        """A new voice; its number."""
+        """Open a stream and return its id."""
         stream_id = next(self._stream_ids)
         self._listeners[stream_id] = listener
         self._write_message(ipc.OpenStream(stream_id, vad, language, format_, live))
         return stream_id
 
     def send(self, message: ipc.FeedAudio | ipc.FlushStream | ipc.ResetStream) -> None:
-        """To the worker. What it has not worked through is bounded by whoever sends."""
+        """Send a message. The caller bounds the audio that is not processed yet."""
         self._write_message(message)
 
     def close_stream(self, stream_id: int) -> None:
-        """Ends a voice."""
+        """Close a stream."""
         if self._listeners.pop(stream_id, None) is not None:
             self._write_message(ipc.CloseStream(stream_id))
 
     def kill(self) -> None:
-        """For a worker that hangs: its sessions are told that it is lost."""
+        """Kill a worker that hangs. Its listeners get `on_worker_lost`."""
         if self._child is not None:
             self._child.kill()
 
     async def stop(self) -> None:
-        """Ends the process."""
+        """Stop the process."""
         self.is_dead = True
         self._listeners.clear()
         if self._writer is not None:
@@ -131,7 +131,7 @@ class WorkerProcess:
         if self._child is not None:
             await asyncio.to_thread(_wait_or_kill, self._child)
         if self._model_loaded.done() and not self._model_loaded.cancelled():
-            self._model_loaded.exception()  # it was told, or nobody waits for it any more
+            self._model_loaded.exception()  # marks the exception as retrieved
 
     def _write_message(self, message: ipc.GatewayToWorker) -> None:
         if self._writer is not None and not self.is_dead:
@@ -145,11 +145,11 @@ class WorkerProcess:
                 for body in frame_decoder.push(data):
                     self._dispatch(ipc.worker_message_decoder.decode(body))
         except (OSError, ValueError, msgspec.DecodeError) as error:
-            log.error("the link to a speech worker broke: %s", error)
+            log.error("the socket of a speech worker failed: %s", error)
         finally:
             self._metrics.running_workers -= 1
         self._handle_worker_exit()
-        if self._child is not None:  # else it stays a zombie until another process is started
+        if self._child is not None:  # reaps the process, which would stay a zombie
             await asyncio.to_thread(_wait_or_kill, self._child)
 
     def _dispatch(self, message: ipc.WorkerToGateway) -> None:
@@ -174,13 +174,15 @@ class WorkerProcess:
         self.is_dead = True
         name = self.model.name
         if not self._model_loaded.done():
-            self._model_loaded.set_exception(SpeechFailed(f"The model {name!r} does not load: its process ended."))
+            self._model_loaded.set_exception(SpeechFailed(f"The model {name!r} cannot be loaded: its process exited."))
         if self._listeners:
             self._metrics.lost_workers += 1
-            log.warning("a speech worker died under %d sessions", len(self._listeners))
+            log.warning("a speech worker with %d open streams died", len(self._listeners))
         listeners, self._listeners = list(self._listeners.values()), {}
         for listener in listeners:
-            listener.on_worker_lost("The speech worker died; another takes over, and what was not yet stable is lost.")
+            listener.on_worker_lost(
+                "The speech worker died. Another one takes over, and text that was not stable is lost."
+            )
         if self._writer is not None:
             self._writer.close()
 
@@ -202,7 +204,7 @@ def compute_environment() -> dict[str, str]:
 
 
 def _wait_or_kill(child: subprocess.Popen[bytes]) -> None:
-    """Its socket is closed, so that it ends by itself; if not, it is ended."""
+    """Wait for a process whose socket is closed. Kill it if it does not exit in time."""
     try:
         child.wait(WORKER_STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -40,7 +40,7 @@ def test_what_is_cut_off_is_said():
     whole = wav(bytes(64000))
     read = parse_wav(whole[:-48001])
     assert len(read.samples) == 15998
-    assert read.truncation_warning == "The WAV file is cut off: 1.0 of 4.0 seconds are there."
+    assert read.truncation_warning == "The WAV file is truncated: it has 1.0 of 4.0 seconds."
     assert parse_wav(whole + b"LIST\2\0\0\0ab").samples == bytes(64000)
 
 

@@ -1,1 +1,1 @@
-"""Decoders: what turns a sound file into samples, one file per library. They run in `svc.speech.decoder` alone."""
+"""Decoders from audio files to samples, one module per library. Only `svc.speech.decoder` imports them."""

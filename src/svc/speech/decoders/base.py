@@ -1,6 +1,6 @@
-"""The interface of a decoder. Each module of this package has one function.
+"""The interface of a decoder module: one function.
 
-def decode(file: BinaryIO, kind: str) -> Decoded      # raises whatever the library raises
+def decode(file: BinaryIO, kind: str) -> DecodedAudio      # raises the library's exceptions
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class DecodedAudio(NamedTuple):
-    """A sound file that is open."""
+    """An open audio file."""
 
     rate: int
     """Samples per second."""

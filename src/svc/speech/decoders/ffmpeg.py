@@ -1,4 +1,4 @@
-"""FFmpeg through PyAV: mp4 and m4a, webm, raw AAC. It is told the kind, so that it takes no playlist for one."""
+"""Decoder for mp4, m4a, webm and raw AAC: FFmpeg through PyAV. The format is given, so no playlist is parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINER_FORMATS = {"mp4": "mov", "webm": "matroska", "aac": "aac"}
 
 
 def decode(file: BinaryIO, kind: str) -> DecodedAudio:
-    """Raises what the library raises for what it cannot read."""
+    """Open the file. Raises the library's exceptions if it cannot be read."""
     container: Any = av.open(file, mode="r", format=CONTAINER_FORMATS[kind], options={"protocol_whitelist": ""})
     stream = container.streams.audio[0]
     stream.thread_count = 1
@@ -25,7 +25,7 @@ def decode(file: BinaryIO, kind: str) -> DecodedAudio:
 
 def _stated_seconds(container: Any, stream: Any, kind: str) -> float | None:
     if kind == "aac":
-        return None  # it has no header: the library guesses by the bit rate
+        return None  # no header: the library estimates it from the bit rate
     if stream.duration is not None:
         return float(stream.duration * stream.time_base)
     return None if container.duration is None else container.duration / av.time_base

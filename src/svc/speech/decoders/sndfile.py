@@ -1,4 +1,4 @@
-"""libsndfile: mp3, flac, ogg with Vorbis or Opus."""
+"""Decoder for mp3, flac and ogg (Vorbis, Opus): libsndfile."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import soundfile
 from svc.speech.decoders.base import DecodedAudio
 
 READ_BLOCK_SAMPLES = 4096
-"""Samples at a time; the last ones are lost of a FLAC that does not tell its length, since the library fails there."""
+"""Samples per read. A FLAC file without a stated length loses the last block, where the library fails."""
 UNKNOWN_LENGTH_SAMPLES = 1 << 60
-"""Samples; the library says as many or more of a file that does not tell its length."""
+"""The library reports this many samples or more for a file that does not state its length."""
 
 
 def decode(file: BinaryIO, kind: str) -> DecodedAudio:
-    """Raises what the library raises for what it cannot read."""
+    """Open the file. Raises the library's exceptions if it cannot be read."""
     has_stated_length = kind != "mp3" or _mp3_states_length(file)
     sound = soundfile.SoundFile(file)
     seconds = (
@@ -27,7 +27,7 @@ def decode(file: BinaryIO, kind: str) -> DecodedAudio:
 
 
 def _mp3_states_length(file: BinaryIO) -> bool:
-    """Whether there is a Xing or VBRI header: without one the library guesses by the first frame's bit rate."""
+    """Return whether there is a Xing or VBRI header. Without one the library guesses from the first bit rate."""
     head = file.read(10)
     id3_bytes = sum((byte & 0x7F) << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=False))
     file.seek(10 + id3_bytes if head[:3] == b"ID3" else 0)

@@ -1,1 +1,1 @@
-"""Engines: what turns audio into words, one file per library, found by the name in a model's description."""
+"""Recognition engines, one module per library. A model's description names its engine."""

@@ -1,6 +1,6 @@
-"""What every engine offers. An engine is a module of this package with one function:
+"""The interface of an engine. An engine module has one function:
 
-def load(model: Model) -> Engine        # raises whatever the library raises; it runs in a worker process
+def load(model: RecognitionModel) -> RecognitionEngine   # in a worker process; raises the library's exceptions
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from svc.speech.resample import Samples
 
 
 class SegmentDecoder(Protocol):
-    """One segment of speech. `samples` is always the whole segment so far, floats at 16 kHz."""
+    """Decodes one segment of speech. `samples` is always the whole segment so far: mono floats at 16 kHz."""
 
     details: DecodingDetails
-    """Of the last `final`."""
+    """The details of the last `decode_final`."""
 
     def decode_partial(self, samples: Samples) -> str:
-        """What has been said so far."""
+        """Return a hypothesis for the segment so far."""
 
     def decode_final(self, samples: Samples) -> str:
-        """What was said; nothing comes after it."""
+        """Return the text of the complete segment."""
 
 
 class RecognitionEngine(Protocol):
-    """A loaded model. Two threads use it, and may at once ask the same Hearing, unless it is incremental."""
+    """A loaded model. Two threads may use one segment decoder at a time, unless the engine is incremental."""
 
     is_incremental: bool
-    """A Hearing remembers what it had, so that a hypothesis costs only what is new, and all are made by one thread."""
+    """Whether a segment decoder keeps its state, so that a hypothesis costs only the new audio. It has one thread."""
 
     def begin_segment(self, language: str | None) -> SegmentDecoder:
-        """A new segment; None is the model's own choice of a language."""
+        """Return a decoder for a new segment. Without a language the model chooses."""

@@ -1,6 +1,7 @@
-"""faster-whisper, for FasterWhisperEngine models as CTranslate2.
+"""The faster-whisper engine: Whisper models in CTranslate2 format.
 
-A hypothesis costs a whole window of 30 s, so they come seldom."""
+A hypothesis costs a whole window of 30 s, so hypotheses are rare.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
 COMPUTE_TYPE = "int8"
-"""Weights on a CPU; as good as floats for this, and twice as fast."""
+"""8-bit weights on a CPU: twice as fast as floats, with equal accuracy for speech."""
 
 
 def load(model: RecognitionModel) -> FasterWhisperEngine:
-    """Loads the folder that has the model's file."""
+    """Load the folder of the model's file."""
     return FasterWhisperEngine(model)
 
 
 class FasterWhisperEngine:
-    """One model."""
+    """A loaded Whisper model."""
 
     is_incremental = False
 
@@ -34,23 +35,23 @@ class FasterWhisperEngine:
         self._model = faster_whisper.WhisperModel(folder, **{**options, **model.options})
 
     def begin_segment(self, language: str | None) -> WhisperSegmentDecoder:
-        """A segment; without a language the model finds out by itself."""
+        """Return a decoder for a new segment. Without a language the model detects it."""
         return WhisperSegmentDecoder(self._model, language)
 
 
 class WhisperSegmentDecoder:
-    """One segment."""
+    """The decoder of one segment."""
 
     def __init__(self, model: Any, language: str | None) -> None:
         self._model, self._language = model, language
         self.details = DecodingDetails()
 
     def decode_partial(self, samples: Samples) -> str:
-        """A quick hypothesis."""
+        """Return a fast hypothesis (greedy search)."""
         return _join_segments(self._decode(samples, beam_size=1)[0])
 
     def decode_final(self, samples: Samples) -> str:
-        """A better one."""
+        """Return a more accurate hypothesis (beam search)."""
         segments, language = self._decode(samples, beam_size=3)
         self.details = _summarize_segments(segments, language)
         return _join_segments(segments)
@@ -72,7 +73,7 @@ def _join_segments(segments: list[Any]) -> str:
 
 
 def _summarize_segments(segments: list[Any], language: str) -> DecodingDetails:
-    """Of samples that fit into one window of the model, there is one segment; else the means of all."""
+    """Average the details of the segments. Audio that fits into one model window is one segment."""
     if not segments:
         return DecodingDetails()
     return DecodingDetails(

@@ -1,4 +1,4 @@
-"""sherpa-onnx, models that hear a whole segment at once: moonshine, whisper, sense-voice, transducers, CTC."""
+"""The sherpa-onnx engine for models that decode whole segments: Moonshine, Whisper, SenseVoice, transducers, CTC."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from svc.speech.resample import Samples
 
 INFERENCE_THREADS = 1
 TRAILING_SILENCE = np.zeros(5120, np.float32)
-"""Silence after a segment: without it, a word that is cut off makes Moonshine repeat itself, or write digits."""
+"""Silence after a segment. Without it, a word that is cut off makes Moonshine repeat itself or write digits."""
 
 
 def load(model: RecognitionModel) -> SherpaOfflineEngine:
-    """Loads the model; raises SpeechFailed for a family that is not known."""
+    """Load the model. Raises SpeechFailed for an unknown family."""
     return SherpaOfflineEngine(model)
 
 
 class SherpaOfflineEngine:
-    """One model; it is its own hearing, since each hypothesis is made from the whole segment."""
+    """A loaded model. It is its own segment decoder, because each hypothesis uses the whole segment."""
 
     is_incremental = False
     details = DecodingDetails()
-    """The library tells no probabilities."""
+    """The library reports no probabilities."""
 
     def __init__(self, model: RecognitionModel) -> None:
         self._recognizer = _create_recognizer(model)
 
     def begin_segment(self, language: str | None) -> SherpaOfflineEngine:
-        """These models choose the language by themselves, or have one."""
+        """Return the decoder. These models detect the language, or have only one."""
         return self
 
     def decode_partial(self, samples: Samples) -> str:
-        """Decodes the segment."""
+        """Decode the segment."""
         stream = self._recognizer.create_stream()
         stream.accept_waveform(16000, np.concatenate((samples, TRAILING_SILENCE)))
         self._recognizer.decode_stream(stream)
@@ -67,4 +67,4 @@ def _create_recognizer(model: RecognitionModel) -> Any:
             return recognizer_class.from_nemo_ctc(files["model"], files["tokens"], **options)
         case "zipformer-ctc":
             return recognizer_class.from_zipformer_ctc(files["model"], files["tokens"], **options)
-    raise SpeechFailed(f"The engine sherpa-offline has no family {model.family!r}.")
+    raise SpeechFailed(f"The engine sherpa-offline does not support the family {model.family!r}.")

@@ -1,7 +1,7 @@
-"""sherpa-onnx, models that hear while one speaks: zipformer and NeMo transducers, paraformer, CTC.
+"""The sherpa-onnx engine for streaming models: Zipformer and NeMo transducers, Paraformer, CTC.
 
-They take each sample once, so a hypothesis costs only what is new. Hot words and the like are `options` in stt.json,
-handed to the library as they are.
+They decode each sample once, so a hypothesis costs only the new audio. The `options` of stt.json, such as hot words,
+are passed to the library unchanged.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from svc.speech.resample import Samples
 
 INFERENCE_THREADS = 1
 TRAILING_SILENCE = np.zeros(8000, np.float32)
-"""Silence that pushes the last word through the model's look-ahead."""
+"""Silence that moves the last word through the model's look-ahead."""
 
 
 def load(model: RecognitionModel) -> SherpaOnlineEngine:
-    """Loads the model; raises SpeechFailed for a family that is not known."""
+    """Load the model. Raises SpeechFailed for an unknown family."""
     return SherpaOnlineEngine(model)
 
 
 class SherpaOnlineEngine:
-    """One model."""
+    """A loaded model."""
 
     is_incremental = True
 
@@ -35,15 +35,15 @@ class SherpaOnlineEngine:
         self._recognizer = _create_recognizer(model)
 
     def begin_segment(self, language: str | None) -> OnlineSegmentDecoder:
-        """A segment; the model's language is what it was trained on."""
+        """Return a decoder for a new segment. The language is that of the model."""
         return OnlineSegmentDecoder(self._recognizer)
 
 
 class OnlineSegmentDecoder:
-    """One segment: a stream of the library, and how many samples it has had."""
+    """The decoder of one segment: a stream of the library and the number of samples that it has."""
 
     details = DecodingDetails()
-    """The library tells no probabilities."""
+    """The library reports no probabilities."""
 
     def __init__(self, recognizer: Any) -> None:
         self._recognizer = recognizer
@@ -51,15 +51,15 @@ class OnlineSegmentDecoder:
         self._accepted_samples = 0
 
     def decode_partial(self, samples: Samples) -> str:
-        """Feeds what is new."""
-        if len(samples) < self._accepted_samples:  # the segment was cut before what was heard already
+        """Decode the new samples."""
+        if len(samples) < self._accepted_samples:  # the cut lies before samples that are decoded already
             self._stream, self._accepted_samples = self._recognizer.create_stream(), 0
         self._stream.accept_waveform(16000, samples[self._accepted_samples :])
         self._accepted_samples = len(samples)
         return self._decode()
 
     def decode_final(self, samples: Samples) -> str:
-        """Feeds the rest, and ends the stream."""
+        """Decode the remaining samples and end the stream."""
         self.decode_partial(samples)
         self._stream.accept_waveform(16000, TRAILING_SILENCE)
         self._stream.input_finished()
@@ -86,4 +86,4 @@ def _create_recognizer(model: RecognitionModel) -> Any:
             return recognizer_class.from_zipformer2_ctc(files["tokens"], files["model"], **options)
         case "nemo-ctc":
             return recognizer_class.from_nemo_ctc(files["tokens"], files["model"], **options)
-    raise SpeechFailed(f"The engine sherpa-online has no family {model.family!r}.")
+    raise SpeechFailed(f"The engine sherpa-online does not support the family {model.family!r}.")
