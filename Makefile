@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
 
 run: setup
 	$(BIN)/svc up
@@ -91,6 +91,9 @@ faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event 
 
 faults: $(VENV)/.dev ## writes docs/reference/faults.md from the catalogue of faults
 	$(BIN)/python -m tests.faults.page
+
+reference: $(VENV)/.dev ## writes the generated tables of docs/reference/
+	$(BIN)/python -m tests.documentation.reference
 
 ratchet: setup ## bench/ratchet.json: calls and instructions for each request and piece, modules, memory; the tests hold the gateway to it
 	$(BIN)/python -m bench.ratchet

@@ -32,138 +32,216 @@ class GatewaySettings(_SettingsTable, frozen=True):
     """`[gateway]`."""
 
     host: NonEmptySetting = "127.0.0.1"
+    """Address to listen on."""
     port: Port = 3000
+    """Port to listen on. `0` takes a free one."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    """Processes that share the port."""
     connect_timeout: Positive = 5
+    """Seconds until a connection to a provider is established."""
     first_byte_timeout: Positive = 60
+    """Seconds until the first byte of a provider's response."""
     idle_timeout: Positive = 30
+    """Seconds between two chunks of a provider's response."""
     total_timeout: Positive = 600
+    """Seconds for a whole response, over all attempts."""
     write_timeout: Positive = 60
-    """A client that reads nothing for so long is dropped."""
+    """Seconds until the gateway closes the connection of a client that reads nothing, WebSockets included.
+
+    Meanwhile the gateway does not read from this client.
+    """
     header_timeout: Positive = 10
-    """Until the whole head of a request has come."""
+    """Seconds until the whole head of a request has arrived."""
     body_timeout: Positive = 60
-    """Until the whole body of a request has come."""
+    """Seconds until the whole body of a request has arrived."""
     keep_alive: Positive = 75
-    """An unused client connection is kept so long."""
+    """Seconds that an idle client connection stays open."""
     max_header: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
-    """KiB of a request's head, its line included."""
+    """KiB of the head of a request, with the request line.
+
+    A longer head, or more than 100 headers, gets 431.
+    """
     max_body: Positive = 32
+    """MiB of the body of a request. A larger body gets 413."""
     drain_timeout: Seconds = 30
+    """Seconds that in-flight requests get after SIGTERM."""
     cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call the gateway from a browser, such as `["https://app.example"]`, or `["*"]`."""
     hosts: tuple[NonEmptySetting, ...] = ()
-    """`Host` values beside loopback ones that a loopback listener answers without a key."""
+    """Values of `Host` that a listener on a loopback address accepts without a key, beside loopback names."""
     access_log: bool = True
+    """Write one JSON line for each response to standard error."""
 
 
 class RoutingSettings(_SettingsTable, frozen=True):
     """`[routing]`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
+    """Retries at one target. The gateway retries only before the first byte has gone to the client."""
     retry_share: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.2
-    """Retries at a provider, as a share of its requests of the last 10 s; 10 are always allowed."""
+    """Retries at a provider, as a share of its requests in the last 10 seconds.
+
+    10 retries are always allowed.
+    """
     hedge_after: Seconds = 0
+    """Seconds without a first byte after which the gateway also tries the next target.
+
+    `0` turns hedging off.
+    """
     breaker: bool = True
+    """Skip a target if half of its requests in the last 10 seconds failed or were slow.
+
+    At least 20 requests are needed.
+    """
     slow_after: Seconds = 0
-    """Seconds to the first byte that count against a target like a failure; 0 goes by its own usual time."""
+    """Seconds to the first byte from which a request counts as slow.
+
+    `0` means five times the usual time of the target, and at least 2 seconds.
+    """
     min_pace: Seconds = 0
-    """Tokens per second over 5 s, below which a stream is broken off; 0 is no floor."""
+    """Tokens per second, over 5 seconds, below which the gateway aborts a stream. `0` means no minimum."""
     resume: bool = False
-    """A stream that breaks in its text goes on at the next target."""
+    """Continue an interrupted text stream at the next target.
+
+    The target gets the text so far as the beginning of the assistant's message. Tool calls are never resumed.
+    """
     fallbacks: dict[str, tuple[str, ...]] = {}
+    """For each model, the models to try next, in order.
+
+    A name that no provider has is an error that names its line.
+    """
 
 
 class ModelSettings(_SettingsTable, frozen=True):
     """One entry of `providers.models`; prices in USD per million tokens."""
 
     id: NonEmptySetting
+    """The name that clients use."""
     upstream_id: NonEmptySetting | None = None
-    """The name at the provider, if it is another."""
+    """The name at the provider, if it differs."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
+    """Tokens of prompt and response together."""
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Tokens of the model's longest answer. None: not known."""
+    """Tokens of the longest response.
+
+    Without it, the gateway sets no limit, and a request reserves 1,024 tokens. Providers with the dialect
+    `anthropic` then get `max_tokens: 4096`.
+    """
     use_case: str | None = None
+    """Free text for the list of models."""
     input_price: UsdPerMillionTokens | None = None
+    """USD for a million input tokens."""
     output_price: UsdPerMillionTokens | None = None
+    """USD for a million output tokens."""
 
 
 class AccountSettings(_SettingsTable, frozen=True):
     """One entry of `providers.accounts`: another key, or another address, of the same provider."""
 
     api_key_env: str | None = None
+    """The environment variable with the key. An account whose variable is not set is left out."""
     api_key_file: str | None = None
+    """A file with the key. It comes before `api_key_env`."""
     base_url: str | None = None
+    """The address, if it differs from that of the entry."""
     weight: Positive = 1
+    """The share of requests, relative to the other accounts."""
 
 
 class ProviderSettings(_SettingsTable, frozen=True):
     """One entry of `[[providers]]`; what is None keeps the built-in entry's value."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
+    """The name, in lower case. It is `owned_by` of the models."""
     dialect: str | None = None
+    """`openai` (the default) or `anthropic`."""
     base_url: str | None = None
+    """The address as the vendor's SDK takes it: with `/v1` for `openai`, without for `anthropic`.
+
+    An address that ends in `/chat/completions` or `/messages` is refused.
+    """
     api_key_env: str | None = None
+    """The environment variable with the key. Without a key, requests carry none."""
     api_key_file: str | None = None
-    """A file that holds the key; it is read before `api_key_env`."""
+    """A file with the key, such as a mounted secret. It comes before `api_key_env`.
+
+    `SIGHUP` reads it again. A file that is empty or cannot be read is an error.
+    """
     models: tuple[ModelSettings, ...] | None = None
+    """The models: a list of tables."""
     accounts: tuple[AccountSettings, ...] | None = None
-    """Beside the provider's own key and address."""
+    """More keys or addresses: a list of tables."""
     quirks: UpstreamOverrides | None = None
+    """Differences from the dialect: a table."""
 
 
 class LocalSettings(_SettingsTable, frozen=True):
     """`[local]`: the embedded model."""
 
     enabled: bool = False
+    """Run the embedded model. `svc up` runs it unless the file says `false`."""
     model: str = "smollm2-135m"
+    """The embedded model."""
 
 
 class SpeechSettings(_SettingsTable, frozen=True):
     """`[speech]`."""
 
     default_model: str = "moonshine-tiny-en"
+    """The speech model of a session that names none."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Speech worker processes."""
     max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 8
-    """Per worker."""
+    """Live sessions for each worker."""
     model_dirs: tuple[str, ...] = ()
-    """Folders of which a session may name a model folder."""
+    """Folders that `model_dir` of a session may name, beside `$SVC_HOME/models` and the registry."""
     idle_timeout: Positive = 120
-    """A session without any message for so long is closed."""
+    """Seconds without a message from the client after which a live session is closed."""
     max_duration: Positive = 14400
-    """A session is closed after so long."""
+    """Seconds after which a live session is closed."""
     max_upload_seconds: Positive = 3600
-    """Seconds of sound in an uploaded file. A longer file is refused."""
+    """Seconds of audio in an uploaded file. A longer file gets 400."""
 
 
 class LimitSettings(_SettingsTable, frozen=True):
     """`[limits]`, for keys that carry none of their own; 0 is no limit."""
 
     rpm: Count = 0
+    """Requests per minute of a key that has no limit of its own. `0` is no limit."""
     tpm: Count = 0
+    """Tokens per minute of a key that has no limit of its own. `0` is no limit."""
 
 
 class LedgerSettings(_SettingsTable, frozen=True):
     """`[ledger]`."""
 
     retain_days: Seconds = 90
-    """So long entries are kept one by one; their hourly and daily sums stay. 0 is for good."""
+    """Days that single entries are kept. Hourly and daily sums stay. `0` keeps entries for good."""
     journal_max: Positive = 1024
-    """MiB of journals that may wait for a database that is down."""
+    """MiB of journals that may wait on disk for an unavailable database."""
     when_full: Literal["continue", "refuse"] = "continue"
-    """When there is no room for an entry: answer all the same, or refuse requests."""
+    """The behaviour when there is no room for an entry.
+
+    `continue` serves requests without entries. `refuse` answers 507.
+    """
 
 
 class CacheSettings(_SettingsTable, frozen=True):
     """`[cache]`: answers that are given again to the same request."""
 
     enabled: bool = False
+    """Keep responses, and send them again for the same request."""
     ttl: Positive = 3600
+    """Seconds that a response is kept."""
     max_size: Annotated[float, msgspec.Meta(gt=0, le=65_536)] = 64
-    """MiB in each process."""
+    """MiB in the memory of each process. The least recently used response goes first."""
     max_answer: Annotated[float, msgspec.Meta(gt=0, le=32)] = 1
-    """MiB of one answer; a longer one is not kept."""
+    """MiB of one response. A larger response is not kept."""
     shared_by: NonEmptySetting = ""
-    """Keys with the same value of this tag share answers; without it each key has its own."""
+    """The name of a tag. Keys with the same value of this tag share responses.
+
+    A key without the tag has its own. So has every key while this is unset.
+    """
 
 
 class FileSettings(_SettingsTable, frozen=True):

@@ -21,7 +21,6 @@ PENDING = frozenset(
     [
         "docs/reference/admin-api.md",
         "docs/reference/commands.md",
-        "docs/reference/configuration.md",
         "docs/reference/dependencies.md",
         "docs/reference/embedded-model.md",
         "docs/reference/limits.md",

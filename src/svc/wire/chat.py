@@ -244,10 +244,10 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """In what an upstream departs from its dialect; a row of data, not code."""
 
     rejects: tuple[str, ...] = ()
-    """Request fields it answers 4xx to; `messages[].name` is written like that."""
+    """Request fields that the provider refuses. A nested field is written as `messages[].name`."""
     renames: dict[str, str] = {}
-    """Request fields that it has under another name."""
+    """Request fields that have another name at the provider."""
     min_temperature: float = 0.0
-    """Temperatures below become this."""
+    """The lowest temperature that the provider accepts. A lower one is raised to it."""
     stream_usage: bool = True
-    """Takes `stream_options.include_usage`."""
+    """Whether the provider accepts `stream_options.include_usage`."""

@@ -1,0 +1,28 @@
+"""Finds the generated regions of a page and fills them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from tests.documentation.pages import ROOT
+from tests.documentation.reference import settings
+
+PAGES = ROOT / "docs" / "reference"
+END = "<!-- end of generated text -->"
+REGION = re.compile(rf"<!-- generated: (\S+) -->\n.*?{re.escape(END)}", re.S)
+REGIONS: Mapping[str, Callable[[], str]] = {**settings.REGIONS}
+
+
+def render(text: str) -> str:
+    """The page with current regions. Raises KeyError for a region that nothing generates."""
+    return REGION.sub(lambda found: _region(found[1]), text)
+
+
+def names(text: str) -> list[str]:
+    """The names of the regions of a page."""
+    return [found[1] for found in REGION.finditer(text)]
+
+
+def _region(name: str) -> str:
+    return f"<!-- generated: {name} -->\n\n{REGIONS[name]().strip()}\n\n{END}"
