@@ -61,7 +61,7 @@ class _StageState(msgspec.Struct):
     audio_seconds: float = 0.0
 
     def record_event(self, event: str, chunk: StageChunk | None) -> None:
-        if event != "piece":
+        if event != "chunk":
             self.state = event
             self.started_at = time.monotonic() if event == "started" else self.started_at
             self.ended_at = time.monotonic() if event in ("done", "failed") else None
@@ -87,7 +87,7 @@ class StageProgress:
 
     def on_stage_event(self, stage: str, event: str, chunk: StageChunk | None) -> None:
         self._stages[stage].record_event(event, chunk)
-        if not self._is_terminal and event != "piece":
+        if not self._is_terminal and event != "chunk":
             print(f"{stage}: {event}", file=sys.stderr, flush=True)
 
     def format_lines(self) -> list[str]:

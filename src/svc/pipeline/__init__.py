@@ -1,1 +1,1 @@
-"""Pipelines: one definition of stages, run on this machine, through a gateway, or straight at a provider."""
+"""Pipelines of stages, run on this machine, through a gateway, or directly at a provider."""

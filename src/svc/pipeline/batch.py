@@ -1,4 +1,7 @@
-"""Many inputs: bounded parallelism, a JSON line each in the order of the inputs, resumable. A failure stops none."""
+"""Runs a pipeline on many inputs with bounded parallelism. Writes JSON lines in input order and can resume.
+
+A failed input does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from svc.pipeline.orchestrator import RunError, RunOutcome, RunResult, StageList
 from svc.pipeline.stages.base import StageChunk
 
 MAX_AHEAD_INPUTS_PER_JOB = 4
-"""For each worker, so many inputs may be done before the one whose line is next."""
+"""Inputs that may be done before the next line is written, per job."""
 
 
 class PipelineRunner(Protocol):
-    """What runs a pipeline: an `Orchestrator` here, or a cluster. Threads call it at once."""
+    """Runs a pipeline: an `Orchestrator` here, or a Ray cluster. Must be thread-safe."""
 
     @property
     def input_kind(self) -> DataKind: ...
@@ -38,7 +41,7 @@ class PipelineRunner(Protocol):
 
 
 class BatchObserver(Protocol):
-    """Who is told what happens; called from several threads."""
+    """Gets the progress of a batch. Several threads call it."""
 
     def on_resumed(self, count: int) -> None: ...
 
@@ -58,13 +61,13 @@ def run_batch(
     resume: bool,
     observer: BatchObserver,
 ) -> int:
-    """How many inputs failed. Lines go to `out`, else to standard output.
+    """Run all inputs and return the number of inputs that failed.
 
-    `keep` gets the audio that comes of an input under the input's name (`talk.wav`), and a folder of that name with
-    what each stage made.
+    Lines go to `output_path`, else to standard output. `keep_folder` gets the output audio of an input under the
+    input's name (`talk.wav`), and a folder of that name with the output of each stage.
 
-    With `resume`, lines of `out` without an error are kept as they are, when they belong to the same inputs.
-    Raises UsageError when they do not, or when another run writes to `out` now.
+    With `resume`, lines of `output_path` without an error are kept if they belong to the same inputs. Raises
+    UsageError if they do not, or if another run is writing to `output_path`.
     """
     with _ResultFile(output_path) if output_path is not None else nullcontext() as result_file:
         return _run_inputs(
@@ -137,7 +140,7 @@ def _lines_in_order(
 def _run_one(
     runner: PipelineRunner, pipeline_name: str, input_name: str, keep_folder: Path | None, on_event: StageListener
 ) -> RunResult:
-    """One input; what is wrong with the input itself is a failure of this line alone."""
+    """Run one input. An unusable input fails only its own line."""
     try:
         audio_path = (
             keep_folder.with_name(f"{keep_folder.name}.wav")
@@ -158,11 +161,11 @@ def _run_one(
 
 
 class _ResultFile:
-    """The lines, in files that a killed run leaves so that the next one can go on, however often that happens.
+    """The result lines, in files from which a run can resume after it was killed, any number of times.
 
-    FILE          the whole result of a run
-    FILE.part     the lines of a run that goes on, or was cut; locked (flock) while it goes on
-    FILE.kept     the lines of earlier runs that it need not make again, each in its place
+    FILE          the complete result of a run
+    FILE.part     the lines of a run in progress, or of one that was killed; locked with flock while in progress
+    FILE.kept     the lines of earlier runs that are reused, in their place
     """
 
     def __init__(self, output_path: Path) -> None:
@@ -181,7 +184,7 @@ class _ResultFile:
         os.close(self._lock_fd)
 
     def _lock_part_file(self) -> int:
-        """Raises UsageError when another run has it; the kernel lets go of it however that run ends."""
+        """Lock the part file. Raises UsageError if another run holds the lock, which ends with its process."""
         while True:
             self._lock_fd = os.open(self.part_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -189,11 +192,11 @@ class _ResultFile:
             except BlockingIOError:
                 os.close(self._lock_fd)
                 raise UsageError(
-                    f"Another run writes {self._output_path} now; let it end, or name another file."
+                    f"Another run is writing to {self._output_path}. Wait until it ends, or use another file."
                 ) from None
             if self._holds_part_file():
                 return self._lock_fd
-            os.close(self._lock_fd)  # that run has just ended, and what was opened is its whole result
+            os.close(self._lock_fd)  # the other run has just ended: this is its complete result
 
     def _holds_part_file(self) -> bool:
         try:
@@ -202,7 +205,7 @@ class _ResultFile:
             return False
 
     def load_completed(self, inputs: Sequence[str], *, resume: bool) -> dict[int, bytes]:
-        """Lines that need not be made again, by their number. Raises UsageError when they are of other inputs."""
+        """Return the reusable lines by number. Raises UsageError if they belong to other inputs."""
         if not resume:
             self._kept_path.unlink(missing_ok=True)
             return {}
@@ -216,7 +219,7 @@ class _ResultFile:
         return completed
 
     def publish(self) -> None:
-        """All are done."""
+        """Make the part file the result."""
         self.part_path.replace(self._output_path)
         self._kept_path.unlink(missing_ok=True)
 
@@ -228,10 +231,10 @@ def _read_completed_lines(path: Path, inputs: Sequence[str]) -> dict[int, bytes]
         try:
             result = msgspec.json.decode(line, type=RunResult)
         except msgspec.DecodeError:
-            continue  # the last line of a run that was cut, or one that is still to be made
+            continue  # an incomplete line of a killed run, or a missing one
         if result.input != inputs[number]:
             expected = inputs[number][:60]
-            raise UsageError(f"{path} is of other inputs: its line {number + 1} is not of {expected!r}.")
+            raise UsageError(f"{path} has the results of other inputs: line {number + 1} is not for {expected!r}.")
         if result.error is None:
             completed[number] = line
     return completed

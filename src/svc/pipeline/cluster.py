@@ -1,7 +1,7 @@
-"""A pipeline on the machines of a Ray cluster that runs already: one actor for each job, which loads the models once.
+"""Runs a pipeline on a running Ray cluster. One actor per job loads the models once.
 
-Inputs are read here and outputs are written here, so no machine needs the files of another. Each resolves bundles for
-itself; the addresses and keys that its stages use go with the pipeline, and the state folder does not.
+Inputs are read and outputs are written on this machine, so the cluster's machines share no files. Each machine resolves
+bundles itself. The addresses and keys for the stages are sent with the pipeline. The state folder is not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from svc.pipeline.orchestrator import Orchestrator, RunError, RunOutcome, StageL
 from svc.pipeline.stages.base import StageChunk
 
 FIRST_ACTOR_TIMEOUT_SECONDS = 300.0
-"""Seconds until the first actor must be ready: a worker may have to download its models."""
+"""Seconds until the first actor must be ready. An actor may have to download its models."""
 OTHER_ACTORS_TIMEOUT_SECONDS = 10.0
-"""Seconds that the others have after it."""
+"""Seconds that the other actors have after the first is ready."""
 _FORWARDED_VARIABLES = re.compile(
     r"SVC_(GATEWAY_URL|PLATFORM_URL|API_KEY|REGISTRY_(URL|KEY|ROOT)|TRUSTED_KEYS|BUNDLE_MAX_(BYTES|RATIO))"
 )
@@ -39,11 +39,11 @@ _HOST_AND_PORT = re.compile(r"(?:ray://)?([^/:]+):([0-9]{1,5})")
 
 
 class _ActorLost(CommandFailed):
-    """An actor that does not answer any more."""
+    """An actor that is no longer reachable."""
 
 
 class ActorStatus(msgspec.Struct):
-    """What an actor says first."""
+    """The result of starting an actor."""
 
     input_kind: DataKind = "text"
     output_kind: DataKind = "text"
@@ -51,7 +51,7 @@ class ActorStatus(msgspec.Struct):
 
 
 class PipelineActor:
-    """Runs in a process of its own, on any machine of the cluster."""
+    """Runs the pipeline in its own process on a machine of the cluster."""
 
     def __init__(self, definition: str, source_name: str, environ: Mapping[str, str]) -> None:
         os.environ.update(environ)
@@ -59,7 +59,7 @@ class PipelineActor:
         self._orchestrator: Orchestrator | None = None
 
     def start(self) -> ActorStatus:
-        """Makes everything ready; may be called again."""
+        """Prepare the stages. May be called again."""
         try:
             if self._orchestrator is None:
                 self._orchestrator = Orchestrator(parse_pipeline(self._definition, self._source_name), os.environ)
@@ -68,20 +68,20 @@ class PipelineActor:
         return ActorStatus(self._orchestrator.input_kind, self._orchestrator.output_kind)
 
     def run(self, input_name: str, input_chunk: StageChunk) -> RunOutcome | RunError:
-        """One input."""
+        """Run one input."""
         if (failure := self.start().failure) is not None or self._orchestrator is None:
-            return failure or RunError(None, "internal_error", "It was not started.")
+            return failure or RunError(None, "internal_error", "The actor is not started.")
         return self._orchestrator.run(input_name, input_chunk)
 
 
 class RayCluster:
-    """Use it as a context. Raises CommandFailed when there is no cluster, or it has no room."""
+    """A context manager for the cluster's actors. Raises CommandFailed if there is no cluster or no free processor."""
 
     def __init__(
         self, address: str, definition: str, source_name: str, environ: Mapping[str, str], jobs: int | None
     ) -> None:
         self._idle_actors: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """Actors with nothing to do; None when there are none any more."""
+        """Idle actors. None means that no actors are left."""
         self._lock = threading.Lock()
         try:
             _check_reachable(address)
@@ -102,11 +102,11 @@ class RayCluster:
             raise
 
     def _wait_for_actors(self) -> None:
-        """Waits for the first, and a little for the others; those that find no room are left out."""
+        """Wait for the first actor, and briefly for the others. Actors without a free processor are not used."""
         starting = {actor.start.remote(): actor for actor in self._actors}
         first_ready, pending = ray.wait([*starting], timeout=FIRST_ACTOR_TIMEOUT_SECONDS)
         if not first_ready:
-            raise CommandFailed("The Ray cluster has no free processor for this, or its workers do not start.")
+            raise CommandFailed("The Ray cluster has no free processor, or its workers do not start.")
         others_ready = (
             ray.wait(pending, num_returns=len(pending), timeout=OTHER_ACTORS_TIMEOUT_SECONDS)[0] if pending else []
         )
@@ -119,11 +119,11 @@ class RayCluster:
         self.jobs = self._alive_actors = len(first_ready) + len(others_ready)
 
     def run(self, input_name: str, input_chunk: StageChunk, on_event: StageListener | None = None) -> RunOutcome:
-        """On whichever actor is idle; on another one when that is lost with its machine. Raises SvcError."""
+        """Run on an idle actor, and on another one if that actor is lost. Raises SvcError."""
         for _ in range(MAX_ACTOR_ATTEMPTS):
             actor = self._idle_actors.get()
             if actor is None:
-                self._idle_actors.put(None)  # for whoever waits as well
+                self._idle_actors.put(None)  # wakes the next waiting thread
                 raise CommandFailed("All workers of the Ray cluster are lost.")
             try:
                 outcome: RunOutcome | RunError = self._get_result(actor.run.remote(input_name, input_chunk))
@@ -137,7 +137,7 @@ class RayCluster:
             if isinstance(outcome, RunError):
                 raise CommandFailed(outcome.message)
             return outcome
-        raise CommandFailed(f"The workers of the Ray cluster were lost {MAX_ACTOR_ATTEMPTS} times with this input.")
+        raise CommandFailed(f"{MAX_ACTOR_ATTEMPTS} workers of the Ray cluster were lost while they ran this input.")
 
     def _record_lost_actor(self) -> None:
         with self._lock:
@@ -171,7 +171,7 @@ def cluster_environment(pipeline: Pipeline, environ: Mapping[str, str]) -> dict[
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself looks for minutes for somebody who is not there. Raises OSError."""
+    """Raise OSError if nothing listens on the address. Ray itself would retry for minutes."""
     if (match := _HOST_AND_PORT.fullmatch(address)) is not None:
         socket.create_connection((match[1], int(match[2])), RAY_CONNECT_TIMEOUT_SECONDS).close()
 

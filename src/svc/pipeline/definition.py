@@ -1,4 +1,4 @@
-"""What a pipeline is: YAML, read strictly, every error with its line and column. No I/O.
+"""The definition of a pipeline: strict YAML. Errors state the line and column. No I/O.
 
 name: ask                     registry: URL | file://PATH | {local_path, remote: {base_url, timeout_ms, retry_attempts}}
 input: {kind: Text}              Text, AudioRaw or Image; optional
@@ -27,7 +27,7 @@ _INPUT_KINDS: dict[str, DataKind] = {"text": "text", "audioraw": "audio", "audio
 
 
 class StageOptions(msgspec.Struct, frozen=True):
-    """Of a stage that asks a language model."""
+    """The options of a stage that calls a language model."""
 
     system_prompt: str | None = None
     max_tokens: int | None = None
@@ -38,7 +38,7 @@ class StageOptions(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One step. A device stage has a `reference`, a provider stage a `model`."""
+    """One stage. A device stage has a `reference`, a provider stage a `model`."""
 
     id: str
     target: Literal["device", "integration"]
@@ -49,7 +49,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class RemoteRegistry(msgspec.Struct, frozen=True):
-    """A registry's server."""
+    """The server of a registry."""
 
     base_url: str
     timeout_ms: int | None = None
@@ -57,14 +57,14 @@ class RemoteRegistry(msgspec.Struct, frozen=True):
 
 
 class RegistryLocation(msgspec.Struct, frozen=True):
-    """Where bundles come from."""
+    """Where bundles are resolved: a folder, a server, or both."""
 
     local_path: str | None = None
     remote: RemoteRegistry | None = None
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """A whole definition."""
+    """A complete definition."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -76,12 +76,12 @@ NodeParser = Callable[[yaml.Node], Any]
 
 
 def parse_pipeline(text: str, source_name: str = "pipeline") -> Pipeline:
-    """Reads a definition; `where` begins every message. Raises UsageError: `where:LINE:COLUMN: what is wrong`."""
+    """Parse a definition. Raises UsageError with `source_name:LINE:COLUMN: problem`."""
     return _DefinitionParser(source_name).parse_document(text)
 
 
 class _DefinitionParser:
-    """Knows where it reads, so that each error can say so."""
+    """Parses one definition and locates errors in it."""
 
     def __init__(self, source_name: str) -> None:
         self._source_name = source_name
@@ -99,7 +99,7 @@ class _DefinitionParser:
         )
         for required in ("name", "stages"):
             if required not in fields:
-                raise self._error_at_node(root, f"there is no {required!r}")
+                raise self._error_at_node(root, f"{required!r} is missing")
         return Pipeline(**fields)
 
     def _compose(self, text: str) -> yaml.Node:
@@ -113,24 +113,24 @@ class _DefinitionParser:
             raise self._error_at_mark(error.problem_mark or error.context_mark, problem) from None
         except (yaml.YAMLError, RecursionError) as error:
             raise UsageError(
-                f"{self._source_name} is no valid YAML: {str(error).splitlines()[0] or 'too deep'}."
+                f"{self._source_name} is not valid YAML: {str(error).splitlines()[0] or 'too deep'}."
             ) from None
         if root is None:
-            raise UsageError(f"{self._source_name} is empty; a pipeline has a name and stages.")
+            raise UsageError(f"{self._source_name} is empty. A pipeline has a name and stages.")
         return root
 
     def _check_structure(self, text: str) -> None:
-        """Refuses what would cost too much to read, before it is read."""
+        """Reject aliases and deep nesting before the YAML is composed."""
         depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                raise self._error_at_mark(event.start_mark, "aliases are not taken; write it out")
+                raise self._error_at_mark(event.start_mark, "aliases are not supported: repeat the value")
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > MAX_DEFINITION_DEPTH:
-                raise self._error_at_mark(event.start_mark, "this is nested too deep")
+                raise self._error_at_mark(event.start_mark, "the nesting is too deep")
 
     # parts
 
@@ -138,7 +138,7 @@ class _DefinitionParser:
         if isinstance(node, yaml.ScalarNode):
             url = self._parse_text(node)
             if not url.startswith(("http://", "https://", "file://")):
-                raise self._error_at_node(node, "a registry is an http address, file://PATH, or an object")
+                raise self._error_at_node(node, "a registry must be an http(s) URL, file://PATH, or an object")
             return RegistryLocation(remote=RemoteRegistry(url))
         fields = self._parse_fields(node, {"local_path": self._parse_text, "remote": self._parse_remote})
         return RegistryLocation(**fields)
@@ -153,31 +153,31 @@ class _DefinitionParser:
             },
         )
         if "base_url" not in fields:
-            raise self._error_at_node(node, "there is no 'base_url'")
+            raise self._error_at_node(node, "'base_url' is missing")
         return RemoteRegistry(**fields)
 
     def _parse_input(self, node: yaml.Node) -> DataKind:
         if isinstance(node, yaml.MappingNode):
             fields = self._parse_fields(node, {"kind": lambda value: (value, self._parse_text(value))})
             if "kind" not in fields:
-                raise self._error_at_node(node, "there is no 'kind'")
+                raise self._error_at_node(node, "'kind' is missing")
             node, text = fields["kind"]
         else:
             text = self._parse_text(node)
         if (kind := _INPUT_KINDS.get(text.lower())) is None:
-            raise self._error_at_node(node, f"there is no input kind {text[:40]!r}; there are Text, AudioRaw and Image")
+            raise self._error_at_node(node, f"unknown input kind {text[:40]!r}: use Text, AudioRaw or Image")
         return kind
 
     def _parse_stages(self, node: yaml.Node) -> tuple[Stage, ...]:
         if not isinstance(node, yaml.SequenceNode) or not node.value:
-            raise self._error_at_node(node, "'stages' is not a list with at least one stage")
+            raise self._error_at_node(node, "'stages' must be a list with at least one stage")
         if len(node.value) > MAX_PIPELINE_STAGES:
             raise self._error_at_node(node, f"there are more than {MAX_PIPELINE_STAGES} stages")
         stages: dict[str, Stage] = {}
-        for each in node.value:
-            stage, has_own_id = self._parse_stage(each)
+        for item in node.value:
+            stage, has_own_id = self._parse_stage(item)
             if stage.id in stages and has_own_id:
-                raise self._error_at_node(each, f"there are two stages {stage.id!r}")
+                raise self._error_at_node(item, f"there are two stages {stage.id!r}")
             identifier, count = stage.id, 2
             while identifier in stages:
                 identifier, count = f"{stage.id}-{count}", count + 1
@@ -185,7 +185,7 @@ class _DefinitionParser:
         return tuple(stages.values())
 
     def _parse_stage(self, node: yaml.Node) -> tuple[Stage, bool]:
-        """A stage, and whether it says its own id."""
+        """Parse a stage. Return it, and whether it has an explicit id."""
         if isinstance(node, yaml.ScalarNode):
             reference = self._parse_reference(node, self._parse_text(node))
             return Stage(reference.partition("@")[0], "device", reference), False
@@ -195,13 +195,13 @@ class _DefinitionParser:
             return self._build_provider_stage(node, fields)
         bundle_name = fields.get("name") or fields.get("model") or fields.get("id")
         if bundle_name is None:
-            raise self._error_at_node(node, "a device stage names its bundle: name: ID@VERSION")
+            raise self._error_at_node(node, "a device stage needs the name of a bundle: name: ID@VERSION")
         reference = self._parse_reference(node, bundle_name)
         if "provider" in fields:
-            raise self._error_at_node(node, "'provider' is for stages with target: integration")
+            raise self._error_at_node(node, "'provider' requires target: integration")
         options = fields.get("options", StageOptions())
         if options.gateway_url is not None:
-            raise self._error_at_node(node, "'gateway_url' is for stages with target: integration")
+            raise self._error_at_node(node, "'gateway_url' requires target: integration")
         return Stage(
             fields.get("id", reference.partition("@")[0]), "device", reference, options=options
         ), "id" in fields
@@ -209,7 +209,7 @@ class _DefinitionParser:
     def _parse_target(self, node: yaml.Node) -> str:
         target = self._parse_text(node)
         if target not in ("integration", "device"):
-            raise self._error_at_node(node, f"there is no target {target[:40]!r}; there are integration and device")
+            raise self._error_at_node(node, f"unknown target {target[:40]!r}: use integration or device")
         return target
 
     def _build_provider_stage(self, node: yaml.Node, fields: Mapping[str, Any]) -> tuple[Stage, bool]:
@@ -243,38 +243,38 @@ class _DefinitionParser:
         try:
             return str(parse_reference(text))
         except InvalidRequest as error:
-            raise self._error_at_node(node, f"{text[:80]!r} is no reference ID@VERSION: {error.message}") from None
+            raise self._error_at_node(node, f"{text[:80]!r} is not a reference ID@VERSION: {error.message}") from None
 
     # values
 
     def _parse_fields(self, node: yaml.Node, parsers: Mapping[str, NodeParser]) -> dict[str, Any]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._error_at_node(node, f"this is not an object with {', '.join(parsers)}")
+            raise self._error_at_node(node, f"expected an object with {', '.join(parsers)}")
         parsed: dict[str, Any] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name is None or name not in parsers:
                 raise self._error_at_node(key, f"unknown key {str(name)[:40]!r}; known: {', '.join(parsers)}")
             if name in parsed:
-                raise self._error_at_node(key, f"{name!r} is there twice")
+                raise self._error_at_node(key, f"{name!r} is repeated")
             parsed[name] = parsers[name](value)
         return parsed
 
     def _parse_any_text(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
-            raise self._error_at_node(node, f"this is not a text{_quoting_hint(node)}")
+            raise self._error_at_node(node, f"expected a text{_quoting_hint(node)}")
         return str(node.value)
 
     def _parse_text(self, node: yaml.Node) -> str:
         text = self._parse_any_text(node)
         if not text.strip() or len(text) > 4096:
-            raise self._error_at_node(node, "this text is empty, or too long")
+            raise self._error_at_node(node, "the text is empty or too long")
         return text
 
     def _integer_parser(self, least: int, most: int = 1 << 31) -> NodeParser:
         def read(node: yaml.Node) -> int:
             if node.tag != "tag:yaml.org,2002:int" or not least <= (value := self._construct_value(node)) <= most:
-                raise self._error_at_node(node, f"this is not a whole number from {least} on")
+                raise self._error_at_node(node, f"expected a whole number from {least} to {most}")
             return int(value)
 
         return read
@@ -283,7 +283,7 @@ class _DefinitionParser:
         def read(node: yaml.Node) -> float:
             numeric = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
             if not numeric or not least <= (value := self._construct_value(node)) <= most:
-                raise self._error_at_node(node, f"this is not a number from {least:g} to {most:g}")
+                raise self._error_at_node(node, f"expected a number from {least:g} to {most:g}")
             return float(value)
 
         return read
@@ -292,7 +292,7 @@ class _DefinitionParser:
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (ValueError, yaml.YAMLError):
-            raise self._error_at_node(node, "this is no number") from None
+            raise self._error_at_node(node, "expected a number") from None
 
     def _error_at_node(self, node: yaml.Node, problem: str) -> UsageError:
         return self._error_at_mark(node.start_mark, problem)
@@ -303,4 +303,4 @@ class _DefinitionParser:
 
 
 def _quoting_hint(node: yaml.Node) -> str:
-    return "; put it in quotes" if isinstance(node, yaml.ScalarNode) and node.value else ""
+    return ": put it in quotes" if isinstance(node, yaml.ScalarNode) and node.value else ""

@@ -1,4 +1,4 @@
-"""What a run reads and writes: definitions, inputs, outputs, and what `--keep` keeps."""
+"""Reads definitions and inputs, and writes the outputs of a run and the files of `--keep`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PIPELINE_INPUT_BYTES = 512 << 20
 
 
 def read_definition(path: str | Path) -> str:
-    """Its text. Raises UsageError."""
+    """Return the text of a definition. Raises UsageError."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_DEFINITION_BYTES + 1)
@@ -26,20 +26,20 @@ def read_definition(path: str | Path) -> str:
             raise UsageError(f"{path} is larger than {MAX_DEFINITION_BYTES >> 20} MiB.")
         return data.decode()
     except FileNotFoundError:
-        raise UsageError(f"There is no pipeline at {path}.") from None
+        raise UsageError(f"The pipeline {path} does not exist.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8.") from None
+        raise UsageError(f"{path} is not UTF-8 text.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
-    """Reads a definition from a file. Raises UsageError."""
+    """Load a definition from a file. Raises UsageError."""
     return parse_pipeline(read_definition(path), str(path))
 
 
 def read_input(text_or_path: str, kind: DataKind) -> StageChunk:
-    """A text or a file. Raises UsageError."""
+    """Return a text, or the content of a file. Raises UsageError."""
     path = (
         Path(text_or_path)
         if 0 < len(text_or_path) < 4096 and "\0" not in text_or_path and "\n" not in text_or_path
@@ -62,7 +62,7 @@ def read_input(text_or_path: str, kind: DataKind) -> StageChunk:
             raise UsageError(f"{path} is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8, which this pipeline takes.") from None
+        raise UsageError(f"{path} is not UTF-8 text, which this pipeline requires.") from None
 
 
 def _read_audio(text_or_path: str, path: Path | None) -> AudioChunk:
@@ -75,33 +75,35 @@ def _read_audio(text_or_path: str, path: Path | None) -> AudioChunk:
 
 def _read_file(text_or_path: str, path: Path | None, kind: DataKind) -> bytes:
     if path is None:
-        raise UsageError(f"This pipeline takes {kind}, and there is no file {text_or_path[:200]!r}.")
+        raise UsageError(f"This pipeline takes {kind}, and the file {text_or_path[:200]!r} does not exist.")
     if path.stat().st_size > MAX_PIPELINE_INPUT_BYTES:
         raise UsageError(f"{path} is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
     return path.read_bytes()
 
 
 def check_output_paths(output_kind: DataKind, *, output_path: Path | None, keep_folder: Path | None) -> None:
-    """Before anything runs: whether what it makes has a place. `gives` is what goes to `out`. Raises UsageError."""
+    """Check before the run that the outputs can be written. Raises UsageError."""
     if keep_folder is not None and keep_folder.exists() and not keep_folder.is_dir():
-        raise UsageError(f"{keep_folder} is a file; --keep names a folder.")
+        raise UsageError(f"{keep_folder} is a file. --keep needs a folder.")
     if output_path is None:
         return
     if output_path.is_dir():
-        raise UsageError(f"{output_path} is a folder; -o names a file.")
+        raise UsageError(f"{output_path} is a folder. -o needs a file.")
     is_wav = output_path.suffix.lower() in (".wav", ".wave")
     if output_kind == "audio" and output_path.suffix and not is_wav:
-        raise UsageError(f"This pipeline gives audio, which is written as WAV: -o {output_path.with_suffix('.wav')}")
+        raise UsageError(
+            f"The output of this pipeline is audio, which is written as WAV: -o {output_path.with_suffix('.wav')}"
+        )
     if output_kind != "audio" and is_wav:
-        raise UsageError(f"{output_path} would hold text, not audio: name it otherwise.")
+        raise UsageError(f"{output_path} would contain text, not audio. Use another suffix.")
 
 
 def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
-    """Text, or a WAV file."""
-    audio_chunks = [piece for piece in chunks if isinstance(piece, AudioChunk)]
+    """Write text, or a WAV file."""
+    audio_chunks = [chunk for chunk in chunks if isinstance(chunk, AudioChunk)]
     path.parent.mkdir(parents=True, exist_ok=True)
     if not audio_chunks:
-        text = "".join(piece for piece in chunks if isinstance(piece, str))
+        text = "".join(chunk for chunk in chunks if isinstance(chunk, str))
         path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
         return
     buffer = io.BytesIO()
@@ -109,12 +111,12 @@ def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(audio_chunks[0].format.rate)
-        file.writeframes(b"".join(sound.data for sound in audio_chunks))
+        file.writeframes(b"".join(chunk.data for chunk in audio_chunks))
     path.write_bytes(buffer.getvalue())
 
 
 def save_outputs(outcome: RunOutcome, *, output_path: Path | None = None, keep_folder: Path | None = None) -> RunResult:
-    """Writes the output, and into `keep` what each stage made: `01-hear.txt`, `02-answer.txt`, `03-speak.wav`."""
+    """Write the output, and that of each stage to `keep_folder`: `01-hear.txt`, `02-answer.txt`, `03-speak.wav`."""
     for number, (stage, chunks) in enumerate(outcome.stage_chunks if keep_folder is not None else [], 1):
         if keep_folder is not None and chunks:
             suffix = "txt" if isinstance(chunks[0], str) else "wav"

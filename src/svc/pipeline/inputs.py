@@ -1,4 +1,4 @@
-"""The inputs of a batch: folders and globs become files, and each input gets a name for what is kept of it."""
+"""The inputs of a batch: expands folders and globs into files, and names the outputs of each input."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ INPUT_SUFFIXES: Final[dict[DataKind, tuple[str, ...]]] = {
     "audio": (".wav", ".wave"),
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm"),
 }
-"""Files of a folder that a pipeline takes; one that takes text gets every file."""
+"""File suffixes of a folder that match the kind. A pipeline that takes text gets every file."""
 MAX_OUTPUT_NAME_CHARS: Final = 100
-"""Characters of a name; a file system takes 255 bytes with the ending."""
+"""Characters in an output name. A file system allows 255 bytes including the suffix."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _UNAMBIGUOUS_GLOB: Final = re.compile(r"\S*\*\.[A-Za-z]\w*")
-"""`talks/*.wav` is no text, so it has to match something."""
+"""A glob such as `talks/*.wav` cannot be text, so it must match something."""
 
 
 class RunInput(msgspec.Struct, frozen=True):
-    """One input; `listed` says that a folder holds it, so it may be passed over."""
+    """One input. Inputs from a folder are skipped if they are of another kind."""
 
     text: str
     from_folder: bool = False
 
 
 class RunInputs(msgspec.Struct, frozen=True):
-    """All inputs of a run; `are_many` even if a folder or a glob holds one file only."""
+    """All inputs of a run. `are_many` is true for a folder or a glob even with a single file."""
 
     items: tuple[RunInput, ...]
     are_many: bool
 
     def filter_by_kind(self, kind: DataKind) -> list[str]:
-        """Return the inputs, without the files of folders that are of another kind. Raises UsageError for none."""
+        """Return the inputs without files of another kind from folders. Raises UsageError if none are left."""
         suffixes = INPUT_SUFFIXES.get(kind, ("",))
-        matching = [one.text for one in self.items if not one.from_folder or one.text.lower().endswith(suffixes)]
+        matching = [item.text for item in self.items if not item.from_folder or item.text.lower().endswith(suffixes)]
         if not matching:
-            raise UsageError(f"There are no {kind} files ({', '.join(suffixes)}) in that folder.")
+            raise UsageError(f"The folder has no {kind} files ({', '.join(suffixes)}).")
         return matching
 
 
 def expand_inputs(texts: Iterable[str]) -> RunInputs:
-    """Folders become their files and globs what they match, sorted. Raises UsageError when that is nothing."""
+    """Expand folders and globs into sorted files. Raises UsageError for a folder or glob without files."""
     items: list[RunInput] = []
     is_group = False
     for text in texts:
@@ -61,7 +61,7 @@ def expand_inputs(texts: Iterable[str]) -> RunInputs:
 
 
 def _match_files(text: str) -> tuple[bool, list[str] | None]:
-    """Whether it is a folder, and the files that it stands for; None for a text or a file."""
+    """Return whether the text is a folder, and its files. The files are None for a text or a single file."""
     if not 0 < len(text) < 4096 or "\0" in text or "\n" in text:
         return False, None
     try:
@@ -80,14 +80,14 @@ def _match_files(text: str) -> tuple[bool, list[str] | None]:
 def _list_folder(folder: str) -> list[str]:
     files = sorted(entry.path for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
     if not files:
-        raise UsageError(f"There is no file in the folder {folder}.")
+        raise UsageError(f"The folder {folder} has no files.")
     return files
 
 
 def output_names(inputs: Sequence[str], keep_folder: Path) -> list[str]:
-    """Return a name below `keep` for each input: a file's own, without its ending, and a text's number.
+    """Return a name below `keep_folder` for each input: a file's stem, or the number of a text.
 
-    No two are the same, and none leads to a file that is an input itself. The names depend on the inputs alone.
+    Names are unique, do not overwrite an input, and depend only on the inputs.
     """
     paths = [_existing_file(text) for text in inputs]
     sources = {os.path.realpath(path) for path in paths if path is not None}
@@ -102,9 +102,9 @@ def output_names(inputs: Sequence[str], keep_folder: Path) -> list[str]:
             other for count in itertools.count(2) if (other := f"{name}-{count}").casefold() not in reserved
         )
         chosen = next(
-            one
-            for one in itertools.chain((name,), alternatives)
-            if not used & _output_paths(one) and not _overwrites_input(keep_folder, one, sources)
+            candidate
+            for candidate in itertools.chain((name,), alternatives)
+            if not used & _output_paths(candidate) and not _overwrites_input(keep_folder, candidate, sources)
         )
         used |= _output_paths(chosen)
         names.append(chosen)
@@ -112,7 +112,7 @@ def output_names(inputs: Sequence[str], keep_folder: Path) -> list[str]:
 
 
 def _output_paths(name: str) -> set[str]:
-    """The folder and the file of a name, as a file system without upper and lower case sees them."""
+    """Return the folder and the file of a name, as a case-insensitive file system compares them."""
     return {name.casefold(), f"{name}.wav".casefold()}
 
 

@@ -1,6 +1,6 @@
-"""Runs stages that are ready: pieces flow through all of them as they are made, and the result says what each did.
+"""Runs prepared stages. Chunks flow through all stages as they are produced, and each stage is measured.
 
-input ─> [measured stage] ─> [measured stage] ─> pieces for whoever listens ─> Result
+input ─> [measured stage] ─> [measured stage] ─> chunks for the listener ─> RunResult
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svc.pipeline.stages.base import AudioChunk, StageChunk, StageRunInfo, Stage
 
 
 class StageOutput(msgspec.Struct, omit_defaults=True):
-    """Text, or audio with its length and, if it was written, its file."""
+    """The output of a stage: text, or audio with its duration in seconds and, if written, its file."""
 
     kind: DataKind
     text: str | None = None
@@ -27,7 +27,7 @@ class StageOutput(msgspec.Struct, omit_defaults=True):
 
 
 class StageResult(msgspec.Struct):
-    """What one stage did. `ms` is the time from its first work to its last piece, beside other stages."""
+    """The result of one stage. `ms` is the time from its first input to its last chunk; stages overlap."""
 
     id: str
     route: str
@@ -39,7 +39,7 @@ class StageResult(msgspec.Struct):
 
 
 class RunError(msgspec.Struct):
-    """Which stage failed, and why."""
+    """The stage that failed, and why."""
 
     stage: str | None
     code: str
@@ -47,7 +47,7 @@ class RunError(msgspec.Struct):
 
 
 class RunResult(msgspec.Struct):
-    """One run; decisions, section 6."""
+    """The result of one run: a line of `svc run --json`."""
 
     pipeline: str
     input: str
@@ -57,18 +57,18 @@ class RunResult(msgspec.Struct):
 
 
 class RunOutcome(msgspec.Struct):
-    """A result, and what each stage made, also what a failing one had made until then."""
+    """A result with the output of each stage. A failed stage has the output until its failure."""
 
     result: RunResult
     stage_chunks: list[tuple[str, list[StageChunk]]]
 
 
 StageListener = Callable[[str, str, StageChunk | None], None]
-"""Called with a stage's id, what happens (`started`, `piece`, `done`, `failed`), and the piece."""
+"""Called with the id of a stage, an event (`started`, `chunk`, `done`, `failed`), and the chunk, if any."""
 
 
 class Orchestrator:
-    """A pipeline that is ready to run, again and again, also from several threads. Use it as a context."""
+    """A prepared pipeline. Can run repeatedly and from several threads. Use it as a context manager."""
 
     def __init__(self, pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> None:
         self.pipeline = pipeline
@@ -82,21 +82,21 @@ class Orchestrator:
 
     @property
     def stages(self) -> list[str]:
-        """Their ids, in their order."""
+        """The ids of the stages in order."""
         return [one.id for one in self._prepared_stages]
 
     @property
     def input_kind(self) -> DataKind:
-        """What its input is."""
+        """The kind of the pipeline's input."""
         return self._prepared_stages[0].runner.input_kind
 
     @property
     def output_kind(self) -> DataKind:
-        """What its output is."""
+        """The kind of the pipeline's output."""
         return self._prepared_stages[-1].runner.output_kind
 
     def run(self, input_name: str, input_chunk: StageChunk, on_event: StageListener | None = None) -> RunOutcome:
-        """Runs once on what `given` names. A failed stage is in the result, and what was made before it beside it."""
+        """Run once on an input. The outcome has the failed stage, if any, and the output before it."""
         chunks: Iterator[StageChunk] = iter([input_chunk])
         measured_stages: list[_MeasuredStage] = []
         for stage in self._prepared_stages:
@@ -104,9 +104,9 @@ class Orchestrator:
             measured_stages.append(chunks)
         error = _run_to_end(chunks)
         output = measured_stages[-1].build_output() if error is None else None
-        stages = [one.build_result() for one in measured_stages if one.has_started]
+        stages = [stage_run.build_result() for stage_run in measured_stages if stage_run.has_started]
         result = RunResult(self.pipeline.name, input_name, output, stages, error)
-        return RunOutcome(result, [(one.id, one.chunks) for one in measured_stages])
+        return RunOutcome(result, [(stage_run.id, stage_run.chunks) for stage_run in measured_stages])
 
 
 def _run_to_end(chunks: Iterator[StageChunk]) -> RunError | None:
@@ -119,7 +119,7 @@ def _run_to_end(chunks: Iterator[StageChunk]) -> RunError | None:
 
 
 class _MeasuredStage(Iterator[StageChunk]):
-    """A stage at work: its pieces as they come, and how long it took."""
+    """One run of a stage: yields its chunks and measures its time."""
 
     def __init__(
         self, stage: PreparedStage, input_chunks: Iterator[StageChunk], on_event: StageListener | None
@@ -135,7 +135,7 @@ class _MeasuredStage(Iterator[StageChunk]):
 
     @property
     def has_started(self) -> bool:
-        """It got something to work on."""
+        """Whether the stage received input."""
         return self._started_at is not None
 
     def __next__(self) -> StageChunk:
@@ -159,11 +159,11 @@ class _MeasuredStage(Iterator[StageChunk]):
         finally:
             self._ended_at = time.monotonic()
         self.chunks.append(chunk)
-        self._emit_event("piece", chunk)
+        self._emit_event("chunk", chunk)
         return chunk
 
     def _timed_input(self) -> Iterator[StageChunk]:
-        """The input; this stage's time begins when the first of it is there."""
+        """Yield the input. The stage's time starts with the first chunk."""
         for chunk in self._input_chunks:
             if self._started_at is None:
                 self._started_at = time.monotonic()
@@ -176,11 +176,11 @@ class _MeasuredStage(Iterator[StageChunk]):
 
     def build_output(self) -> StageOutput:
         if self.runner.output_kind == "text":
-            return StageOutput("text", text="".join(piece for piece in self.chunks if isinstance(piece, str)))
+            return StageOutput("text", text="".join(chunk for chunk in self.chunks if isinstance(chunk, str)))
         seconds = sum(
-            len(one.data) / one.format.frame_bytes / one.format.rate
-            for one in self.chunks
-            if isinstance(one, AudioChunk)
+            len(chunk.data) / chunk.format.frame_bytes / chunk.format.rate
+            for chunk in self.chunks
+            if isinstance(chunk, AudioChunk)
         )
         return StageOutput("audio", seconds=round(seconds, 3))
 

@@ -1,7 +1,7 @@
-"""Who does what: a definition becomes stages that are ready, or a clear refusal. Nothing runs here.
+"""Turns a definition into prepared stages, or rejects it with a clear error. Runs nothing.
 
-look      reads the index, what is here already, and the metadata of what is not; downloads no bundle, needs no key
-prepare   resolves every bundle and makes every stage; what does not fit is refused before anything runs
+plan_stages      reads the index, local bundles, and the metadata of remote ones; downloads no bundle, needs no key
+prepare_stages   resolves every bundle and creates every stage; rejects incompatible stages before anything runs
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REGISTRY_RETRY_DELAY_SECONDS = 0.5
 
 
 class PreparedStage(msgspec.Struct, frozen=True):
-    """A stage that can run."""
+    """A stage that is ready to run."""
 
     id: str
     runner: StageRunner
 
 
 class PlannedStage(msgspec.Struct, frozen=True):
-    """What `--check` says of a stage. `where` is an address, a folder, or what would be downloaded."""
+    """The `--check` report of a stage. `where` is an address, a folder, or a bundle to download."""
 
     id: str
     route: str
@@ -50,7 +50,7 @@ class PlannedStage(msgspec.Struct, frozen=True):
 
 
 class StageError(PipelineFailed):
-    """An error of one stage."""
+    """An error in one stage."""
 
     def __init__(self, stage_id: str, cause: SvcError) -> None:
         super().__init__(f"Stage {stage_id!r}: {cause.message}")
@@ -61,7 +61,7 @@ class StageError(PipelineFailed):
 def bundle_options(
     registry: RegistryLocation, environ: Mapping[str, str], report: Any = None
 ) -> bundles.ResolveOptions:
-    """How this pipeline's bundles are resolved."""
+    """Return the options to resolve this pipeline's bundles."""
     home = Path(environ.get("SVC_HOME") or "~/.svc")
     root = registry.local_path or environ.get("SVC_REGISTRY_ROOT") or home / "registry"
     config = current_config()
@@ -79,7 +79,7 @@ def bundle_options(
 
 
 def prepare_stages(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> tuple[PreparedStage, ...]:
-    """Every stage, ready. Raises StageError that says which cannot be, and why."""
+    """Prepare every stage. Raises StageError for the stage that cannot be prepared."""
     options = bundle_options(pipeline.registry, environ, report)
     prepared: list[PreparedStage] = []
     try:
@@ -89,9 +89,9 @@ def prepare_stages(pipeline: Pipeline, environ: Mapping[str, str], report: Any =
             )
             prepared.append(PreparedStage(stage.id, runner))
         current_kind = pipeline.input
-        for one in prepared:
-            check_kind(one.id, current_kind, one.runner.input_kind)
-            current_kind = one.runner.output_kind
+        for prepared_stage in prepared:
+            check_kind(prepared_stage.id, current_kind, prepared_stage.runner.input_kind)
+            current_kind = prepared_stage.runner.output_kind
     except BaseException:
         close_stages(prepared)
         raise
@@ -99,9 +99,9 @@ def prepare_stages(pipeline: Pipeline, environ: Mapping[str, str], report: Any =
 
 
 def close_stages(prepared: list[PreparedStage] | tuple[PreparedStage, ...]) -> None:
-    """Lets go of what the stages hold."""
-    for one in prepared:
-        one.runner.close()
+    """Release the resources of the stages."""
+    for stage in prepared:
+        stage.runner.close()
 
 
 def _with_stage_error(stage_id: str, action: Callable[[], Any]) -> Any:
@@ -123,25 +123,25 @@ def _create_runner(
 
 
 def create_bundle_runner(stage: Stage, bundle: bundles.Bundle) -> StageRunner:
-    """The runner of a bundle's kind. Raises PipelineFailed when there is none."""
+    """Create the runner for a bundle. Raises PipelineFailed if no kind of stage runs it."""
     kind = find_stage_kind(bundle.metadata)
     runner: StageRunner = plugins.load("pipeline.stages", kind).make(stage, bundle)
     return runner
 
 
 def find_stage_kind(metadata: BundleMetadata) -> str:
-    """Raises PipelineFailed for a bundle that no kind of stage runs."""
+    """Return the kind of stage that runs a bundle. Raises PipelineFailed if there is none."""
     for name in plugins.names("pipeline.stages"):
         if plugins.load("pipeline.stages", name).fits(metadata):
             return name
     raise PipelineFailed(
-        f"The bundle {metadata.model_id}@{metadata.version} is of type {metadata.type[:40]!r}, "
-        "which cannot be run here."
+        f"The bundle {metadata.model_id}@{metadata.version} has the type {metadata.type[:40]!r}, "
+        "which is not supported."
     )
 
 
 def retry_registry_errors(registry: RegistryLocation, action: Callable[[], T]) -> T:
-    """Asks a registry that fails once more, as often as the definition says."""
+    """Run `action`. Retry registry errors as often as the definition says."""
     for _ in range(registry.remote.retry_attempts if registry.remote else 0):
         try:
             return action()
@@ -151,18 +151,18 @@ def retry_registry_errors(registry: RegistryLocation, action: Callable[[], T]) -
 
 
 def check_kind(stage_id: str, available_kind: DataKind | None, required_kind: DataKind) -> None:
-    """Each stage must take what the one before it gives, if that is known. Raises StageError."""
+    """Check that a stage accepts the output of the previous one, if it is known. Raises StageError."""
     if available_kind is not None and required_kind != available_kind:
-        raise StageError(stage_id, PipelineFailed(f"it takes {required_kind} and would get {available_kind}."))
+        raise StageError(stage_id, PipelineFailed(f"it takes {required_kind}, but gets {available_kind}."))
 
 
 # --check
 
 
 def plan_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> list[PlannedStage]:
-    """What would run where. Raises StageError for what cannot run, as far as that can be told without downloading.
+    """Return what would run where, without downloads. Raises StageError for a stage that cannot run.
 
-    Raises UsageError for a provider or a model that nobody here knows.
+    Raises UsageError for an unknown provider or model.
     """
     options = bundle_options(pipeline.registry, environ)
     check_provider_stages(pipeline.stages, environ)
@@ -201,7 +201,7 @@ def _plan_stage(
 
 
 def _plan_remote_stage(stage: Stage, options: bundles.ResolveOptions) -> tuple[PlannedStage, StageKinds | None]:
-    """Raises PipelineFailed for what cannot be run, BundleNotFound when the registry does not have it either."""
+    """Raises PipelineFailed if the bundle cannot run, BundleNotFound if the registry does not have it."""
     reference = stage.reference or ""
     entry = _find_remote_entry(reference, options)
     metadata = bundles.read_bundle_metadata(entry, options)
@@ -211,11 +211,11 @@ def _plan_remote_stage(stage: Stage, options: bundles.ResolveOptions) -> tuple[P
 
 
 def _find_remote_entry(reference: str, options: bundles.ResolveOptions) -> BundleEntry:
-    """Raises BundleNotFound, RegistryFailed when the registry cannot be asked."""
+    """Raises BundleNotFound, and RegistryFailed if the registry is not available."""
     parsed = parse_reference(reference)
     remote_entries = bundles.list_entries(options, parsed.model_id) if options.registry else []
     entry = select_entry(parsed, remote_entries, compatible_platforms(options.platform))
     if entry is None:
-        searched = f"here or at {options.registry}" if options.registry else bundles.NO_REGISTRY_MESSAGE
+        searched = f"on this machine or at {options.registry}" if options.registry else bundles.NO_REGISTRY_MESSAGE
         raise BundleNotFound(f"There is no bundle {reference} {searched}.")
     return entry

@@ -1,6 +1,6 @@
-"""Whether the provider and the model that a stage names exist, by the catalogue and the configuration alone.
+"""Checks the provider and model names of stages against the catalog and the configuration. No network I/O.
 
-No network call is made. The names at a gateway on another machine cannot be known here, so they are not judged.
+The names at a gateway on another machine are unknown here, so they are not checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADD_PROVIDER_HINT: Final = "Add what is missing to [[providers]] in svc.toml."
 
 
 def check_provider_stages(stages: Iterable[Stage], environ: Mapping[str, str]) -> None:
-    """Raises UsageError that names the stage and what is known."""
+    """Raise UsageError for an unknown provider or model. The error names the stage and the known names."""
     provider_stages = [stage for stage in stages if stage.target == "integration"]
     if not provider_stages:
         return
@@ -39,12 +39,12 @@ def check_provider_stages(stages: Iterable[Stage], environ: Mapping[str, str]) -
 
 def _find_problem(provider: str, model: str, models_by_provider: Mapping[str, tuple[str, ...]]) -> str | None:
     if provider and provider not in models_by_provider:
-        return f"there is no provider {provider[:60]!r}. {_list_known(provider, models_by_provider)}"
+        return f"unknown provider {provider[:60]!r}. {_list_known(provider, models_by_provider)}"
     if provider and model not in models_by_provider[provider]:
         return (
             f"the provider {provider} has no model {model[:60]!r}. {_list_known(model, models_by_provider[provider])}"
         )
-    all_models = [one for models in models_by_provider.values() for one in models]
+    all_models = [name for models in models_by_provider.values() for name in models]
     if model not in all_models:
         return f"no provider has a model {model[:60]!r}. {_list_known(model, all_models)}"
     return None
@@ -63,7 +63,7 @@ def _uses_remote_gateway(
     keyed_providers: set[str],
     models_by_provider: Mapping[str, tuple[str, ...]],
 ) -> bool:
-    """Whether the stage goes to a gateway that is named and not on this machine, which may be configured otherwise."""
+    """Return whether the stage uses a configured gateway on another machine, whose models may differ."""
     if not stage.options.gateway_url and _uses_provider_directly(stage, keyed_providers, models_by_provider):
         return False
     url = resolve_gateway_url(stage.options.gateway_url, current_config().gateway, environ, warn=_ignore_warning)
@@ -79,4 +79,4 @@ def _uses_provider_directly(
 
 
 def _ignore_warning(message: str) -> None:
-    """The client warns of the same address when the stage is made."""
+    """Ignore the warning: the client repeats it when the stage is created."""

@@ -59,7 +59,7 @@ def test_expand_nothing_found_is_an_error(folder: Path) -> None:
         with pytest.raises(UsageError, match="No file matches"):
             expand_inputs([text])
     (folder / "empty").mkdir()
-    with pytest.raises(UsageError, match="no file in the folder"):
+    with pytest.raises(UsageError, match="notes/empty has no files"):
         expand_inputs(["notes/empty"])
 
 

@@ -198,9 +198,9 @@ def test_numbers_that_are_none_are_null(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        ({"preprocessing": [{"type": "Phonemize"}]}, "`preprocessing` has a step 'Phonemize', which is not known here"),
-        ({"postprocessing": [{"type": "WhisperDecode"}]}, "`postprocessing` has a step 'WhisperDecode'"),
-        ({"preprocessing": ["Resize"]}, "has a step 'None'"),
+        ({"preprocessing": [{"type": "Phonemize"}]}, "`preprocessing` has the unknown step 'Phonemize'"),
+        ({"postprocessing": [{"type": "WhisperDecode"}]}, "`postprocessing` has the unknown step 'WhisperDecode'"),
+        ({"preprocessing": ["Resize"]}, "has the unknown step 'None'"),
         ({"preprocessing": {"type": "Resize"}}, "`preprocessing` is not valid"),
         ({"preprocessing": [{"type": "Resize", "width": 8}]}, "`preprocessing` is not valid: Object missing required"),
         ({"preprocessing": [{"type": "Resize", "width": 10**9, "height": 1}]}, "`preprocessing` is not valid"),
@@ -209,13 +209,13 @@ def test_numbers_that_are_none_are_null(capsys: pytest.CaptureFixture[str]) -> N
         ({"preprocessing": [{"type": "AudioDecode", "gain": 3}]}, "unknown field `gain`"),
         (
             {"preprocessing": [{"type": "AudioDecode"}, {"type": "CenterCrop", "width": 1, "height": 1}]},
-            "CenterCrop does not take numbers",
+            "CenterCrop does not accept numbers",
         ),
-        ({"preprocessing": [{"type": "Tokenize", "vocab_file": "nowhere.txt"}]}, "lacks its file 'nowhere.txt'"),
-        ({"postprocessing": [{"type": "CTCDecode", "vocab_file": "../../x"}]}, "lacks its file '../../x'"),
+        ({"preprocessing": [{"type": "Tokenize", "vocab_file": "nowhere.txt"}]}, "has no file 'nowhere.txt'"),
+        ({"postprocessing": [{"type": "CTCDecode", "vocab_file": "../../x"}]}, "has no file '../../x'"),
         ({"postprocessing": [{"type": "Argmax"}, {"type": "Softmax"}]}, "nothing can follow Argmax"),
         ({"execution_template": {"type": "Onnx"}}, "has no `model_file`"),
-        ({"execution_template": {"type": "Onnx", "model_file": "other.onnx"}}, "lacks its file 'other.onnx'"),
+        ({"execution_template": {"type": "Onnx", "model_file": "other.onnx"}}, "has no file 'other.onnx'"),
     ],
 )
 def test_what_cannot_run_is_refused_when_it_is_checked(
@@ -239,7 +239,7 @@ def test_what_cannot_run_is_refused_when_it_is_checked(
         (same([None, 3]), '["1"]', "This stage takes numbers"),
         (same([None, 3]), "[" * 5000, "This stage takes numbers"),
         (same([None, 3]), "[]", "no numbers"),
-        (embedder(), "[1]", "takes input_ids, attention_mask, and gets one input"),
+        (embedder(), "[1]", "takes input_ids, attention_mask, but gets one input"),
         (model([helper.make_node("Identity", ["x"], ["out"])], {"x": (TensorProto.BOOL, [1])}), "[1]", "tensor(bool)"),
     ],
 )
@@ -255,10 +255,10 @@ def test_what_fails_says_why(capsys: pytest.CaptureFixture[str], data: bytes, gi
 def test_what_is_no_image(capsys: pytest.CaptureFixture[str]) -> None:
     sees()
     assert run(ONE, "--input", "a text") == 2
-    assert "takes image, and there is no file 'a text'" in capsys.readouterr().err
+    assert "takes image, and the file 'a text' does not exist" in capsys.readouterr().err
     Path("broken.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 50)
     Image.new("1", (9_000, 9_000)).save("bomb.png")
-    for name, words in (("broken.png", "no image that can be read"), ("bomb.png", "")):
+    for name, words in (("broken.png", "image cannot be decoded"), ("bomb.png", "")):
         assert run(ONE, "--input", name) == 1
         shown = capsys.readouterr().err
         assert shown.startswith("svc: Stage 'thing' failed (invalid_request)")

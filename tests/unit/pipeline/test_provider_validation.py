@@ -20,7 +20,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("provider: opnai, model: gpt-4o-mini", ["there is no provider 'opnai'. Did you mean 'openai'?", "groq"]),
+        ("provider: opnai, model: gpt-4o-mini", ["unknown provider 'opnai'. Did you mean 'openai'?", "groq"]),
         ("provider: openai, model: gpt-4o-mimi", ["openai has no model 'gpt-4o-mimi'", "'gpt-4o-mini'", "gpt-4-turbo"]),
         ("provider: groq, model: gpt-4o-mini", ["groq has no model 'gpt-4o-mini'", "llama-3.1-8b-instant"]),
         ("model: nothing", ["no provider has a model 'nothing'", "gpt-4o", "claude-3-opus-20240229", "smollm2-135m"]),

@@ -111,8 +111,8 @@ def downloaded() -> bool:
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        ({"template": {"type": "CoreMl"}}, "of type 'CoreMl', which cannot be run here"),
-        ({"template": NUMBERS, "preprocessing": [{"type": "Phonemize"}]}, "has a step 'Phonemize', which is not known"),
+        ({"template": {"type": "CoreMl"}}, "the type 'CoreMl', which is not supported"),
+        ({"template": NUMBERS, "preprocessing": [{"type": "Phonemize"}]}, "has the unknown step 'Phonemize'"),
         ({"template": {"type": "Onnx"}}, "has no `model_file`"),
     ],
 )
@@ -142,9 +142,9 @@ def test_check_knows_the_kinds_of_what_it_has_not_downloaded(
     assert (
         run(pipeline(registry.url, "[{id: ask, target: integration, model: gpt-4o-mini}, thing@1.0.0]"), "--check") == 1
     )
-    assert "Stage 'thing': it takes audio and would get text" in capsys.readouterr().err
+    assert "Stage 'thing': it takes audio, but gets text" in capsys.readouterr().err
     assert run(pipeline(registry.url, after) + "input: Text", "--check") == 1
-    assert "Stage 'thing': it takes audio and would get text" in capsys.readouterr().err
+    assert "Stage 'thing': it takes audio, but gets text" in capsys.readouterr().err
     assert not downloaded()
 
 

@@ -129,7 +129,7 @@ def test_wrong_use(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) ->
     assert run(ONE, "--input", "a", "--input", "b", "--resume") == 2
     assert run(ONE, "--input-list", "nowhere.txt") == 2
     assert run(ONE.replace("name: one", "name: one\ninput: {kind: AudioRaw}"), "--input", "a") == 1
-    assert "Stage 'ask': it takes text and would get audio" in capsys.readouterr().err
+    assert "Stage 'ask': it takes text, but gets audio" in capsys.readouterr().err
     assert gateway.requests == []
 
 
@@ -155,12 +155,12 @@ def bundle(template: str, **files: str) -> None:
 @pytest.mark.parametrize(
     ("template", "files", "words"),
     [
-        ("CoreMl", {}, "type 'CoreMl', which cannot be run here"),
-        ("Gguf", {}, "no file that its `model_file` names"),
-        ("Speech", {}, "no speech model that is known"),
-        ("Speech", {"tts_json": '{"engine": "robot"}'}, "unknown engine 'robot'"),
+        ("CoreMl", {}, "the type 'CoreMl', which is not supported"),
+        ("Gguf", {}, "no file for its `model_file`"),
+        ("Speech", {}, "is not a known speech model"),
+        ("Speech", {"tts_json": '{"engine": "robot"}'}, "unknown voice engine 'robot'"),
         ("Speech", {"tts_json": '{"engine": "espeak", "pitch": 1}'}, "pitch"),
-        ("Speech", {"tts_json": '{"engine": "sherpa", "files": {"model": "../../x"}}'}, "lacks its file"),
+        ("Speech", {"tts_json": '{"engine": "sherpa", "files": {"model": "../../x"}}'}, "has no file '../../x'"),
     ],
 )
 def test_what_cannot_run_is_refused_when_it_is_checked(
@@ -177,7 +177,7 @@ def test_what_cannot_run_is_refused_when_it_is_checked(
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (b"", "is missing, or empty"),
+        (b"", "is missing or empty"),
         (b"\x08\x09", "lacks the properties sample_rate, n_speakers, language"),
         (b"".join(bytes([10, len(name)]) + name for name in (b"sample_rate", b"n_speakers", b"language")), "be loaded"),
     ],
@@ -199,7 +199,7 @@ def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFi
     bundle("Speech", tts_json='{"engine": "espeak"}')
     text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: gpt-4o-mini}]"
     assert run(text, "--check") == 1
-    assert "Stage 'ask': it takes text and would get audio" in capsys.readouterr().err
+    assert "Stage 'ask': it takes text, but gets audio" in capsys.readouterr().err
 
 
 # many inputs

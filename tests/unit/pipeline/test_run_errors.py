@@ -32,11 +32,11 @@ def test_a_provider_that_is_away_is_no_gateway(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-o", "home"], "home is a folder; -o names a file."),
-        (["-o", "out.wav"], "out.wav would hold text, not audio: name it otherwise."),
-        (["--keep", "p.yaml"], "p.yaml is a file; --keep names a folder."),
-        (["--input", "b", "-o", "out.WAV"], "out.WAV would hold text, not audio: name it otherwise."),
-        (["--input", "b", "--keep", "p.yaml", "--json"], "p.yaml is a file; --keep names a folder."),
+        (["-o", "home"], "home is a folder. -o needs a file."),
+        (["-o", "out.wav"], "out.wav would contain text, not audio. Use another suffix."),
+        (["--keep", "p.yaml"], "p.yaml is a file. --keep needs a folder."),
+        (["--input", "b", "-o", "out.WAV"], "out.WAV would contain text, not audio. Use another suffix."),
+        (["--input", "b", "--keep", "p.yaml", "--json"], "p.yaml is a file. --keep needs a folder."),
     ],
 )
 def test_places_that_cannot_be_written_to(
@@ -66,7 +66,7 @@ def test_a_bundle_that_is_nowhere_says_where_to_look(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: a\nstages: ['../x@1']\n", "p.yaml:2:10: '../x@1' is no reference ID@VERSION: "),
+        ("name: a\nstages: ['../x@1']\n", "p.yaml:2:10: '../x@1' is not a reference ID@VERSION: "),
         ("name: a\nstages: [x@1]\n---\nname: b\n", "p.yaml:3:1: expected a single document"),
     ],
 )
@@ -94,7 +94,7 @@ def test_two_runs_do_not_write_one_file(gateway: FakeProvider, capsys: pytest.Ca
     try:
         gateway.wait(1, timeout=30)
         assert run(ONE, *many, "--resume") == 2
-        assert "Another run writes out.jsonl now" in capsys.readouterr().err
+        assert "Another run is writing to out.jsonl" in capsys.readouterr().err
     finally:
         first.kill()
         first.wait(10)

@@ -1,1 +1,1 @@
-"""Kinds of stages, one file each; `base` says what they are."""
+"""The kinds of stages, one module each. `base` defines the interface."""

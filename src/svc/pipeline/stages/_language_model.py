@@ -1,4 +1,4 @@
-"""Asking a language model through a client: what the stages that do share."""
+"""The chat call that the language model stages share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from svc.pipeline.stages.base import StageChunk, StageRunInfo, StageUsage, join_
 def stream_chat(
     client: Client, model: str, options: StageOptions, input_chunks: Iterator[StageChunk], run_info: StageRunInfo
 ) -> Iterator[StageChunk]:
-    """The answer's text as it comes. Raises SvcError."""
+    """Yield the text of the response as it is streamed. Raises SvcError."""
     text = join_text(input_chunks)
     if not text.strip():
-        raise InvalidRequest("There is nothing to ask: the text that came is empty.")
+        raise InvalidRequest("The prompt is empty: the previous stage produced no text.")
     messages = [{"role": "user", "content": text}]
     if options.system_prompt:
         messages.insert(0, {"role": "system", "content": options.system_prompt})

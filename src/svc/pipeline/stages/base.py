@@ -1,8 +1,10 @@
-"""What every kind of stage is. A kind is a module of this package with these functions; `provider` alone has no bundle.
+"""The interface of a stage. Each kind is a module of this package with these functions.
 
-def fits(about: Metadata) -> bool                  # whether this kind runs such a bundle
-def kinds(about: Metadata) -> Kinds                # what it takes and gives; raises PipelineFailed: what cannot be run
-def make(stage: Stage, bundle: Bundle) -> Runner   # raises PipelineFailed, also for what only the files tell
+def fits(metadata: BundleMetadata) -> bool               # whether this kind runs the bundle
+def kinds(metadata: BundleMetadata) -> StageKinds        # input and output; PipelineFailed if the bundle cannot run
+def make(stage: Stage, bundle: Bundle) -> StageRunner    # PipelineFailed, also for errors in the bundle's files
+
+`provider` is the only kind without a bundle.
 """
 
 from __future__ import annotations
@@ -22,26 +24,26 @@ Route = Literal["device", "gateway", "direct"]
 
 
 class AudioChunk(msgspec.Struct, frozen=True):
-    """Samples, and how they are written."""
+    """Samples and their format."""
 
     format: AudioFormat
     data: bytes
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """An image file, as it is."""
+    """The bytes of an image file."""
 
     data: bytes
 
 
 StageChunk = str | AudioChunk | ImageFile
-"""A piece of what flows between stages."""
+"""A chunk of data between stages."""
 StageKinds = tuple[DataKind, DataKind]
-"""What a stage takes, and what it gives."""
+"""The input kind and the output kind of a stage."""
 
 
 class StageUsage(msgspec.Struct, frozen=True):
-    """Tokens that a stage cost."""
+    """The tokens that a stage used."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -49,7 +51,7 @@ class StageUsage(msgspec.Struct, frozen=True):
 
 
 class StageRunner(Protocol):
-    """A stage that is ready. `run` may be called from several threads at once; each call is one run."""
+    """A prepared stage. Several threads may call `run`. Each call is one run."""
 
     input_kind: DataKind
     output_kind: DataKind
@@ -58,27 +60,27 @@ class StageRunner(Protocol):
     provider: str | None
 
     def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
-        """Pieces of the output as they are made; asks for input as it needs it. Raises SvcError."""
+        """Yield chunks of the output as they are produced. Reads the input on demand. Raises SvcError."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Release the resources of the stage."""
 
 
 class StageRunInfo:
-    """What a run learned beside its output."""
+    """Data about a run that is not part of its output."""
 
     def __init__(self) -> None:
         self.usage: StageUsage | None = None
 
 
 def bundle_file(bundle: Bundle, name: str) -> Path:
-    """A file of the bundle. Raises PipelineFailed when it is not there, or lies elsewhere."""
+    """Return a file of the bundle. Raises PipelineFailed if it is missing or outside the bundle."""
     path = (bundle.path / name).resolve()
     if "\0" in name or not path.is_relative_to(bundle.path.resolve()) or not path.exists():
-        raise PipelineFailed(f"The bundle {bundle.reference} lacks its file {name[:80]!r}.")
+        raise PipelineFailed(f"The bundle {bundle.reference} has no file {name[:80]!r}.")
     return path
 
 
 def join_text(chunks: Iterator[StageChunk]) -> str:
-    """All of a text."""
-    return "".join(piece for piece in chunks if isinstance(piece, str))
+    """Join the text chunks."""
+    return "".join(chunk for chunk in chunks if isinstance(chunk, str))

@@ -1,4 +1,4 @@
-"""Text from a GGUF bundle, by the embedded llama.cpp in a process of its own, which is started at the first use."""
+"""Text generation from a GGUF bundle with llama.cpp, in a child process that starts at the first use."""
 
 from __future__ import annotations
 
@@ -35,34 +35,36 @@ DEFAULT_CONTEXT_TOKENS = 8192
 
 
 def fits(metadata: BundleMetadata) -> bool:
-    """A language model in llama.cpp's format."""
+    """Return whether the bundle is a language model in llama.cpp's format (GGUF)."""
     return metadata.type == "Gguf"
 
 
 def kinds(metadata: BundleMetadata) -> StageKinds:
-    """Text is answered."""
+    """Return text to text."""
     return "text", "text"
 
 
 def make(stage: Stage, bundle: Bundle) -> GenerationRunner:
-    """Raises PipelineFailed when the bundle lacks its weights, or the extra is not installed."""
+    """Create the runner. Raises PipelineFailed if the weights are missing or the extra is not installed."""
     template = bundle.metadata.execution_template
     name, context_tokens = template.get("model_file"), template.get("context_length", DEFAULT_CONTEXT_TOKENS)
     if not isinstance(name, str) or Path(name).name != name or not (bundle.path / name).is_file():
-        raise PipelineFailed(f"The bundle {bundle.reference} has no file that its `model_file` names.")
+        raise PipelineFailed(f"The bundle {bundle.reference} has no file for its `model_file`.")
     if not isinstance(context_tokens, int) or not 128 <= context_tokens <= 1 << 20:
-        raise PipelineFailed(f"The bundle {bundle.reference} has a `context_length` that is none.")
+        raise PipelineFailed(f"The bundle {bundle.reference} has an invalid `context_length`.")
     try:
         sampling = msgspec.convert(template.get("sampling", {}), Sampling)
     except msgspec.ValidationError as error:
-        raise PipelineFailed(f"The bundle {bundle.reference} has a `sampling` that is none: {error}.") from error
+        raise PipelineFailed(f"The bundle {bundle.reference} has an invalid `sampling`: {error}.") from error
     if not is_installed():
-        raise PipelineFailed(f"Text generation on this machine needs an extra: {install_command('local')}")
+        raise PipelineFailed(
+            f"Text generation on this machine needs an extra. Install it with: {install_command('local')}"
+        )
     return GenerationRunner(stage, bundle, bundle.path / name, context_tokens, sampling)
 
 
 class GenerationRunner:
-    """A `Runner`."""
+    """The runner of a GGUF bundle."""
 
     input_kind = output_kind = "text"
     route = "device"
@@ -96,7 +98,7 @@ class GenerationRunner:
             return self._client
 
     def _start_process(self) -> str:
-        """The child's address. It ends by itself when this process does, since its standard input does."""
+        """Start the child process and return its address. The child exits when its standard input is closed."""
         process = subprocess.Popen(
             [sys.executable, "-m", "svc.gateway.local_model.process"],
             stdin=subprocess.PIPE,
@@ -105,7 +107,7 @@ class GenerationRunner:
             env=build_subprocess_env(),
         )
         self._process = process
-        assert process.stdin is not None  # they are pipes
+        assert process.stdin is not None  # both are pipes
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(self._process_config) + b"\n")
         process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Any ONNX model with the steps before and after it that its bundle describes; onnxruntime, in this process."""
+"""Runs ONNX models with the preprocessing and postprocessing of their bundle: onnxruntime, in this process."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _REQUIRED_PACKAGES = ("numpy", "onnxruntime", "tokenizers", "PIL")
 
 
 def fits(metadata: BundleMetadata) -> bool:
-    """A model in ONNX's format."""
+    """Return whether the bundle is an ONNX model."""
     return metadata.type == "Onnx"
 
 
 def kinds(metadata: BundleMetadata) -> StageKinds:
-    """What it takes and gives. Raises PipelineFailed for a step that cannot be run, or a file that is not there."""
+    """Return the input and output kinds. Raises PipelineFailed for an unsupported step or a missing file."""
     steps = read_steps(metadata)
     for name in (_model_file(metadata), *steps.files):
         if name not in metadata.files:
-            raise PipelineFailed(f"The bundle {metadata.model_id}@{metadata.version} lacks its file {name[:80]!r}.")
+            raise PipelineFailed(f"The bundle {metadata.model_id}@{metadata.version} has no file {name[:80]!r}.")
     return steps.input_kind, "text"
 
 
 def make(stage: Stage, bundle: Bundle) -> OnnxRunner:
-    """Raises PipelineFailed when files are missing, or the extra is not installed."""
+    """Create the runner. Raises PipelineFailed if files are missing or the extra is not installed."""
     steps = read_steps(bundle.metadata)
     for name in (_model_file(bundle.metadata), *steps.files):
         bundle_file(bundle, name)
     if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
-        raise PipelineFailed(f"ONNX models need an extra: {install_command('onnx')}")
+        raise PipelineFailed(f"ONNX models need an extra. Install it with: {install_command('onnx')}")
     return OnnxRunner(bundle, steps)
 
 
@@ -51,7 +51,7 @@ def _model_file(metadata: BundleMetadata) -> str:
 
 
 class OnnxRunner:
-    """A `Runner`. The model is loaded when it is used first; runs go beside each other."""
+    """The runner of an ONNX bundle. Loads the model at the first use. Runs can overlap."""
 
     output_kind: DataKind = "text"
     route = "device"

@@ -1,4 +1,4 @@
-"""A provider's model: through the gateway, or directly where its key is at hand."""
+"""Calls a provider's model: directly if its key is in the environment, else through the gateway."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from svc.pipeline.stages.base import Route, StageChunk, StageRunInfo
 
 
 def fits(metadata: BundleMetadata) -> bool:
-    """Bundles run on the device."""
+    """Return False: bundles run on the device."""
     return False
 
 
 def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
-    """The stage, with the way that it takes. Raises UsageError, InvalidRequest for addresses that are none."""
+    """Create the runner and choose the route. Raises UsageError and InvalidRequest for an invalid address."""
     model = stage.model or ""
     provider = None if stage.options.gateway_url else _find_provider(stage, model, environ)
     if provider is None:
         return ProviderRunner(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
     profile = next(
-        (offer.profile for offer in build_backends(provider) if offer.model_id == model),
+        (backend.profile for backend in build_backends(provider) if backend.model_id == model),
         ModelProfile(model=model, overrides=provider.dialect.model_overrides(model, provider.overrides)),
     )
     direct = DirectProvider(
@@ -42,18 +42,20 @@ def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
 
 
 def _find_provider(stage: Stage, model: str, environ: Mapping[str, str]) -> Provider | None:
-    """Whose key is in the environment. A stage that names no provider means the one that has the model."""
+    """Return a provider whose key is in the environment: the named one, else the first with the model."""
     try:
         keyed_providers = [provider for provider in build_providers(settings.load(environ)) if provider.key]
     except UsageError as error:
-        raise UsageError(f"The providers that are configured cannot be used: {error.message}") from error
+        raise UsageError(f"The configured providers cannot be used: {error.message}") from error
     if stage.provider:
         return next((provider for provider in keyed_providers if provider.name == stage.provider.lower()), None)
-    return next((one for one in keyed_providers if any(offered.id == model for offered in one.models)), None)
+    return next(
+        (provider for provider in keyed_providers if any(offered.id == model for offered in provider.models)), None
+    )
 
 
 class ProviderRunner:
-    """A `Runner`."""
+    """The runner of a provider stage."""
 
     input_kind = output_kind = "text"
 

@@ -1,4 +1,4 @@
-"""Speech to text, by the engines that live speech uses. One inference at a time, in this process."""
+"""Speech recognition with the engines of live speech. One inference at a time, in this process."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from svc.speech import ipc
 from svc.speech.model import RecognitionModel, detect_model
 
 RECOGNITION_TURN_WINDOWS = 256
-"""Windows that are worked through at a time."""
+"""Windows that are processed at a time."""
 
 
 def fits(metadata: BundleMetadata) -> bool:
-    """A speech bundle that is not a voice."""
+    """Return whether the bundle is a speech bundle without a voice."""
     task = (metadata.metadata or {}).get("task")
     return metadata.type == "Speech" and "tts.json" not in metadata.files and task != "text-to-speech"
 
 
 def kinds(metadata: BundleMetadata) -> StageKinds:
-    """What is said is written."""
+    """Return audio to text."""
     return "audio", "text"
 
 
 def make(stage: Stage, bundle: Bundle) -> RecognitionRunner:
-    """Raises PipelineFailed for a folder that no engine knows, or when the extra is not installed."""
+    """Create the runner. Raises PipelineFailed if the model is unknown or the extra is not installed."""
     try:
         model = detect_model(bundle.path)
     except SpeechFailed as error:
         raise PipelineFailed(f"The bundle {bundle.reference} cannot be used: {error.message}") from error
     if find_spec("sherpa_onnx") is None or find_spec("numpy") is None:
-        raise PipelineFailed(f"Speech recognition needs an extra: {install_command('speech')}")
+        raise PipelineFailed(f"Speech recognition needs an extra. Install it with: {install_command('speech')}")
     if model.engine not in plugins.names("speech.engines"):
-        raise PipelineFailed(f"The bundle {bundle.reference} asks for an engine {model.engine!r} that is not known.")
+        raise PipelineFailed(f"The bundle {bundle.reference} needs the unknown engine {model.engine!r}.")
     return RecognitionRunner(bundle, model)
 
 
 class RecognitionRunner:
-    """A `Runner`."""
+    """The runner of a speech recognition bundle."""
 
     input_kind, output_kind = "audio", "text"
     route = "device"
@@ -59,10 +59,10 @@ class RecognitionRunner:
         self._engine: Any = None
 
     def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
-        audio_chunks = [sound for sound in input_chunks if isinstance(sound, AudioChunk)]
+        audio_chunks = [chunk for chunk in input_chunks if isinstance(chunk, AudioChunk)]
         with self._lock:
             text = self._transcribe(audio_chunks)
-        yield text.strip()  # silence says nothing; a stage that needs words says so itself
+        yield text.strip()  # empty for silence: a stage that needs text reports it
 
     def _transcribe(self, audio_chunks: list[AudioChunk]) -> str:
         try:
@@ -72,7 +72,7 @@ class RecognitionRunner:
             stream = self._create_stream(audio_chunks, transcripts)
             while not transcripts:
                 if not stream.advance(RECOGNITION_TURN_WINDOWS) and stream.pending_work() is None:
-                    raise SpeechFailed("The engine came to no end.")
+                    raise SpeechFailed("The engine did not finish.")
                 while stream.pending_work() is not None and not transcripts:
                     stream.run_work_inline()
             return transcripts[0]
@@ -91,8 +91,8 @@ class RecognitionRunner:
         stream = plugins.load("speech", "recognition-stream").RecognitionStream(
             1, self._engine, detector, emit=emit, format_=audio_chunks[0].format if audio_chunks else None, live=False
         )
-        for sound in audio_chunks:
-            stream.enqueue(sound.data)
+        for chunk in audio_chunks:
+            stream.enqueue(chunk.data)
         stream.enqueue(ipc.FlushStream(1))
         return stream
 
@@ -101,10 +101,10 @@ class RecognitionRunner:
 
 
 class AlwaysSpeech:
-    """Takes all for speech, where a bundle has no model of its own that tells."""
+    """Reports speech in every window, for bundles without a voice activity detector."""
 
     def is_speech(self, window: object) -> bool:
         return True
 
     def reset(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""

@@ -1,8 +1,8 @@
-"""Text to speech. It speaks sentence by sentence: the first is heard while the text still comes.
+"""Text to speech, sentence by sentence. The first sentence is spoken while the text is still being generated.
 
-tts.json   {engine: "espeak", voice: "en-us", rate: 165}      words a minute      with the files of the bundle beside it
+tts.json   {engine: "espeak", voice: "en-us", rate: 165}      words per minute, with the bundle's own files
            {engine: "sherpa", family: "vits"|"kokoro"|"matcha", files: {role: name}, speaker: 0, speed: 1.0,
-            sounds: "espeak", voice: "en-us"}     # for Piper's voices: espeak-ng tells how the text sounds
+            sounds: "espeak", voice: "en-us"}     # for Piper voices: espeak-ng makes the phonemes
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from svc.pipeline.stages.base import AudioChunk, StageChunk, StageKinds, StageRu
 from svc.speech.audio import AudioFormat
 
 MAX_SENTENCE_CHARS = 600
-"""Characters that are spoken at once at most, where no sentence ends."""
+"""The maximum length of a text that is spoken at once, if no sentence ends before."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？])[\"'”’)\]]*\s+|\n{2,}")
 _ENGINE_PACKAGES = {"espeak": ("espeakng_loader", "voice"), "sherpa": ("sherpa_onnx", "speech")}
-"""What an engine needs, and the extra that has it."""
+"""The package that an engine needs, and the extra that installs it."""
 
 
 class VoiceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """tts.json."""
+    """The content of tts.json."""
 
     engine: str
     sounds: Literal["", "espeak"] = ""
@@ -45,36 +45,36 @@ class VoiceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fits(metadata: BundleMetadata) -> bool:
-    """A speech bundle with a voice."""
+    """Return whether the bundle is a speech bundle with a voice."""
     task = (metadata.metadata or {}).get("task")
     return metadata.type == "Speech" and ("tts.json" in metadata.files or task == "text-to-speech")
 
 
 def kinds(metadata: BundleMetadata) -> StageKinds:
-    """Text is spoken."""
+    """Return text to audio."""
     return "text", "audio"
 
 
 def make(stage: Stage, bundle: Bundle) -> VoiceRunner:
-    """Raises PipelineFailed for a description that is none, or an engine that is not installed."""
+    """Create the runner. Raises PipelineFailed if the description is invalid or the engine is not installed."""
     try:
         description = msgspec.json.decode((bundle.path / "tts.json").read_bytes(), type=VoiceDescription)
     except (OSError, msgspec.DecodeError) as error:
-        raise PipelineFailed(f"The bundle {bundle.reference} has no tts.json that can be read: {error}.") from error
+        raise PipelineFailed(f"The bundle {bundle.reference} has no valid tts.json: {error}.") from error
     if description.engine not in _ENGINE_PACKAGES:
         raise PipelineFailed(
-            f"The bundle {bundle.reference} asks for an unknown engine {description.engine[:40]!r} to speak."
+            f"The bundle {bundle.reference} needs the unknown voice engine {description.engine[:40]!r}."
         )
     for package, extra in (_ENGINE_PACKAGES[engine] for engine in (description.engine, description.sounds) if engine):
         if find_spec(package) is None:
-            raise PipelineFailed(f"This voice needs an extra: {install_command(extra)}")
+            raise PipelineFailed(f"This voice needs an extra. Install it with: {install_command(extra)}")
     for name in description.files.values():
         bundle_file(bundle, name)
     return VoiceRunner(bundle, description)
 
 
 class VoiceRunner:
-    """A `Runner`. An engine says one thing at a time."""
+    """The runner of a voice bundle. The engine speaks one sentence at a time."""
 
     input_kind, output_kind = "text", "audio"
     route = "device"
@@ -98,14 +98,14 @@ class VoiceRunner:
             has_spoken = True
             yield AudioChunk(AudioFormat(rate), samples)
         if not has_spoken:
-            raise InvalidRequest("There is nothing to say: the text that came is empty.")
+            raise InvalidRequest("There is nothing to say: the previous stage produced no text.")
 
     def close(self) -> None:
         self._engine = None
 
 
 def split_sentences(chunks: Iterator[StageChunk]) -> Iterator[str]:
-    """Sentences as soon as they are whole, from text in any pieces."""
+    """Yield sentences as soon as they are complete. `chunks` may split the text anywhere."""
     rest = ""
     for chunk in chunks:
         rest += chunk if isinstance(chunk, str) else ""

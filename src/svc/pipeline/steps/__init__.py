@@ -1,1 +1,1 @@
-"""What happens to data before and after an ONNX model: the steps that `model_metadata.json` names."""
+"""The steps before and after an ONNX model that `model_metadata.json` names."""

@@ -1,4 +1,4 @@
-"""A whole ONNX stage, loaded: data is read, goes through the steps before, the model, and the steps after."""
+"""A loaded ONNX stage: reads the input and runs the preprocessing, the model and the postprocessing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 
 class OnnxModel:
-    """Raises PipelineFailed, InvalidBundle for files that are not what they should be. Threads may share it."""
+    """A model with its steps. Thread-safe. Raises PipelineFailed and InvalidBundle for invalid files."""
 
     def __init__(self, bundle: Bundle, path: Path, steps: ModelSteps) -> None:
         self._steps = steps
@@ -51,7 +51,7 @@ class OnnxModel:
                 )
 
     def predict(self, chunks: Sequence[StageChunk]) -> str:
-        """One run. Raises SvcError."""
+        """Run the model once. Raises SvcError."""
         if self._tokenizer is not None:
             model_inputs = tokenization.encode_text(self._tokenizer, join_text(iter(chunks)))
             return self._postprocess(self._session.run_named(model_inputs), model_inputs["attention_mask"])
@@ -64,11 +64,11 @@ class OnnxModel:
         match self._steps.input_kind:
             case "audio":
                 rates = [step.sample_rate for step in self._steps.preprocessing if isinstance(step, AudioDecode)]
-                return preprocessing.load_audio((item for item in chunks if isinstance(item, AudioChunk)), rates[0])
+                return preprocessing.load_audio((chunk for chunk in chunks if isinstance(chunk, AudioChunk)), rates[0])
             case "image":
-                image_files = [item for item in chunks if isinstance(item, ImageFile)]
+                image_files = [chunk for chunk in chunks if isinstance(chunk, ImageFile)]
                 if len(image_files) != 1:
-                    raise InvalidRequest("This stage takes one image.")
+                    raise InvalidRequest("This stage takes exactly one image.")
                 return images.decode_image(image_files[0].data, self._session.image_channels)
             case _:
                 return preprocessing.parse_numbers(join_text(iter(chunks)))
@@ -84,7 +84,7 @@ class OnnxModel:
             case Reshape():
                 return preprocessing.reshape(_to_float_array(data), step)
             case _:
-                return data  # AudioDecode and Tokenize: where it came from
+                return data  # AudioDecode and Tokenize are done with the input
 
     def _postprocess(self, data: Any, mask: Array | None) -> str:
         for step in self._steps.postprocessing:
@@ -106,5 +106,5 @@ class OnnxModel:
 
 
 def _to_float_array(data: Array) -> Array:
-    """An image is bytes until a step computes with it."""
+    """Convert an image from bytes to floats. Other arrays stay as they are."""
     return preprocessing.channels_first(data) if data.dtype == np.uint8 else data

@@ -1,4 +1,4 @@
-"""An ONNX model, run by onnxruntime on the processor."""
+"""An ONNX model in onnxruntime, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.errors import PipelineFailed
 
 Array = NDArray[Any]
 ORT_LOG_FATAL = 4
-"""Fatal alone: what fails is raised anyway."""
+"""Logs only fatal errors: other errors are raised."""
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -26,7 +26,7 @@ _NUMPY_TYPES = {
 
 
 class OnnxSession:
-    """Loaded. Raises PipelineFailed for a file that is no model, or a model that asks for what there is not."""
+    """A loaded model. Raises PipelineFailed for an invalid model or an unsupported input type."""
 
     def __init__(self, path: Path, reference: str) -> None:
         self._reference = reference
@@ -34,33 +34,33 @@ class OnnxSession:
         options.log_severity_level = ORT_LOG_FATAL
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the library has no common class for its own
+        except Exception as error:  # the library's exceptions have no common base class
             raise PipelineFailed(f"The model of {reference} cannot be loaded: {_first_line(error)}") from error
-        self._inputs = {one.name: one for one in self._session.get_inputs()}
-        for one in self._inputs.values():
-            if one.type not in _NUMPY_TYPES:
-                raise PipelineFailed(f"The model of {reference} takes a {one.type}, which is not supported.")
+        self._inputs = {model_input.name: model_input for model_input in self._session.get_inputs()}
+        for model_input in self._inputs.values():
+            if model_input.type not in _NUMPY_TYPES:
+                raise PipelineFailed(f"The model of {reference} takes a {model_input.type}, which is not supported.")
 
     @property
     def image_channels(self) -> int:
-        """Of the image that it takes: 1 where the model says so, else 3."""
+        """The channels of the model's image input: 1 if the model says so, else 3."""
         shape = next(iter(self._inputs.values())).shape
         return 1 if len(shape) == 4 and shape[1] == 1 else 3
 
     def run(self, array: Array) -> Array:
-        """A model of one input; a first dimension of one is added where the model has one more."""
+        """Run a model with one input. Adds a batch dimension if the model expects one."""
         if len(self._inputs) != 1:
-            raise PipelineFailed(f"The model of {self._reference} takes {', '.join(self._inputs)}, and gets one input.")
+            raise PipelineFailed(f"The model of {self._reference} takes {', '.join(self._inputs)}, but gets one input.")
         (name, model_input), *_ = self._inputs.items()
         return self._run({name: array[None] if len(model_input.shape) == array.ndim + 1 else array})
 
     def run_named(self, arrays: Mapping[str, Array]) -> Array:
-        """A model of text, which calls its inputs by their usual names, or has only one."""
+        """Run a text model, which has the usual names of inputs or a single input."""
         if len(self._inputs) == 1 and not self._inputs.keys() & arrays.keys():
             return self._run({next(iter(self._inputs)): arrays["input_ids"]})
         if missing := self._inputs.keys() - arrays.keys():
             names = ", ".join(sorted(missing))
-            raise PipelineFailed(f"The model of {self._reference} takes {names}, which tokens do not give.")
+            raise PipelineFailed(f"The model of {self._reference} takes {names}, which the tokenizer does not provide.")
         return self._run({name: arrays[name] for name in self._inputs})
 
     def _run(self, arrays: Mapping[str, Array]) -> Array:
@@ -72,7 +72,7 @@ class OnnxSession:
         except Exception as error:
             raise PipelineFailed(f"The model of {self._reference} failed: {_first_line(error)}") from error
         if not isinstance(output, np.ndarray) or output.dtype.kind not in "fiub" or not output.size:
-            raise PipelineFailed(f"The model of {self._reference} gives no numbers.")
+            raise PipelineFailed(f"The model of {self._reference} returns no numbers.")
         return output.astype(np.float32) if output.dtype == np.float16 else output
 
 

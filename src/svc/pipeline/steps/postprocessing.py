@@ -1,4 +1,4 @@
-"""Postprocessing in numpy: pure functions from what a model gives to a text."""
+"""Postprocessing in numpy: functions without I/O from the model's output to text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from svc.errors import InvalidBundle, PipelineFailed
 
 Array = NDArray[Any]
 MAX_OUTPUT_NUMBERS = 1 << 20
-"""That a stage may give as text."""
+"""Numbers in the text output of a stage."""
 _SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "<unk>", "[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 def softmax(array: Array, dim: int) -> Array:
-    """Positive numbers that add up to one along `dim`."""
+    """Return probabilities that add up to 1 along `dim`."""
     _check_dimension(array, dim)
     powers = np.exp(array - array.max(axis=dim, keepdims=True))
     probabilities: Array = powers / powers.sum(axis=dim, keepdims=True)
@@ -27,7 +27,7 @@ def softmax(array: Array, dim: int) -> Array:
 
 
 def mean_pool(array: Array, mask: Array | None, dim: int) -> Array:
-    """The mean along `dim`, of those where the mask (batch × tokens) is not 0."""
+    """Return the mean along `dim`. With a mask (batch × tokens), only tokens whose mask is not 0 count."""
     _check_dimension(array, dim)
     if mask is None or mask.shape != array.shape[: mask.ndim]:
         mean: Array = array.mean(axis=dim)
@@ -38,14 +38,14 @@ def mean_pool(array: Array, mask: Array | None, dim: int) -> Array:
 
 
 def argmax(array: Array, dim: int | None) -> Array:
-    """Where the largest is."""
+    """Return the index of the largest number."""
     if dim is not None:
         _check_dimension(array, dim)
     return np.asarray(array.argmax(axis=dim))
 
 
 def top_k(array: Array, k: int, dim: int | None) -> list[Any]:
-    """`{"index", "score"}` of the k largest, the largest first; a list of such lists where there are several rows."""
+    """Return `{"index", "score"}` of the k largest numbers in descending order, as a list per row."""
     if dim is None:
         rows = array.reshape(1, -1)
     else:
@@ -61,21 +61,24 @@ def _largest(row: Array, k: int) -> list[dict[str, Any]]:
 
 
 def ctc_decode(array: Array, tokens: Sequence[str], blank: int) -> str:
-    """The likeliest token of each moment, without repetitions and blanks. Raises PipelineFailed for another shape."""
+    """Decode CTC output: the most likely token per frame, without repetitions and blanks.
+
+    Raises PipelineFailed if the shape does not match the tokens.
+    """
     rows = array[0] if array.ndim == 3 and array.shape[0] == 1 else array
     if rows.ndim != 2 or rows.shape[1] > len(tokens):
-        raise PipelineFailed(f"CTCDecode has {len(tokens)} tokens, and the model gives the shape {array.shape}.")
+        raise PipelineFailed(f"CTCDecode has {len(tokens)} tokens, but the model returns the shape {array.shape}.")
     best = rows.argmax(axis=1)
     collapsed = best[np.concatenate(([True], best[1:] != best[:-1]))] if best.size else best
     decoded = [tokens[place] for place in collapsed if place != blank]
     text = "".join(token for token in decoded if token not in _SPECIAL_TOKENS)
-    if " " not in tokens:  # speech models write a space in one of these ways
+    if " " not in tokens:  # speech models encode a space as one of these
         text = text.replace("|", " ").replace("▁", " ")
     return " ".join(text.split())
 
 
 def parse_vocabulary(data: bytes) -> list[str]:
-    """Tokens by their numbers. Raises InvalidBundle."""
+    """Return the tokens by number. Raises InvalidBundle."""
     try:
         text = data.decode()
         if text.lstrip().startswith("{"):
@@ -89,7 +92,7 @@ def parse_vocabulary(data: bytes) -> list[str]:
 def _tokens_by_number(numbers: dict[str, int]) -> list[str]:
     highest = max(numbers.values(), default=-1)
     if not numbers or min(numbers.values()) < 0 or highest >= 2 * len(numbers) + 1024:
-        raise InvalidBundle("The vocabulary's numbers are not those of its tokens.")
+        raise InvalidBundle("The vocabulary's numbers do not match its tokens.")
     tokens = [""] * (highest + 1)
     for token, number in numbers.items():
         tokens[number] = token
@@ -97,12 +100,12 @@ def _tokens_by_number(numbers: dict[str, int]) -> list[str]:
 
 
 def to_json_text(value: Any) -> str:
-    """Numbers as JSON; what has one row, as that row. Raises PipelineFailed when there are too many."""
+    """Return numbers as JSON. An array with a single row becomes that row. Raises PipelineFailed above the limit."""
     if isinstance(value, str):
         return value
     if isinstance(value, np.ndarray):
         if value.size > MAX_OUTPUT_NUMBERS:
-            raise PipelineFailed(f"The model gives {value.size} numbers; a stage gives {MAX_OUTPUT_NUMBERS} at most.")
+            raise PipelineFailed(f"The model returns {value.size} numbers. The maximum is {MAX_OUTPUT_NUMBERS}.")
         while value.ndim and value.shape[0] == 1:
             value = value[0]
         value = _round_floats(value.tolist())
@@ -116,10 +119,10 @@ def _round_floats(value: Any) -> Any:
 
 
 def _round_float(value: float) -> float | None:
-    """As many digits as 32 bits hold; JSON has no word for what is no number."""
+    """Round to the precision of a 32-bit float. NaN and infinity become None, because JSON cannot encode them."""
     return float(f"{value:.7g}") if np.isfinite(value) else None
 
 
 def _check_dimension(array: Array, dim: int) -> None:
     if not -array.ndim <= dim < array.ndim:
-        raise PipelineFailed(f"The model gives the shape {array.shape}, which has no dimension {dim}.")
+        raise PipelineFailed(f"The model returns the shape {array.shape}, which has no dimension {dim}.")

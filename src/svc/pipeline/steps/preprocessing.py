@@ -1,4 +1,4 @@
-"""Preprocessing in numpy: pure functions from audio, images and numbers to what a model takes."""
+"""Preprocessing in numpy: functions without I/O from audio, images and numbers to the model's input."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Array = NDArray[Any]
 
 
 def load_audio(audio_chunks: Iterable[AudioChunk], rate: int) -> Array:
-    """One row of samples at `rate`, from -1 to 1. Raises InvalidRequest when there are none."""
-    resampled = [_resample(sound, rate) for sound in audio_chunks]
+    """Return one row of samples at `rate` Hz, from -1 to 1. Raises InvalidRequest if there are none."""
+    resampled = [_resample(chunk, rate) for chunk in audio_chunks]
     samples = np.concatenate(resampled) if resampled else np.zeros(0, np.float32)
     if not samples.size:
-        raise InvalidRequest("There are no samples in the audio.")
+        raise InvalidRequest("The audio has no samples.")
     return samples[None, :]
 
 
@@ -32,7 +32,7 @@ def _resample(audio_chunk: AudioChunk, rate: int) -> Array:
 
 
 def parse_numbers(text: str) -> Array:
-    """A JSON array of numbers, of any shape. Raises InvalidRequest for anything else."""
+    """Parse a JSON array of numbers of any shape. Raises InvalidRequest for anything else."""
     try:
         array = np.asarray(msgspec.json.decode(text))
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -40,21 +40,21 @@ def parse_numbers(text: str) -> Array:
     if array.size and array.dtype.kind not in "iuf":
         raise InvalidRequest("This stage takes numbers: a JSON array of one shape, such as [[1, 2], [3, 4]].")
     if not array.size:
-        raise InvalidRequest("There are no numbers in the input.")
+        raise InvalidRequest("The input has no numbers.")
     return array.astype(np.float32)
 
 
 def channels_first(image: Array) -> Array:
-    """Height × width × channels of bytes as 1 × channels × height × width from 0 to 1."""
+    """Convert bytes (height × width × channels) to floats from 0 to 1 (1 × channels × height × width)."""
     return np.ascontiguousarray(image.transpose(2, 0, 1)[None].astype(np.float32) / 255)
 
 
 def center_crop(image: Array, width: int, height: int) -> Array:
-    """The middle; black where the image is smaller."""
+    """Return the center of the image. Pads a smaller image with black."""
     cropped = np.zeros((height, width, image.shape[2]), image.dtype)
     (to_y, from_y, copy_height), (to_x, from_x, copy_width) = (
-        (max(0, (want - have) // 2), max(0, (have - want) // 2), min(want, have))
-        for want, have in ((height, image.shape[0]), (width, image.shape[1]))
+        (max(0, (target - actual) // 2), max(0, (actual - target) // 2), min(target, actual))
+        for target, actual in ((height, image.shape[0]), (width, image.shape[1]))
     )
     cropped[to_y : to_y + copy_height, to_x : to_x + copy_width] = image[
         from_y : from_y + copy_height, from_x : from_x + copy_width
@@ -63,21 +63,21 @@ def center_crop(image: Array, width: int, height: int) -> Array:
 
 
 def normalize(array: Array, step: Normalize) -> Array:
-    """For each channel, which is the second dimension; one number is for all. Raises InvalidRequest."""
+    """Normalize each channel (the second dimension). A single value applies to all. Raises InvalidRequest."""
     return (array - _broadcast_channels(array, step.mean)) / _broadcast_channels(array, step.std)
 
 
 def _broadcast_channels(array: Array, values: tuple[float, ...]) -> Array:
     if len(values) == 1:
-        return np.float32(values[0])  # type: ignore[return-value]  # numpy spreads it
+        return np.float32(values[0])  # type: ignore[return-value]  # numpy broadcasts it
     if array.ndim < 2 or array.shape[1] != len(values):
-        raise InvalidRequest(f"Normalize has {len(values)} channels, and the data has the shape {array.shape}.")
+        raise InvalidRequest(f"Normalize has {len(values)} channels, but the data has the shape {array.shape}.")
     return np.asarray(values, np.float32).reshape(1, -1, *[1] * (array.ndim - 2))
 
 
 def reshape(array: Array, step: Reshape) -> Array:
-    """Raises InvalidRequest when the numbers do not fill the shape."""
+    """Reshape the array. Raises InvalidRequest if the numbers do not fit the shape."""
     try:
         return array.reshape(step.shape)
     except ValueError:
-        raise InvalidRequest(f"{array.size} numbers do not make the shape {list(step.shape)}.") from None
+        raise InvalidRequest(f"{array.size} numbers do not fit the shape {list(step.shape)}.") from None

@@ -1,9 +1,9 @@
-"""The steps as `model_metadata.json` describes them, and whether they fit each other. No arithmetic, no extras needed.
+"""The steps in `model_metadata.json`, and the check that they fit together. Needs no extras.
 
-preprocessing    AudioDecode | Tokenize | (Resize | CenterCrop)* (Normalize | Reshape)*      -> what the model takes
-postprocessing   (MeanPool | Softmax)* (CTCDecode | Argmax | TopK)?                          -> a text
+preprocessing    AudioDecode | Tokenize | (Resize | CenterCrop)* (Normalize | Reshape)*      -> input of the model
+postprocessing   (MeanPool | Softmax)* (CTCDecode | Argmax | TopK)?                          -> text
 
-Without a first step that reads audio, text or an image, the stage takes numbers: a text that is a JSON array.
+If no first step reads audio, text or an image, the input is numbers: a text that is a JSON array.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svc.errors import PipelineFailed
 from svc.pipeline.definition import DataKind
 
 MAX_IMAGE_SIDE_PIXELS = 8192
-"""Of an image, in pixels."""
+"""The maximum width and height of an image, in pixels."""
 
 ImageSide = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_SIDE_PIXELS)]
 ChannelValues = Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=4096)]
@@ -26,18 +26,18 @@ FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
 class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """`type` tells which; a field that is not known here is refused, since leaving it out may change the result."""
+    """A step, selected by `type`. Unknown fields are rejected, because ignoring them could change the result."""
 
 
 class AudioDecode(_Step, frozen=True, tag=True):
-    """A WAV file as numbers from -1 to 1."""
+    """Decodes a WAV file to numbers from -1 to 1."""
 
     sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16000
     channels: Literal[1] = 1
 
 
 class Tokenize(_Step, frozen=True, tag=True):
-    """Text as the numbers of its tokens, from `tokenizer.json`, `vocab.txt`, or `vocab.json` and `merges.txt`."""
+    """Converts text to token ids, from `tokenizer.json`, `vocab.txt`, or `vocab.json` and `merges.txt`."""
 
     vocab_file: FileName
     tokenizer_type: Literal["BPE", "WordPiece", "SentencePiece"] = "WordPiece"
@@ -45,7 +45,7 @@ class Tokenize(_Step, frozen=True, tag=True):
 
 
 class Resize(_Step, frozen=True, tag=True):
-    """An image in another size."""
+    """Resizes an image. `width` and `height` are in pixels."""
 
     width: ImageSide
     height: ImageSide
@@ -53,52 +53,52 @@ class Resize(_Step, frozen=True, tag=True):
 
 
 class CenterCrop(_Step, frozen=True, tag=True):
-    """The middle of an image; what lies beyond its edges is black."""
+    """Crops an image to its center. Pads a smaller image with black."""
 
     width: ImageSide
     height: ImageSide
 
 
 class Normalize(_Step, frozen=True, tag=True):
-    """(x - mean) / std, for each channel; the values of an image are from 0 to 1 before."""
+    """Computes (x - mean) / std per channel. Image values are scaled to 0 to 1 first."""
 
     mean: ChannelValues
     std: ChannelValues
 
 
 class Reshape(_Step, frozen=True, tag=True):
-    """The same numbers in another shape; one -1 is whatever is left."""
+    """Reshapes the array. One dimension may be -1: it is inferred."""
 
     shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=-1)], ...], msgspec.Meta(min_length=1, max_length=8)]
 
 
 class MeanPool(_Step, frozen=True, tag=True):
-    """The mean over the tokens that are no padding."""
+    """Averages over the tokens that are not padding."""
 
     dim: int = 1
 
 
 class Softmax(_Step, frozen=True, tag=True):
-    """Probabilities."""
+    """Converts numbers to probabilities."""
 
     dim: int = -1
 
 
 class Argmax(_Step, frozen=True, tag=True):
-    """Where the largest number is; without `dim`, in all of it."""
+    """Finds the index of the largest number: along `dim`, or in the whole array."""
 
     dim: int | None = None
 
 
 class TopK(_Step, frozen=True, tag=True):
-    """The k largest numbers, and where they are."""
+    """Finds the k largest numbers and their indexes."""
 
     k: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     dim: int | None = None
 
 
 class CTCDecode(_Step, frozen=True, tag=True):
-    """Text out of a row of probabilities for each moment. The file is `{token: number}`, or one token in a line."""
+    """Decodes CTC probabilities to text. The vocabulary is `{token: number}`, or one token per line."""
 
     vocab_file: FileName
     blank_index: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -109,7 +109,7 @@ PostprocessingStep = MeanPool | Softmax | Argmax | TopK | CTCDecode
 
 
 class ModelSteps(msgspec.Struct, frozen=True):
-    """All steps around one model."""
+    """All steps of a model."""
 
     input_kind: DataKind
     preprocessing: tuple[PreprocessingStep, ...]
@@ -117,7 +117,7 @@ class ModelSteps(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files of the bundle that the steps read."""
+        """The files of the bundle that the steps read."""
         return tuple(
             step.vocab_file
             for step in (*self.preprocessing, *self.postprocessing)
@@ -126,7 +126,7 @@ class ModelSteps(msgspec.Struct, frozen=True):
 
 
 def read_steps(metadata: BundleMetadata) -> ModelSteps:
-    """Reads the steps. Raises PipelineFailed for one that is not known, is not valid, or does not fit its neighbour."""
+    """Read the steps. Raises PipelineFailed for an unknown or invalid step, or one that cannot follow another."""
     preprocessing: tuple[PreprocessingStep, ...] = _decode_steps(
         metadata, "preprocessing", tuple[PreprocessingStep, ...]
     )
@@ -139,7 +139,7 @@ def read_steps(metadata: BundleMetadata) -> ModelSteps:
         if isinstance(step, Reshape) and step.shape.count(-1) > 1:
             raise _unusable_bundle(metadata, "`preprocessing`: a `shape` of Reshape has more than one -1")
         if incoming not in _ACCEPTED_INPUTS[type(step)]:
-            raise _unusable_bundle(metadata, f"`preprocessing`: {type(step).__name__} does not take {incoming}")
+            raise _unusable_bundle(metadata, f"`preprocessing`: {type(step).__name__} does not accept {incoming}")
     for later in postprocessing[:-1]:
         if not isinstance(later, MeanPool | Softmax):
             raise _unusable_bundle(metadata, f"`postprocessing`: nothing can follow {type(later).__name__}")
@@ -157,7 +157,7 @@ _ACCEPTED_INPUTS: dict[type[_Step], tuple[str, ...]] = {
 
 
 def _step_inputs(preprocessing: Sequence[PreprocessingStep]) -> list[str]:
-    """What each step gets."""
+    """Return the input of each step."""
     inputs = ["input"]
     for step in preprocessing:
         match step:
@@ -185,11 +185,11 @@ def _decode_steps(metadata: BundleMetadata, field: str, steps_type: Any) -> Any:
     if raw is None:
         return ()
     if isinstance(raw, list):
-        known = {each.__name__ for each in steps_type.__args__[0].__args__}
+        known = {step_type.__name__ for step_type in steps_type.__args__[0].__args__}
         for step in raw:
             name = step.get("type") if isinstance(step, dict) else None
             if name not in known:
-                raise _unusable_bundle(metadata, f"`{field}` has a step {str(name)[:40]!r}, which is not known here")
+                raise _unusable_bundle(metadata, f"`{field}` has the unknown step {str(name)[:40]!r}")
     try:
         return msgspec.convert(raw, steps_type, strict=True)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Text as the numbers of its tokens, by Hugging Face's `tokenizers`, from the files that models come with."""
+"""Converts text to token ids with Hugging Face's `tokenizers`, from the files of a model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from svc.errors import InvalidBundle
 from svc.pipeline.steps.schema import Tokenize
 
 MAX_TOKENIZER_TOKENS = 8192
-"""Where the bundle says nothing."""
+"""The maximum number of tokens if the bundle states none."""
 
 
 def load_tokenizer(folder: Path, step: Tokenize) -> Tokenizer:
-    """Raises InvalidBundle for a file that is none, or a form that is not known."""
+    """Load a tokenizer. Raises InvalidBundle if the file is invalid or its format is unknown."""
     path = folder / step.vocab_file
     try:
         tokenizer = _read_tokenizer(path, step)
     except InvalidBundle:
         raise
-    except Exception as error:  # the library raises bare ones
-        raise InvalidBundle(f"The tokens cannot be read from {step.vocab_file}: {error}.") from error
+    except Exception as error:  # the library raises plain Exception
+        raise InvalidBundle(f"The tokenizer cannot be read from {step.vocab_file}: {error}.") from error
     tokenizer.no_padding()
     tokenizer.enable_truncation(min(step.max_length or MAX_TOKENIZER_TOKENS, MAX_TOKENIZER_TOKENS))
     return tokenizer
@@ -40,7 +40,9 @@ def _read_tokenizer(path: Path, step: Tokenize) -> Tokenizer:
         return Tokenizer.from_str(text)
     merges = path.with_name("merges.txt")
     if step.tokenizer_type != "BPE" or not merges.is_file():
-        raise InvalidBundle(f"{path.name} is no tokenizer.json, and a vocabulary for BPE needs merges.txt beside it.")
+        raise InvalidBundle(
+            f"{path.name} is not a tokenizer.json, and a BPE vocabulary needs a merges.txt in the same folder."
+        )
     tokenizer = Tokenizer(models.BPE.from_file(str(path), str(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,8 +50,8 @@ def _read_tokenizer(path: Path, step: Tokenize) -> Tokenizer:
 
 
 def _create_word_piece_tokenizer(path: Path) -> Tokenizer:
-    """BERT's own: without capitals unless the vocabulary has some, [CLS] before and [SEP] after."""
-    tokenizer = Tokenizer(models.WordPiece.from_file(str(path), unk_token="[UNK]"))  # noqa: S106 no password
+    """Create BERT's tokenizer: lowercase unless the vocabulary has capitals, [CLS] before and [SEP] after the text."""
+    tokenizer = Tokenizer(models.WordPiece.from_file(str(path), unk_token="[UNK]"))  # noqa: S106 not a password
     is_cased = any(token.isalpha() and token.isascii() and token != token.lower() for token in tokenizer.get_vocab())
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not is_cased)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -60,7 +62,7 @@ def _create_word_piece_tokenizer(path: Path) -> Tokenizer:
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> dict[str, NDArray[Any]]:
-    """What models of text call their inputs; one row each."""
+    """Return the usual inputs of text models, one row each."""
     encoding = tokenizer.encode(text)
     rows = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
     return {name: np.asarray([row], np.int64) for name, row in rows.items()}

@@ -1,4 +1,4 @@
-"""Engines that speak: what turns a sentence into samples, one file per library, found by the name in tts.json.
+"""Voice engines, one module per library. tts.json names the engine.
 
-def load(folder: Path, about: Description) -> Engine     # Engine.say(text) -> (samples per second, 16-bit samples)
+def load(folder: Path, about: VoiceDescription) -> Engine     # Engine.say(text) -> (sample rate in Hz, 16-bit samples)
 """

@@ -1,4 +1,7 @@
-"""espeak-ng: small, quick, offline, a hundred languages, and audibly a machine. The library comes in a wheel."""
+"""The espeak-ng engine: small, fast, offline, about a hundred languages. The library is installed from a wheel.
+
+https://github.com/espeak-ng/espeak-ng/blob/master/src/include/espeak-ng/speak_lib.h
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,23 @@ ESPEAK_IPA = 2
 PUNCTUATION_MARKS = ",;:.!?"
 _CLAUSE_BREAK = re.compile(rf"(?<=[{PUNCTUATION_MARKS}])\s+")
 _LANGUAGE_SWITCH = re.compile(r"\([a-z-]+\)")
-"""`(en)`: from here on it is said in another language."""
+"""A marker such as `(en)`, where espeak-ng switches to another language."""
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 def sounds(text: str, voice: str) -> str:
-    """How a text sounds, in the phonetic alphabet, for engines that are told. Raises PipelineFailed."""
+    """Return the phonemes of a text in the IPA, for engines that need them. Raises PipelineFailed."""
     return _library().to_phonemes(text, voice)
 
 
 def load(folder: Path, about: Any) -> EspeakVoice:
-    """Raises PipelineFailed for a voice that the library does not have."""
+    """Load the voice of the description. Raises PipelineFailed if the library does not have it."""
     return EspeakVoice(_library(), about.voice, about.rate)
 
 
 class EspeakVoice:
-    """One voice."""
+    """A voice of espeak-ng."""
 
     def __init__(self, library: EspeakLibrary, voice: str, rate: int) -> None:
         self._library, self._voice, self._rate = (
@@ -49,12 +52,12 @@ class EspeakVoice:
         library.set_voice(voice, self._rate)
 
     def say(self, text: str) -> tuple[int, bytes]:
-        """Samples per second, and 16-bit samples, mono."""
+        """Return the sample rate in Hz, and 16-bit mono samples."""
         return self._library.rate, self._library.say(text, self._voice, self._rate)
 
 
 class EspeakLibrary:
-    """The library keeps one state for the whole process, so all voices take turns."""
+    """The library. It has one state per process, so a lock serializes all voices."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,17 +68,17 @@ class EspeakLibrary:
             raise PipelineFailed("espeak-ng could not be started: its data is missing.")
         self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
         self._sample_chunks: list[bytes] = []
-        self._callback = _Callback(self._on_samples)  # kept, since the library calls it
+        self._callback = _Callback(self._on_samples)  # keeps the callback alive: the library calls it
         self._lib.espeak_SetSynthCallback(self._callback)
 
     def set_voice(self, voice: str, rate: int) -> None:
-        """Raises PipelineFailed for a voice that there is not."""
+        """Set the voice. Raises PipelineFailed if it does not exist."""
         if self._lib.espeak_SetVoiceByName(voice.encode()) != 0:
             raise PipelineFailed(f"espeak-ng has no voice {voice[:40]!r}.")
         self._lib.espeak_SetParameter(ESPEAK_RATE_PARAMETER, rate, 0)
 
     def say(self, text: str, voice: str, rate: int) -> bytes:
-        """16-bit samples, mono."""
+        """Return 16-bit mono samples."""
         raw = text.replace("\0", " ").encode() + b"\0"
         with self._lock:
             self.set_voice(voice, rate)
@@ -83,11 +86,11 @@ class EspeakLibrary:
             status = self._lib.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 0, 0, ESPEAK_UTF8, None, None)
             self._lib.espeak_Synchronize()
             if status != 0:
-                raise PipelineFailed(f"espeak-ng could not say it (status {status}).")
+                raise PipelineFailed(f"espeak-ng could not speak the text (status {status}).")
             return b"".join(self._sample_chunks)
 
     def to_phonemes(self, text: str, voice: str) -> str:
-        """How a text sounds, in the phonetic alphabet, with its punctuation."""
+        """Return the phonemes of a text in the IPA, with its punctuation."""
         with self._lock:
             self.set_voice(voice, MAX_WORDS_PER_MINUTE)
             return " ".join(
@@ -98,11 +101,11 @@ class EspeakLibrary:
 
     def _clause_to_phonemes(self, clause: str) -> str:
         words = clause.rstrip(f"{PUNCTUATION_MARKS} ")
-        mark = clause[len(words) : len(words) + 1].strip()  # the library leaves it out
+        mark = clause[len(words) : len(words) + 1].strip()  # the library drops it
         raw = ctypes.create_string_buffer(words.strip().encode())
         rest = ctypes.c_void_p(ctypes.addressof(raw))
         phonemes: list[str] = []
-        while rest.value:  # the library sets it to where it has come, and to nothing at the end
+        while rest.value:  # the library advances it, and sets it to null at the end
             part_phonemes = self._lib.espeak_TextToPhonemes(ctypes.byref(rest), ESPEAK_UTF8, ESPEAK_IPA)
             phonemes.append(_LANGUAGE_SWITCH.sub("", (part_phonemes or b"").decode("utf-8", "replace")).strip())
         return " ".join(part for part in phonemes if part) + mark

@@ -1,6 +1,6 @@
-"""sherpa-onnx's offline text to speech: VITS (Piper's voices among them), Kokoro and Matcha.
+"""The sherpa-onnx engine for offline text to speech: VITS (including Piper voices), Kokoro and Matcha.
 
-Voices with a lexicon read text themselves. Others are told how it sounds, by espeak-ng: `sounds` in tts.json.
+Voices with a lexicon need no phonemes. For others `sounds` in tts.json selects espeak-ng, which makes the phonemes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ REQUIRED_MODEL_PROPERTIES = ("sample_rate", "n_speakers", "language")
 
 
 def load(folder: Path, about: Any) -> SherpaVoice:
-    """Raises PipelineFailed for a family that is not known, or files that are no voice."""
+    """Load a voice. Raises PipelineFailed for an unknown family or invalid files."""
     return SherpaVoice(folder, about)
 
 
 class SherpaVoice:
-    """One model."""
+    """A loaded voice."""
 
     def __init__(self, folder: Path, about: Any) -> None:
         if about.family not in VOICE_FAMILIES:
-            raise PipelineFailed(f"The engine sherpa has no voice family {about.family[:40]!r}.")
+            raise PipelineFailed(f"The engine sherpa does not support the voice family {about.family[:40]!r}.")
         files = {role: str(folder / name) for role, name in about.files.items()}
         model = sherpa_onnx.OfflineTtsModelConfig(
             num_threads=1, **{about.family: _create_family_config(about.family, files)}
         )
         config = sherpa_onnx.OfflineTtsConfig(model=model)
         if not config.validate():
-            raise PipelineFailed("The files of this voice do not fit its family.")
+            raise PipelineFailed("The files of this voice do not match its family.")
         if about.family == "vits":
             _check_model_properties(Path(files.get("model", "")))
         try:
@@ -49,35 +49,35 @@ class SherpaVoice:
         self._known_symbols = _read_symbols(Path(files.get("tokens", ""))) if about.sounds else frozenset()
 
     def say(self, text: str) -> tuple[int, bytes]:
-        """Samples per second, and 16-bit samples, mono. Raises PipelineFailed when nothing comes."""
+        """Return the sample rate in Hz, and 16-bit mono samples. Raises PipelineFailed if there are none."""
         generation_config = sherpa_onnx.GenerationConfig()
         generation_config.sid, generation_config.speed = self._speaker, self._speed
         if self._to_phonemes is not None:
             generation_config.phoneme_codepoints = [
-                [ord(one) for one in self._to_phonemes(text, self._voice) if one in self._known_symbols]
+                [ord(symbol) for symbol in self._to_phonemes(text, self._voice) if symbol in self._known_symbols]
             ]
         audio = self._tts.generate(text, generation_config)
         if not len(audio.samples):
-            raise PipelineFailed("The voice has no sounds for this text.")
+            raise PipelineFailed("The voice produced no audio for this text.")
         samples = np.clip(np.asarray(audio.samples, np.float32), -1, 1)
         return int(audio.sample_rate), (samples * 32767).astype("<i2").tobytes()
 
 
 def _check_model_properties(model: Path) -> None:
-    """Without these the library ends the whole process. Raises PipelineFailed."""
+    """Raise PipelineFailed if properties are missing. Without them the library ends the process."""
     if not model.is_file() or not model.stat().st_size:
-        raise PipelineFailed("The model of this voice is missing, or empty.")
+        raise PipelineFailed("The model of this voice is missing or empty.")
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         missing = [name for name in REQUIRED_MODEL_PROPERTIES if data.find(bytes([10, len(name)]) + name.encode()) < 0]
     if missing:
         raise PipelineFailed(
-            f"The model of this voice lacks the properties {', '.join(missing)}, which sherpa-onnx reads; "
-            "the maker piper-model adds them to Piper's voices."
+            f"The model of this voice lacks the properties {', '.join(missing)}, which sherpa-onnx requires. "
+            "The recipe maker piper-model adds them to Piper voices."
         )
 
 
 def _read_symbols(tokens: Path) -> frozenset[str]:
-    """What the voice was taught: one symbol and its number in each line. Raises PipelineFailed."""
+    """Read the symbols of the voice: one symbol and its number per line. Raises PipelineFailed."""
     try:
         lines = tokens.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -94,4 +94,4 @@ def _create_family_config(family: str, files: dict[str, str]) -> Any:
     try:
         return makers[family](**files)
     except TypeError as error:
-        raise PipelineFailed(f"A {family} voice has other files than {', '.join(files)}.") from error
+        raise PipelineFailed(f"A {family} voice does not have the files {', '.join(files)}.") from error
