@@ -85,7 +85,10 @@ class SvcError(Exception):
 
 
 class InvalidRequest(SvcError):
-    """The request is malformed, or would be refused by every upstream."""
+    """The request is malformed, or every provider would refuse it.
+
+    To fix: Correct the field that `param` or the message names.
+    """
 
     code = "invalid_request"
     status = 400
@@ -93,25 +96,37 @@ class InvalidRequest(SvcError):
 
 
 class TooLarge(InvalidRequest):
-    """The body is larger than `gateway.max_body`."""
+    """The body is larger than `gateway.max_body`.
+
+    To fix: Send a smaller body, or raise `gateway.max_body`.
+    """
 
     status = 413
 
 
 class MisdirectedRequest(InvalidRequest):
-    """The request's `Host` is none that this server answers without a key (RFC 9110, section 15.5.20)."""
+    """The request has no key, and its `Host` is not allowed (RFC 9110, section 15.5.20).
+
+    To fix: Send a key, or add the name to `gateway.hosts`.
+    """
 
     status = 421
 
 
 class HeadTooLarge(InvalidRequest):
-    """The head of a request is larger than `gateway.max_header`, or has too many headers."""
+    """The head is larger than `gateway.max_header`, or has more than 100 headers.
+
+    To fix: Send fewer or shorter headers.
+    """
 
     status = 431
 
 
 class AuthenticationFailed(SvcError):
-    """The key is missing or not known."""
+    """The key is missing, unknown, revoked or expired.
+
+    To fix: Send a valid key as bearer token or in `x-api-key`.
+    """
 
     code = "authentication_error"
     status = 401
@@ -123,7 +138,10 @@ class AuthenticationFailed(SvcError):
 
 
 class PermissionDenied(SvcError):
-    """The key is known and lacks the scope."""
+    """The key lacks the scope for this request.
+
+    To fix: Use a key with the scope that the message names.
+    """
 
     code = "permission_denied"
     status = 403
@@ -131,7 +149,10 @@ class PermissionDenied(SvcError):
 
 
 class ModelNotFound(SvcError):
-    """The model is not offered, not allowed to this key, or unknown to the upstream."""
+    """No provider offers the model, the key may not use it, or the provider does not know it.
+
+    To fix: Choose a model of `GET /v1/models`. The message says why the model is missing.
+    """
 
     code = "model_not_found"
     status = 404
@@ -139,7 +160,10 @@ class ModelNotFound(SvcError):
 
 
 class NotFound(SvcError):
-    """No such path."""
+    """There is nothing at this path.
+
+    To fix: Check the path, such as `/v1` in the base URL.
+    """
 
     code = "not_found"
     status = 404
@@ -147,7 +171,10 @@ class NotFound(SvcError):
 
 
 class MethodNotAllowed(SvcError):
-    """The path exists and takes other methods."""
+    """The path has other methods.
+
+    To fix: Use a method of the response header `allow`.
+    """
 
     code = "method_not_allowed"
     status = 405
@@ -163,7 +190,9 @@ class MethodNotAllowed(SvcError):
 
 
 class RateLimited(SvcError):
-    """A limit of ours, or an upstream's 429 once retries are spent.
+    """A limit of the key, or the rate limit of the provider after all retries, is reached.
+
+    To fix: Wait for the seconds of `retry-after`, or raise the limit of the key.
 
     `retry_after` is in seconds. `limit` says which limit was reached: `rpm`, `tpm`, `concurrency`, `budget` or
     `upstream`, or is empty if no limit was.
@@ -185,7 +214,10 @@ class RateLimited(SvcError):
 
 
 class ProviderFailed(SvcError):
-    """The upstream could not be reached, was too late, failed, or was not understandable."""
+    """The provider cannot be reached, times out, fails, or sends an invalid response.
+
+    To fix: Retry later or configure `routing.fallbacks`. The log names the cause.
+    """
 
     code = "provider_error"
     status = 502
@@ -198,17 +230,26 @@ class ProviderFailed(SvcError):
 
 
 class SpeechFailed(SvcError):
-    """A speech model or its engine failed, or is missing here."""
+    """A speech model or its engine fails, or is missing on this machine.
+
+    To fix: Read the message. `svc doctor` reports missing extras and models.
+    """
 
     code = "asr_error"
 
 
 class InternalError(SvcError):
-    """A fault of ours; the log has it under the request id."""
+    """The gateway or the registry has a fault.
+
+    To fix: Look up the request id in the log.
+    """
 
 
 class ShuttingDown(InternalError):
-    """This process ends; another may answer in a second."""
+    """The process is stopping.
+
+    To fix: Retry after the seconds of `retry-after`.
+    """
 
     status = 503
 
@@ -218,7 +259,10 @@ class ShuttingDown(InternalError):
 
 
 class BundleNotFound(SvcError):
-    """The registry has no such bundle."""
+    """The registry has no such bundle.
+
+    To fix: Check the reference. `svc registry ls` lists the bundles.
+    """
 
     code = "bundle_not_found"
     status = 404
@@ -226,7 +270,10 @@ class BundleNotFound(SvcError):
 
 
 class InvalidBundle(SvcError):
-    """The archive or its metadata is not what a bundle must be; also a name that no bundle can have."""
+    """The archive, its metadata or the name of the bundle is invalid.
+
+    To fix: Build the bundle again with `svc bundle pack`.
+    """
 
     code = "invalid_bundle"
     status = 400
@@ -234,7 +281,10 @@ class InvalidBundle(SvcError):
 
 
 class AlreadyExists(SvcError):
-    """Another bundle was published under this name; what is published never changes."""
+    """Another bundle has this name. Published bundles never change.
+
+    To fix: Publish under another version.
+    """
 
     code = "already_exists"
     status = 409
@@ -242,14 +292,20 @@ class AlreadyExists(SvcError):
 
 
 class InsufficientStorage(SvcError):
-    """The disk has no room for it."""
+    """The disk has no room.
+
+    To fix: Free space on the disk of the server.
+    """
 
     code = "insufficient_storage"
     status = 507
 
 
 class RegistryFailed(SvcError):
-    """A registry could not be reached, or what it sent is not what its index promises."""
+    """A registry cannot be reached, or its data does not match its index.
+
+    To fix: Retry later. The log of the server names the cause.
+    """
 
     code = "registry_error"
     status = 502
@@ -260,26 +316,38 @@ class RegistryFailed(SvcError):
 
 
 class GatewayFailed(SvcError):
-    """On the client's side: the gateway cannot be reached, broke off, or answered what no gateway says."""
+    """The SDK cannot reach the gateway, the connection broke, or the response is invalid.
+
+    To fix: Check the address, and that the gateway runs.
+    """
 
     code = "gateway_error"
     status = 502
 
 
 class PipelineFailed(SvcError):
-    """A stage of a pipeline cannot do what it is asked; the message says which stage, and why."""
+    """A stage of a pipeline cannot run.
+
+    To fix: Read the message, which names the stage.
+    """
 
     code = "pipeline_error"
 
 
 class CommandFailed(SvcError):
-    """A command was used rightly and could not be done; the message says what to do next."""
+    """A command was used correctly and failed.
+
+    To fix: Read the message, which names the next step.
+    """
 
     code = "command_failed"
 
 
 class UsageError(SvcError):
-    """A person at the command line can mend this; the message says how."""
+    """A command or a configuration file is wrong.
+
+    To fix: Correct what the message names.
+    """
 
     code = "usage_error"
     status = 400

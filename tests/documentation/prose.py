@@ -25,7 +25,6 @@ PENDING = frozenset(
         "docs/reference/embedded-model.md",
         "docs/reference/limits.md",
         "docs/reference/logs.md",
-        "docs/reference/metrics.md",
         "docs/reference/pipelines.md",
         "docs/reference/providers.md",
         "docs/reference/registry.md",

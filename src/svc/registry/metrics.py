@@ -1,4 +1,4 @@
-"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/reference/registry.md."""
+"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _LABELED_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
 OTHER_METHOD: Final = "other"
 """The label of all other methods, and of requests that cannot be read."""
-_METRIC_FAMILIES: Final = {
-    "svc_registry_requests_total": ("counter", "Requests answered, by method and HTTP status."),
-    "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in the responses begun."),
-    "svc_registry_published_total": ("counter", "Bundles published here."),
-    "svc_registry_bundles": ("gauge", "Bundles in the store, withdrawn ones included."),
+REGISTRY_METRIC_HELP: Final = {
+    "svc_registry_requests_total": ("counter", "Responses, by method (GET, HEAD, PUT, POST or other) and HTTP status."),
+    "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in responses that have started."),
+    "svc_registry_published_total": ("counter", "Bundles published at this registry."),
+    "svc_registry_bundles": ("gauge", "Bundles in the store, with the yanked ones."),
 }
 
 
@@ -34,7 +34,7 @@ class RegistryCounters:
             "svc_registry_bundles": bundles,
         }
         lines: list[str] = []
-        for name, (kind, help_text) in _METRIC_FAMILIES.items():
+        for name, (kind, help_text) in REGISTRY_METRIC_HELP.items():
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             if name in values:
                 lines.append(f"{name} {values[name]}")

@@ -21,9 +21,9 @@ GroupBy = Literal["key", "model", "provider", "tag", "day"]
 
 
 class StoreUnavailable(SvcError):
-    """The database cannot be reached or does not answer; what was asked may succeed later.
+    """The database or Redis is unavailable. The message is for the operator, and a client does not get it.
 
-    Its message is for the operator: a client is told no more than that.
+    To fix: Retry after the seconds of `retry-after`. `svc doctor` names the cause.
     """
 
     status = 503
