@@ -117,7 +117,7 @@ def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> No
         result = up[0].chat("--max-tokens", "3", "--system", "Be long.", *more, text="Tell me a story")
         assert result.returncode == 0
         assert result.stdout.strip()
-        assert result.stderr.startswith("svc: the answer stops here")
+        assert result.stderr.startswith("svc: the response reached the token limit")
 
 
 @pytest.mark.parametrize(

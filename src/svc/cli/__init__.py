@@ -1,6 +1,7 @@
-"""The command `svc`: finds the verb, runs it, and turns errors into one line. What a verb does is in its own file.
+"""The command `svc`: find the command's module, run it, and print an error as one line.
 
-A verb is a module of this package. Its docstring is its help (the first line is its line in `svc --help`), and it has
+Each command is a module of this package. Its docstring is its help text, and the first line is its summary in
+`svc --help`. It defines:
 
     def add_arguments(parser: argparse.ArgumentParser) -> None
     def run(args: argparse.Namespace) -> int                        # the exit status
@@ -25,18 +26,21 @@ from svc.errors import SvcError, UsageError
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 RELOADABLE_COMMANDS = ("gateway", "up")
-"""Commands that SIGHUP does not end, from before their modules are loaded."""
+"""Commands that reload on SIGHUP. SIGHUP must not end them, even before their modules are loaded."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose errors are UsageErrors: one line, and where to read more."""
+    """An argument parser that raises UsageError with a one-line message and a hint."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.rstrip('.')}. See: {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit status is 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run one command, and return the exit status.
+
+    0 is success, 1 a failure, 2 wrong usage, 130 an interrupt (Ctrl-C), 143 SIGTERM.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _is_reloadable(sys.argv[1:] if argv is None else argv):
         signal.signal(signal.SIGHUP, _ignore_hangup)
     sys.unraisablehook = partial(_handle_unraisable, sys.unraisablehook)
@@ -53,7 +57,7 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
     except SvcError as error:
         return _print_error(f"{error.message} ({error.reason})" if error.reason else error.message, 1)
     except BrokenPipeError:
-        # The reader left (`svc models ls | head`). Python would complain once more when it flushes at exit.
+        # The reader closed the pipe (`svc models ls | head`). Without this, Python reports the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -73,7 +77,7 @@ def _run_command(argv: list[str]) -> int:
     parser = _create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
     arguments = parser.parse_args(argv[1:])
-    signal.signal(signal.SIGTERM, _on_sigterm)  # not before: while a module is imported, Python may lose an exception
+    signal.signal(signal.SIGTERM, _on_sigterm)  # not earlier: an import may swallow an exception
     status: int = module.run(arguments)
     sys.stdout.flush()
     return status
@@ -88,7 +92,7 @@ def _load_command(verb: str) -> ModuleType:
 
 
 def _create_parser(prog: str, doc: str) -> CommandParser:
-    """The part of the docstring from `Examples` on is shown as it stands, after the arguments."""
+    """Create a parser. The docstring from `Examples` on becomes the epilog, unchanged."""
     text, _, examples = doc.partition("\nExamples")
     epilog = f"Examples{examples}" if examples else None
     formatter = argparse.RawDescriptionHelpFormatter
@@ -116,7 +120,7 @@ def _format_overview() -> str:
 
 
 def _show_warning(default_hook: Callable[..., None], message: Warning | str, kind: type[Warning], *where: Any) -> None:
-    """Ours are for the person at the terminal, so without the place in the source; other packages' are as they were."""
+    """Print warnings of svc without their source location. Warnings of other packages are unchanged."""
     if kind is UserWarning:
         print(f"svc: {' '.join(str(message).split())}", file=sys.stderr)
     else:
@@ -129,22 +133,22 @@ def _print_error(message: str, status: int) -> int:
 
 
 def _is_reloadable(argv: Sequence[str]) -> bool:
-    """Whether it is a server that SIGHUP makes reload, once it runs."""
+    """Return whether the command reloads on SIGHUP once it runs."""
     return bool(argv) and argv[0] in RELOADABLE_COMMANDS
 
 
 def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
-    """SIGHUP before the configuration is read: there is nothing to reload. Unlike SIG_IGN it tells nothing of nohup."""
+    """Ignore SIGHUP until the configuration is read. Unlike SIG_IGN, a handler does not look like nohup."""
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_TERMINATED)  # so that what is half done is cleaned up on the way out
+    raise SystemExit(EXIT_TERMINATED)  # unwinds the stack, so that cleanup runs
 
 
 def _handle_unraisable(default_hook: Callable[..., None], error: sys.UnraisableHookArgs) -> None:
-    """SIGTERM came inside a finalizer or a weak reference's callback, where Python drops the exception.
+    """Exit when SIGTERM arrives inside a finalizer or weak reference callback, where Python drops the exception.
 
-    Imports run such callbacks, so this happens while a command starts. It has to end all the same.
+    Imports run such callbacks, so this happens while a command starts.
     """
     if isinstance(error.exc_value, SystemExit) and error.exc_value.code == EXIT_TERMINATED:
         os._exit(EXIT_TERMINATED)

@@ -1,6 +1,6 @@
-"""Keys and usage for the commands: from this machine's database, or from a gateway elsewhere through its admin API.
+"""Administer keys and query usage: in this machine's database, or through a gateway's admin API.
 
-Both do the same with the same structs (`svc.keys.lifecycle`); only where the work is done differs. No verb.
+Both clients use the structs of `svc.keys.lifecycle`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ from svc.stores.database.factory import open_state_database
 
 T = TypeVar("T")
 _OPTION_NAMES = {"scopes": "scope", "tags": "tag"}
-"""Fields whose option has another name."""
+"""Fields whose option has a different name."""
 
 
 class AdminClient(Protocol):
-    """Raises SvcError: InvalidRequest, NotFound, StoreDown here, and what a gateway answers there."""
+    """Operations on keys and usage.
+
+    All raise SvcError. The local client raises InvalidRequest, NotFound and StoreDown. The HTTP client raises the
+    gateway's errors.
+    """
 
     def create_key(self, new_key: NewKey) -> MadeKey: ...
 
@@ -50,38 +54,38 @@ class AdminClient(Protocol):
     def revoke_key(self, id: str) -> ShownKey: ...
 
     def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
-        """What keys, or one, use of their limits now; UsageError here, since only a running gateway knows."""
+        """Return the current limit usage of all keys, or of one. The local client raises UsageError."""
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
-        """`asked`: `by`, `since` and so on, as the API takes them."""
+        """Query the ledger. `parameters` are those of the API: `by`, `since` and so on."""
 
 
 def add_gateway_option(parser: argparse.ArgumentParser) -> None:
-    """`--gateway`."""
+    """Add `--gateway`."""
     parser.add_argument(
         "--gateway",
         "--url",
         metavar="URL",
-        help="ask the gateway there, with the key in SVC_API_KEY (scope admin); default: this machine's database",
+        help="use that gateway, with a key of the scope admin in SVC_API_KEY; default: this machine's database",
     )
 
 
 @contextlib.contextmanager
 def open_admin_client(args: argparse.Namespace) -> Iterator[AdminClient]:
-    """The desk that is meant. What is asked for wrongly is a UsageError."""
+    """Open the client that the options select. An invalid request becomes a UsageError."""
     try:
         with _open_http_client(args.gateway) if args.gateway is not None else _open_database_client() as admin:
             yield admin
     except InvalidRequest as error:
         raise UsageError(_rewrite_field_as_option(error.message, error.param)) from error
     except NotFound as error:
-        if error.param != "id":  # an address, not a key
+        if error.param != "id":  # a 404 for the URL, not for the key
             raise
         raise CommandFailed(f"{error.message} See: svc keys ls") from error
 
 
 def _rewrite_field_as_option(message: str, field: str | None) -> str:
-    """What is said of a field, which begins with its name, said of the option that it comes from."""
+    """Replace the field name at the beginning of a message with its option."""
     if field is not None and re.match(rf"{re.escape(field)}\b", message):
         message = f"--{_OPTION_NAMES.get(field, field.replace('_', '-'))}{message[len(field) :]}"
     return re.sub(r"(?<!-)\bbudget_(\w+)", r"--budget-\1", message)
@@ -113,7 +117,7 @@ def _open_http_client(url: str) -> Iterator[AdminClient]:
 
 
 class DatabaseAdminClient:
-    """This machine's database."""
+    """Administers this machine's database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -140,7 +144,7 @@ class DatabaseAdminClient:
         return lifecycle.revoke_key(self._database, id)
 
     def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
-        raise UsageError("Only a running gateway knows that: name it with --gateway http://127.0.0.1:3000.")
+        raise UsageError("Only a running gateway knows that: use --gateway http://127.0.0.1:3000.")
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         usage_query = parse_usage_query(parameters)
@@ -163,7 +167,7 @@ class _UsageResponse(msgspec.Struct):
 
 
 class HttpAdminClient:
-    """A gateway's admin API. Nothing is tried twice: a key must not be made twice."""
+    """Administers a gateway through its admin API. Requests are never retried: a retry could create a key twice."""
 
     def __init__(self, session: HttpSession) -> None:
         self._session = session
@@ -210,7 +214,7 @@ class HttpAdminClient:
         try:
             return msgspec.json.decode(response_body, type=response_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise GatewayFailed("The answer is not that of an admin API; is the address that of a gateway?") from error
+            raise GatewayFailed("The response is not that of an admin API. Is the URL that of a gateway?") from error
 
 
 def _quote_path_segment(id: str) -> str:

@@ -1,6 +1,6 @@
-"""The checks of `svc doctor` for the database, Redis, the blob store and the installed extras. No verb.
+"""Check the database, Redis, the blob store and the installed extras for `svc doctor`.
 
-Each is asked in the way that a gateway or a registry uses it: with its credentials, and within seconds.
+Each check connects as the gateway or registry does, with the same credentials, and with a timeout of seconds.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OPTIONAL_EXTRAS: Final = {
     "signing": (("cryptography",), "signed bundles"),
     "ray": (("ray",), "pipelines on a Ray cluster"),
 }
-"""Extra -> the modules that it brings, and what it is for."""
+"""Extra -> its import names, and its purpose."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One line; `mend` says what to do, and is empty when there is nothing to."""
+    """One line of output. `mend` is the remedy, or empty."""
 
     what: str
     state: Literal["ok", "off", "bad"]
@@ -46,7 +46,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def check_extras() -> Iterator[CheckResult]:
-    """Which of the optional parts are installed."""
+    """Report which optional extras are installed."""
     for extra, (modules, purpose) in OPTIONAL_EXTRAS.items():
         missing = [module for module in modules if find_spec(module) is None]
         if not missing:
@@ -59,7 +59,7 @@ def check_extras() -> Iterator[CheckResult]:
 
 
 def check_database(settings: Settings) -> CheckResult:
-    """The database of keys and usage. A file that is not there yet is not made."""
+    """Check the database of keys and usage. A missing SQLite file is not created."""
     url = database_url(settings.environ, settings.home)
     source = "SVC_DATABASE_URL" if settings.environ.get("SVC_DATABASE_URL") else "the state folder"
     if url.startswith("sqlite:///") and not (file := Path(url.removeprefix("sqlite:///")).expanduser()).exists():
@@ -67,7 +67,7 @@ def check_database(settings: Settings) -> CheckResult:
     try:
         store = open_database(url)
     except UsageError as error:
-        return CheckResult("database", "bad", error.message, "mend SVC_DATABASE_URL, or unset it")
+        return CheckResult("database", "bad", error.message, "fix SVC_DATABASE_URL, or unset it")
     try:
         store.ping()
     except StoreUnavailable as error:
@@ -76,42 +76,42 @@ def check_database(settings: Settings) -> CheckResult:
         store.close()
     if url.startswith("sqlite:///"):
         return CheckResult("database", "ok", f"the file {url.removeprefix('sqlite:///')}")
-    return CheckResult("database", "ok", "PostgreSQL answers: keys and usage are shared with other machines")
+    return CheckResult("database", "ok", "PostgreSQL responds: machines share keys and usage")
 
 
 def _check_missing_file(file: Path) -> CheckResult:
     folder = next((folder for folder in file.absolute().parents if folder.exists()), Path("/"))
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        return CheckResult("database", "ok", f"the file {file}, made by the first start")
-    return CheckResult("database", "bad", f"the file {file} cannot be made", "check SVC_DATABASE_URL and SVC_HOME")
+        return CheckResult("database", "ok", f"the file {file}, created by the first start")
+    return CheckResult("database", "bad", f"the file {file} cannot be created", "check SVC_DATABASE_URL and SVC_HOME")
 
 
 def check_redis(settings: Settings) -> Iterator[CheckResult]:
-    """The Redis of SVC_REDIS_URL, where that is set."""
+    """Check the Redis of SVC_REDIS_URL, if set."""
     url = settings.environ.get("SVC_REDIS_URL")
     if not url:
-        yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts its limits by itself")
+        yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts its limits alone")
         return
     try:
         shown = parse_redis_url(url).display_name
         asyncio.run(RedisConnection(url).check_connection())
     except UsageError as error:
-        yield CheckResult("redis", "bad", error.message, "mend SVC_REDIS_URL, or unset it")
+        yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:
-        mend = "start it, or check SVC_REDIS_URL; until then each machine keeps the limits by itself"
+        mend = "start it, or check SVC_REDIS_URL; until then each machine counts its limits alone"
         yield CheckResult("redis", "bad", f"{shown} is not usable: {error.message}", mend)
     else:
-        yield CheckResult("redis", "ok", f"{shown}: limits are shared with other machines")
+        yield CheckResult("redis", "ok", f"{shown}: machines share their limits")
 
 
 def check_blob_store(settings: Settings) -> CheckResult:
-    """Where a registry started here keeps bundles."""
+    """Check the store of bundles that a registry on this machine would use."""
     scheme, _, rest = (settings.environ.get("SVC_BLOB_URL") or f"file://{settings.registry_root}").partition("://")
     if scheme == "file":
         return _check_folder(Path(rest))
     mend = "check SVC_BLOB_URL, AWS_ENDPOINT_URL and the AWS_ credentials"
     if scheme != "s3" or not rest.partition("/")[0]:
-        return CheckResult("blob store", "bad", "SVC_BLOB_URL is not like s3://bucket/prefix or file:///folder", mend)
+        return CheckResult("blob store", "bad", "SVC_BLOB_URL must be s3://bucket/prefix or file:///folder", mend)
     try:
         plugins.load("stores.bundles", "s3").check_bucket(f"s3://{rest}", settings.environ)
     except ImportError as error:
@@ -125,4 +125,4 @@ def _check_folder(folder: Path) -> CheckResult:
     existing = next((one for one in (folder, *folder.absolute().parents) if one.exists()), Path("/"))
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return CheckResult("blob store", "ok", f"the folder {folder}")
-    return CheckResult("blob store", "bad", f"the folder {folder} cannot be written", "check SVC_REGISTRY_ROOT")
+    return CheckResult("blob store", "bad", f"the folder {folder} is not writable", "check SVC_REGISTRY_ROOT")

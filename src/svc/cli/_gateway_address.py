@@ -1,6 +1,6 @@
-"""Which gateway `svc chat` and `svc transcribe` talk to, and with which key. No verb.
+"""Select the gateway and the key of `svc chat` and `svc transcribe`.
 
---gateway > SVC_GATEWAY_URL > SVC_PLATFORM_URL > the gateway of `svc up` with the same SVC_HOME > a default
+Precedence: --gateway > SVC_GATEWAY_URL > SVC_PLATFORM_URL > the gateway of `svc up` with the same SVC_HOME > a default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from svc.errors import InvalidRequest, UsageError
 
 
 def add_gateway_option(parser: argparse.ArgumentParser) -> None:
-    """`--gateway`, which every command has that calls one; `--url` is its old name."""
+    """Add `--gateway`. `--url` is its deprecated name."""
     parser.add_argument(
         "--gateway",
         "--url",
@@ -26,9 +26,9 @@ def add_gateway_option(parser: argparse.ArgumentParser) -> None:
 
 
 def resolve_gateway(option: str | None, key: str | None, default: str) -> tuple[str, str | None]:
-    """Return the address, with `/v1`, and the key. The key of `svc up` is sent nowhere but there.
+    """Return the base URL, which ends in `/v1`, and the key. The key of `svc up` is sent only to that gateway.
 
-    Raises UsageError for what is no address or no key.
+    Raises UsageError for an invalid URL or key.
     """
     local_url = _local_gateway.find_gateway(base.home())
     try:

@@ -1,4 +1,4 @@
-"""A key as a person names it: by its id, its name, or the first characters of its id or secret. No verb."""
+"""Find a key by its id, its name, or a prefix of its id or secret."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from svc.errors import NotFound, UsageError
 from svc.keys.lifecycle import ShownKey
 
 KEY_ID: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
-"""The form of a key's id. Anything else is a name."""
+"""The format of a key's id. Any other text is a name."""
 MIN_KEY_PREFIX_LENGTH: Final = 8
-"""Characters of an id or a secret from which on it may be cut short: `svc_sk_` and `key_` begin all of them."""
+"""Minimum length of a prefix: every id begins with `key_`, and every secret with `svc_sk_`."""
 
 
 def find_key_id(admin: AdminClient, key_selector: str, *, prefer_unrevoked: bool = False) -> str | None:
-    """Return the id of a key, or None if there is none. Raises UsageError when several keys are meant.
+    """Return the id of a key, or None. Raises UsageError if several keys match.
 
-    An id comes before a name, and a name before a prefix. With `prefer_unrevoked`, the only key of a name that is not
-    revoked comes before revoked keys of that name.
+    An id takes precedence over a name, and a name over a prefix. With `prefer_unrevoked`, the only unrevoked key of
+    a name takes precedence over revoked keys of that name.
     """
     if KEY_ID.fullmatch(key_selector) and key_exists(admin, key_selector):
         return key_selector
@@ -46,18 +46,18 @@ def find_key_id(admin: AdminClient, key_selector: str, *, prefer_unrevoked: bool
 
 
 def key_exists(admin: AdminClient, key_selector: str) -> bool:
-    """Whether a key has this id."""
+    """Return whether a key has this id."""
     try:
         admin.get_key(key_selector)
     except NotFound as error:
-        if error.param != "id":  # an address, not a key
+        if error.param != "id":  # a 404 for the URL, not for the key
             raise
         return False
     return True
 
 
 def printable_label(text: str) -> str:
-    """The text as one short line of printable characters."""
+    """Return the text as one line of at most 60 printable characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:60]
 
 

@@ -1,9 +1,9 @@
-"""What `svc up` leaves in the state folder, so that other commands of the same person find it. No verb.
+"""Files in the state folder with which `svc up` publishes its key and address to other commands.
 
-$SVC_HOME/api_key        made once, for its owner's eyes alone
-$SVC_HOME/up.lock        held (flock) while it runs; the kernel lets go of it however the process ends
-$SVC_HOME/gateway.lock  the same of `svc gateway`, of which there may be more
-$SVC_HOME/gateway.json   {"url", "pid"} while it runs; what a killed process left behind is not believed
+$SVC_HOME/api_key        created once, mode 0600
+$SVC_HOME/up.lock        flock of the running `svc up`, which the kernel releases at process exit
+$SVC_HOME/gateway.lock   flock of `svc gateway`, of which several may run
+$SVC_HOME/gateway.json   {"url", "pid"} of the running gateway, ignored unless up.lock is held
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_REGISTRY_PORT = 8080
 
 @contextmanager
 def hold_up_lock(home: Path) -> Iterator[None]:
-    """While the context is, no other `svc up` uses the state folder. Raises UsageError that names the one that does."""
+    """Lock the state folder against other `svc up` processes. Raises UsageError with the address of the running one."""
     prepare_state_dir(home)
     file = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -44,7 +44,7 @@ def hold_up_lock(home: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_gateway_lock(home: Path) -> Iterator[bool]:
-    """While the context is, the state folder is known to be used; false when another gateway uses it already."""
+    """Lock the state folder against `svc up`. Yields False when another gateway uses the folder."""
     prepare_state_dir(home)
     file = os.open(home / "gateway.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -59,7 +59,7 @@ def hold_gateway_lock(home: Path) -> Iterator[bool]:
 
 
 def ensure_api_key(home: Path) -> str:
-    """The API key of this machine, made when there is none yet. Raises UsageError when the file holds none."""
+    """Return this machine's API key, and create it if it is missing. Raises UsageError for an invalid file."""
     path = home / "api_key"
     prepare_state_dir(home)
     if not path.exists():
@@ -67,24 +67,24 @@ def ensure_api_key(home: Path) -> str:
         temporary.unlink(missing_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(generate_secret() + "\n")
-        with suppress(FileExistsError):  # another one was first: theirs it is
-            os.link(temporary, path)  # whole or not at all, and never over one that is there
+        with suppress(FileExistsError):  # another process created the key first: use its key
+            os.link(temporary, path)  # atomic, and never overwrites an existing file
         temporary.unlink()
     path.chmod(0o600)
     key = read_local_api_key(home)
     if key is None:
-        raise UsageError(f"{path} holds no API key; remove it, and a new one is made.")
+        raise UsageError(f"{path} does not contain an API key: remove it, and svc up creates a new one.")
     return key
 
 
 def write_gateway_record(home: Path, url: str) -> None:
-    """Says where the gateway of this process is."""
+    """Write the address of this process's gateway."""
     temporary = home / f"gateway.json.{os.getpid()}"
     temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="ascii")
     temporary.replace(home / "gateway.json")
 
 
 def remove_gateway_record(home: Path) -> None:
-    """Takes back what this process said."""
+    """Remove the record of this process."""
     if read_gateway_record(home)[1] == os.getpid():
         (home / "gateway.json").unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Whether what is configured answers: a provider one cheap request, anything else a connection. No verb.
+"""Check that a configured server responds: one cheap request for a provider, a connection for others.
 
-    connection ──> TLS, where the address says so ──> GET of the models ──> the status that came, behind interim ones
+    connect ──> TLS, for https ──> GET of the model list ──> the final status, after interim (1xx) responses
 
-All of it together has PROBE_SECONDS; what does not come in time is told by the step that it was to come in.
+All steps share PROBE_TIMEOUT_SECONDS. The error names the step that timed out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ PROBE_TIMEOUT_SECONDS: Final = 3.0
 STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)")
 STATUS_LINE_BYTES: Final = len("HTTP/1.1 200")
 INTERIM_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d")
-"""Another answer follows, on the same connection; after `101 Switching Protocols` none does."""
+"""A final response follows on the same connection, except after `101 Switching Protocols`."""
 MAX_INTERIM_RESPONSES: Final = 20
-"""Interim answers that are passed over; each may have as many bytes as a StreamReader keeps, 64 KiB."""
+"""Interim responses that are skipped. Each is limited by the StreamReader buffer, 64 KiB."""
 TLS_ALERT_PREFIX: Final = b"\x15\x03"
-"""How a server of TLS begins what it says to who speaks plain HTTP."""
+"""First bytes of the TLS alert with which a TLS server rejects plaintext HTTP (RFC 8446, section 6)."""
 
 
 class ProbeFailed(Exception):
-    """Why no answer came, in words for who configured the address."""
+    """No response arrived. The message is for the person who configured the address."""
 
 
 def probe_provider(provider: Provider, tls: ssl.SSLContext) -> int:
-    """The status that a provider answers with to a request for its models. Raises Unreachable."""
+    """Return the HTTP status of a provider's model list. Raises ProbeFailed."""
     origin = upstream_origin(provider)
     deadline = time.monotonic() + PROBE_TIMEOUT_SECONDS
     tcp_socket = _open_connection(origin.host, origin.port)
@@ -47,12 +47,14 @@ def probe_provider(provider: Provider, tls: ssl.SSLContext) -> int:
     if status := STATUS_LINE.match(response_start):
         return int(status[1])
     if response_start.startswith(TLS_ALERT_PREFIX):
-        raise ProbeFailed("it speaks TLS: its address has to begin with https://")
-    raise ProbeFailed("what it answers is not HTTP" if response_start else "it closed the connection without an answer")
+        raise ProbeFailed("the server requires TLS: its address must begin with https://")
+    raise ProbeFailed(
+        "the response is not HTTP" if response_start else "the server closed the connection without a response"
+    )
 
 
 def check_connection(host: str, port: int) -> None:
-    """Makes a connection, and says nothing on it. Raises Unreachable."""
+    """Open and close a TCP connection. Raises ProbeFailed."""
     _open_connection(host, port).close()
 
 
@@ -62,15 +64,15 @@ def _open_connection(host: str, port: int) -> socket.socket:
     except TimeoutError:
         raise ProbeFailed(f"no connection within {PROBE_TIMEOUT_SECONDS:g} s") from None
     except socket.gaierror as error:
-        raise ProbeFailed(f"its host name is not known ({error.strerror})") from None
+        raise ProbeFailed(f"its host name cannot be resolved ({error.strerror})") from None
     except OSError as error:
         raise ProbeFailed(_describe_os_error(error)) from None
-    except ValueError as error:  # a name that cannot be encoded
-        raise ProbeFailed(f"its host name is none ({error})") from None
+    except ValueError as error:  # a host name that cannot be encoded
+        raise ProbeFailed(f"its host name is invalid ({error})") from None
 
 
 def _encode_request(provider: Provider) -> bytes:
-    """With the provider's key, as each chat is sent there."""
+    """Encode the request with the provider's key, as for a chat."""
     address, dialect = provider.address, provider.dialect
     lines = [
         f"GET {address.path}{dialect.models_path} HTTP/1.1",
@@ -87,7 +89,7 @@ def _encode_request(provider: Provider) -> bytes:
 async def _request_status_line(
     tcp_socket: socket.socket, origin: UpstreamOrigin, request: bytes, tls: ssl.SSLContext, timeout_seconds: float
 ) -> bytes:
-    """The beginning of the answer; empty when there is none. Raises Unreachable."""
+    """Return the first bytes of the final response, or empty bytes. Raises ProbeFailed."""
     reader, writer = await asyncio.open_connection(sock=tcp_socket)
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -96,8 +98,8 @@ async def _request_status_line(
             return await _read_final_response(reader, writer, request)
     except TimeoutError:
         handshake_done = not origin.tls or writer.get_extra_info("ssl_object") is not None
-        missing_step = "sends no answer" if handshake_done else "does not finish the TLS handshake"
-        raise ProbeFailed(f"it takes the connection, but {missing_step} within {PROBE_TIMEOUT_SECONDS:g} s") from None
+        missing_step = "sends no response" if handshake_done else "does not finish the TLS handshake"
+        raise ProbeFailed(f"it accepts the connection, but {missing_step} within {PROBE_TIMEOUT_SECONDS:g} s") from None
     except OSError as error:
         raise ProbeFailed(_describe_os_error(error)) from None
     finally:
@@ -108,19 +110,19 @@ async def _start_tls(writer: asyncio.StreamWriter, host: str, tls: ssl.SSLContex
     try:
         await writer.start_tls(tls, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise ProbeFailed(f"its certificate is refused: {error.verify_message}") from None
+        raise ProbeFailed(f"its certificate is not trusted: {error.verify_message}") from None
     except ssl.SSLError as error:
         raise ProbeFailed(
-            f"it speaks no TLS that we know ({error.reason or error}); for plain HTTP its address begins with http://"
+            f"the TLS handshake failed ({error.reason or error}); for plaintext HTTP use http://"
         ) from None
     except ConnectionError:
-        raise ProbeFailed("it closed the connection in the TLS handshake") from None
-    except ValueError as error:  # no name that TLS knows
-        raise ProbeFailed(f"its host name is none ({error})") from None
+        raise ProbeFailed("the server closed the connection during the TLS handshake") from None
+    except ValueError as error:  # not a valid server name
+        raise ProbeFailed(f"its host name is invalid ({error})") from None
 
 
 async def _read_final_response(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
-    """The beginning of the final answer: the interim ones before it, such as `103 Early Hints`, are passed over."""
+    """Return the first bytes of the final response, after interim ones such as `103 Early Hints`."""
     writer.write(request)
     for _ in range(MAX_INTERIM_RESPONSES + 1):
         response_start = await _read_response_start(reader)
@@ -132,11 +134,11 @@ async def _read_final_response(reader: asyncio.StreamReader, writer: asyncio.Str
             return b""
         except asyncio.LimitOverrunError:
             break
-    raise ProbeFailed("its interim answers (1xx) do not come to an end")
+    raise ProbeFailed("it sends too many interim (1xx) responses")
 
 
 async def _read_response_start(reader: asyncio.StreamReader) -> bytes:
-    """As much of an answer as has its status, or what came before the connection closed."""
+    """Read up to the status code, or until the connection closes."""
     response_start = b""
     while len(response_start) < STATUS_LINE_BYTES and not response_start.startswith(TLS_ALERT_PREFIX):
         chunk = await reader.read(STATUS_LINE_BYTES - len(response_start))
@@ -147,7 +149,7 @@ async def _read_response_start(reader: asyncio.StreamReader) -> bytes:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """The system's, where it has some."""
-    if isinstance(error, ssl.SSLError):  # whose numbers are not the system's
+    """Return the operating system's message, if the error has one."""
+    if isinstance(error, ssl.SSLError):  # OpenSSL numbers are not errno values
         return f"TLS failed ({error.reason or error})"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""`svc run --watch`: the stages at work, drawn in place on a terminal, a line for each event in a pipe. No verb."""
+"""Show progress of `svc run --watch`: redrawn lines on a terminal, one line per event in a pipe."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from svc.pipeline.orchestrator import RunResult
 from svc.pipeline.stages.base import AudioChunk, StageChunk
 
 REDRAW_SECONDS = 0.1
-"""Seconds between two drawings."""
+"""Interval between two redraws."""
 STATE_SYMBOLS = {"waiting": "·", "started": "▸", "done": "✓", "failed": "✗"}
 
 
 class LiveDisplay:
-    """Draws lines over those of before, on standard error; use it as a context. Without a terminal it draws nothing."""
+    """Redraws lines on standard error in a thread. Use it as a context manager, on a terminal only."""
 
     def __init__(self, get_lines: Callable[[], Sequence[str]]) -> None:
         self._get_lines = get_lines
@@ -78,7 +78,7 @@ class _StageState(msgspec.Struct):
 
 
 class StageProgress:
-    """One run."""
+    """The stages of one run."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._stages = {name: _StageState() for name in names}
@@ -95,7 +95,7 @@ class StageProgress:
 
 
 class BatchProgress:
-    """Many runs: how many are done, and what those at work are at."""
+    """Many runs: the number of finished inputs, and the stage of each running input."""
 
     def __init__(self, inputs: Sequence[str], *, print_lines: bool) -> None:
         self._inputs = inputs

@@ -1,4 +1,4 @@
-"""What the verbs share: the progress bar, tables, and where state lies. No verb itself."""
+"""Shared parts of the commands: the state folders, the progress bar, JSON and table output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PROGRESS_BAR_WIDTH = 24
 
 
 def home() -> Path:
-    """The state folder, `SVC_HOME`."""
+    """Return the state folder, `SVC_HOME`."""
     return Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser()
 
 
 def registry_root() -> Path:
-    """Where models lie, `SVC_REGISTRY_ROOT`."""
+    """Return the folder of models and bundles, `SVC_REGISTRY_ROOT`."""
     return Path(os.environ.get("SVC_REGISTRY_ROOT") or home() / "registry").expanduser()
 
 
 class ProgressBar:
-    """A bar on standard error while it is a terminal, and nothing otherwise. Use it as a context."""
+    """A progress bar on standard error, drawn only on a terminal. A context manager that erases the bar at its end."""
 
     def __init__(self) -> None:
         self._shown = ""
@@ -42,7 +42,7 @@ class ProgressBar:
             sys.stderr.flush()
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """`done` of `total` bytes of what the label says; a total of 0 is work without a measure."""
+        """Show `done` of `total` bytes with a label. A total of 0 means an unknown size."""
         if not self._is_terminal:
             return
         filled = PROGRESS_BAR_WIDTH * done // total if total else 0
@@ -58,12 +58,12 @@ class ProgressBar:
 
 
 def print_json(value: Any) -> None:
-    """For `--json`."""
+    """Print a value as indented JSON, for `--json`."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(rows: Sequence[Sequence[str]], *, right_aligned: Collection[int] = ()) -> None:
-    """Columns as wide as their widest cell; the first row is the head. `right` are columns of numbers."""
+    """Print aligned columns. The first row is the header. `right_aligned` has the indices of numeric columns."""
     widths = [max(map(_display_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [_pad(cell, widths[at], right_aligned=at in right_aligned) for at, cell in enumerate(row)]
@@ -76,7 +76,7 @@ def _pad(cell: str, width: int, *, right_aligned: bool) -> str:
 
 
 def _display_width(cell: str) -> int:
-    """Columns of a terminal that a text takes: ideographs take two, and marks that combine with a letter none."""
+    """Return the terminal columns of a text: wide characters take two, combining characters none."""
     if cell.isascii():
         return len(cell)
     return sum(

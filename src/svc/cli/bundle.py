@@ -1,4 +1,4 @@
-"""Makes a bundle (.xyb) of a model's folder, or looks into one.
+"""Create a bundle (.xyb) from a model folder, or inspect one.
 
 Examples:
   svc bundle pack ./my-model
@@ -22,19 +22,19 @@ from svc.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """pack, inspect."""
+    """Add the actions pack and inspect."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    pack_parser = verbs.add_parser("pack", help="make a bundle of a folder", allow_abbrev=False)
+    pack_parser = verbs.add_parser("pack", help="create a bundle from a folder", allow_abbrev=False)
     pack_parser.add_argument("folder", metavar="DIR", type=Path)
     pack_parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: <model_id>.xyb in this folder")
-    pack_parser.add_argument("--json", action="store_true", help="for programs")
-    inspect_parser = verbs.add_parser("inspect", help="what is in a bundle", allow_abbrev=False)
+    pack_parser.add_argument("--json", action="store_true", help="print JSON")
+    inspect_parser = verbs.add_parser("inspect", help="show the contents of a bundle", allow_abbrev=False)
     inspect_parser.add_argument("file", metavar="FILE", type=Path)
-    inspect_parser.add_argument("--json", action="store_true", help="for programs")
+    inspect_parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the action."""
+    """Run the action."""
     return _run_pack(args) if args.action == "pack" else _run_inspect(args)
 
 

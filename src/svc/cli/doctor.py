@@ -1,8 +1,8 @@
-"""Says what is configured, reachable and missing, and how to mend it.
+"""Show what is configured, reachable and missing, and how to fix it.
 
-Each provider is asked for its models, with its key; that costs nothing. Database, Redis and blob store are asked with
-their credentials. No key or password is ever shown.
-The exit status is 1 when something that is configured does not work, such as a key that a provider refuses.
+Each provider gets one `GET` of its model list, with its key, which is free of charge.
+Database, Redis and blob store are checked with their credentials. Keys and passwords are never printed.
+The exit status is 1 if something that is configured does not work, such as a key that a provider rejects.
 
 Examples:
   svc doctor
@@ -39,13 +39,13 @@ VERSION_SEGMENT = re.compile(r"/v\d")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to look."""
+    """Add the configuration and output options."""
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found."""
+    """Run the checks, and print the results."""
     results = list(_run_checks(args.config))
     if args.json:
         print_json([msgspec.to_builtins(finding) for finding in results])
@@ -63,7 +63,7 @@ def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
     try:
         loaded = settings.load(os.environ, config=config_path)
     except UsageError as error:
-        yield CheckResult("settings", "bad", error.message, "mend that line, or name another file with --config")
+        yield CheckResult("settings", "bad", error.message, "fix that line, or select another file with --config")
         return
     yield CheckResult("settings", "ok", "read")
     yield _check_home(loaded.home)
@@ -85,7 +85,7 @@ def _check_home(home: Path) -> CheckResult:
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     if os.access(existing, os.W_OK | os.X_OK) and existing.is_dir():
         return CheckResult("state folder", "ok", str(home))
-    return CheckResult("state folder", "bad", f"{home} cannot be written", "set SVC_HOME to a folder that can")
+    return CheckResult("state folder", "bad", f"{home} is not writable", "set SVC_HOME to a writable folder")
 
 
 def _check_model(name: str, config: Settings) -> CheckResult:
@@ -95,14 +95,14 @@ def _check_model(name: str, config: Settings) -> CheckResult:
         return CheckResult(f"model {name}", "off", error.message)
     if is_made:
         return CheckResult(f"model {name}", "ok", "present")
-    return CheckResult(f"model {name}", "off", "not there yet", f"svc models add {name} (svc up does it by itself)")
+    return CheckResult(f"model {name}", "off", "not installed", f"svc models add {name} (svc up does it automatically)")
 
 
 def _check_providers(config: Settings) -> Iterator[CheckResult]:
     try:
         providers = {provider.name: provider for provider in build_providers(config)}
     except UsageError as error:
-        yield CheckResult("providers", "bad", error.message, "mend the entry in svc.toml, or the variable")
+        yield CheckResult("providers", "bad", error.message, "fix the entry in svc.toml, or the variable")
         return
     for name, (variable, *_) in key_variables().items():
         if name not in providers:
@@ -116,7 +116,7 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
     try:
         tls = default_ssl_context()
     except UsageError as error:
-        yield CheckResult("certificates", "bad", error.message, "mend SSL_CERT_FILE, or unset it")
+        yield CheckResult("certificates", "bad", error.message, "fix SSL_CERT_FILE, or unset it")
         return
     for name, provider in providers.items():
         for number, account in enumerate(provider.accounts or (provider,), 1):
@@ -125,7 +125,7 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
 
 
 def _check_no_providers(config: Settings) -> CheckResult:
-    """Without a provider only what runs on this machine answers."""
+    """Report that only models of this machine respond when no provider is configured."""
     has_local_model = find_spec("xllamacpp") is not None
     says = (
         "none is configured: chats are answered by the embedded model of svc up only"
@@ -147,7 +147,7 @@ def _key_variables_of(name: str, config: Settings) -> str:
 
 
 def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, key_names: str) -> CheckResult:
-    """Any answer is one: not every provider has a list of its models."""
+    """Check one provider. Any HTTP response proves that it is reachable: some providers have no model list."""
     models = f"{len(provider.models)} models"
     try:
         status = _probe.probe_provider(provider, tls)
@@ -157,17 +157,17 @@ def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, ke
     if status == HTTPStatus.OK:
         return CheckResult(check_name, "ok", f"{models}, reachable")
     path = f"{provider.address.path}{provider.dialect.models_path}"
-    says = f"{models}, reachable, answers HTTP {status} to GET {path}"
+    says = f"{models}, reachable, returns HTTP {status} to GET {path}"
     if status == HTTPStatus.UNAUTHORIZED:
         advice = f"its key is refused: put a valid one into {key_names}" if key_names else "it needs a key: api_key_env"
         return CheckResult(check_name, "bad", says, advice)
-    if status == HTTPStatus.FORBIDDEN:  # a restricted key may lack the list of models, and still be good for chats
+    if status == HTTPStatus.FORBIDDEN:  # a restricted key may not list models, and still chat
         return CheckResult(check_name, "off", says, f"check what the key in {key_names or 'api_key_env'} may do")
     return CheckResult(check_name, "ok", says, _base_url_advice(provider))
 
 
 def _base_url_advice(provider: Provider) -> str:
-    """What may be wrong with the end of a base_url, where there is no list of models; empty when nothing seems so."""
+    """Return a hint about the end of a base_url without a model list, or an empty string."""
     path = provider.address.path
     if provider.dialect.models_path.startswith("/v1/"):
         return "its base_url has /v1 in it, which each request adds: leave it off" if path.endswith("/v1") else ""
@@ -179,7 +179,7 @@ def _base_url_advice(provider: Provider) -> str:
 
 
 def _check_shadowed_models(providers: dict[str, Provider]) -> Iterator[CheckResult]:
-    """Models that another provider has under the same name, which is tried first."""
+    """Report models that a provider with a higher priority has under the same name."""
     owners: dict[str, str] = {}
     for name, provider in providers.items():
         for model in provider.models:

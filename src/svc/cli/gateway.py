@@ -1,6 +1,6 @@
-"""Runs the gateway alone.
+"""Run only the gateway.
 
-It listens on 127.0.0.1:3000 unless told otherwise. Providers are offered when their key is set.
+It listens on 127.0.0.1:3000 by default. Models of a provider are offered when the provider's key is set.
 
 Examples:
   OPENAI_API_KEY=… SVC_API_KEYS=my-key svc gateway
@@ -35,34 +35,35 @@ from svc.stores.database.base import LedgerEntry, StoreUnavailable
 from svc.stores.database.factory import open_state_database
 
 _SEPARATE_LIMITS_NOTE = (
-    "Each lets a key use all of its limits; with SVC_REDIS_URL they share them, and --workers needs no second one."
+    "Each gateway applies the full limits of a key. "
+    "Set SVC_REDIS_URL to share limits, or run one gateway with --workers."
 )
 _ORPHAN_WAIT_SECONDS = 2.0
-"""Seconds: what they let through counts in the limits of the minute."""
+"""Wait for journals that another process ingests: their requests count in the limits of the last minute."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options override the environment and the configuration file."""
+    """Add the options, which override the environment and the configuration file."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (default $PORT or 3000; 0 takes a free one)")
+    parser.add_argument("--port", type=int, help="port to listen on (default $PORT or 3000; 0 selects a free port)")
     parser.add_argument("--workers", type=int, help="processes that share the port (default 1)")
-    parser.add_argument("--seat", help=argparse.SUPPRESS)  # a supervisor's word to its worker
+    parser.add_argument("--seat", help=argparse.SUPPRESS)  # set by the supervisor for its workers
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Serve until a signal stops the process."""
     restore_default_sigterm()
     overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
     with ReloadSignal() as hangup:
         worker_slot = supervisor.WorkerAssignment(args.seat) if args.seat is not None else None
-        if worker_slot is not None:  # the supervisor has chosen, maybe by an option, and `Host` is checked by it
+        if worker_slot is not None:  # the check of `Host` needs the supervisor's address
             overrides["gateway"]["host"] = worker_slot.listener.getsockname()[0]
         load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides)
         if worker_slot is None:
             return _run(args, gateway.ConfigReload(hangup, load))
         config = load()
-        worker_slot.watch_supervisor()  # before it serves: a worker without a supervisor ends
+        worker_slot.watch_supervisor()  # before serving: a worker without a supervisor exits
         shared = gateway.SharedCountersSlot(worker_slot.counters_path, worker_slot.slot_index, worker_slot.slot_count)
         gateway.serve_gateway(
             config,
@@ -78,12 +79,10 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
     config = reload.load_settings()
     if not config.api_keys:
         telemetry.log_early("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
-    missing = describe_missing_providers(
-        config, build_providers(config)
-    )  # what is wrong with the file is said before anything else
+    missing = describe_missing_providers(config, build_providers(config))  # report configuration errors first
     with _local_gateway.hold_gateway_lock(config.home) as is_only_gateway:
         if not is_only_gateway and not config.environ.get("SVC_REDIS_URL"):
-            telemetry.log_early(f"Another gateway runs with {config.home}. {_SEPARATE_LIMITS_NOTE}")
+            telemetry.log_early(f"Another gateway uses {config.home}. {_SEPARATE_LIMITS_NOTE}")
         if is_only_gateway:
             wait_for_journal_writers(config.home / "journal", _ORPHAN_WAIT_SECONDS)
         recent_entries = _ingest_leftover_journals(config)
@@ -97,14 +96,14 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
 
 
 def _ingest_leftover_journals(config: Settings) -> list[LedgerEntry]:
-    """What a gateway that was killed had noted: budgets are counted from it. Returns the last minute's entries."""
+    """Ingest the journals of a crashed gateway, which budgets need. Returns the entries of the last minute."""
     database = open_state_database(config.environ, config.home)
     try:
         database.migrate()
         ingest_orphans(config.home / "journal", database)
         return warm_start.load_recent_entries(database)
     except StoreUnavailable as error:
-        telemetry.log_early(f"{error.message} The ledger goes on in its journal.")
+        telemetry.log_early(f"{error.message} Usage is written to the journal only.")
         return []
     finally:
         database.close()

@@ -1,7 +1,7 @@
-"""Creates, lists, changes, rotates and revokes the keys that clients call the gateway with.
+"""Create, list, change, rotate and revoke the API keys of clients.
 
-A key is printed once; only its hash is stored. Changes hold on every running worker and node within a second.
-With --gateway URL the keys are those of a gateway elsewhere, and SVC_API_KEY holds a key of the scope admin there.
+A key is printed once, and only its hash is stored. Changes apply to every running worker and node within one second.
+With --gateway URL the keys are those of a remote gateway, and SVC_API_KEY holds a key with its scope admin.
 
 Examples:
   svc keys create --name "web shop" --rpm 600 --budget-usd 50 --budget-period month --tag team=shop
@@ -34,49 +34,51 @@ from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.wire.key import SCOPES
 
 MAX_CELL_CHARACTERS = 60
-"""Characters of a list in a table."""
+"""Maximum width of a table cell."""
 DEFAULT_KEY_ROWS = 100
-"""Keys in a table, unless more are asked for."""
+"""Default row limit of a table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """create, ls, show, limits, change, rotate, revoke."""
+    """Add the actions create, ls, show, limits, change, rotate and revoke."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = verbs.add_parser("create", help="make a key and print it, once", allow_abbrev=False)
-    create.add_argument("--name", required=True, help="whose key it is")
+    create = verbs.add_parser("create", help="create a key and print it once", allow_abbrev=False)
+    create.add_argument("--name", required=True, help="name of the key's owner")
     _add_fields(create, lambda kind: kind, "")
-    listing = verbs.add_parser("ls", help="the newest keys, revoked ones too", allow_abbrev=False)
+    listing = verbs.add_parser("ls", help="list the newest keys, including revoked ones", allow_abbrev=False)
     limit_group = listing.add_mutually_exclusive_group()
     limit_group.add_argument(
         "--limit",
         type=_parse_count,
         metavar="N",
-        help=f"so many at most (default: {DEFAULT_KEY_ROWS}, with --json all)",
+        help=f"maximum number of keys (default: {DEFAULT_KEY_ROWS}, with --json all)",
     )
-    limit_group.add_argument("--all", action="store_true", help="every key")
+    limit_group.add_argument("--all", action="store_true", help="list every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
-    limits = verbs.add_parser("limits", help="what keys use of their limits now", allow_abbrev=False)
-    limits.add_argument("id", metavar="KEY", nargs="?", help="of this key alone, by id, name or prefix")
-    change = verbs.add_parser("change", help="change what is named of a key", allow_abbrev=False)
-    change.add_argument("--name", help="whose key it is")
-    _add_fields(change, _accept_none, "; the word none takes it away")
-    rotate = verbs.add_parser("rotate", help="give a key a new secret and print it, once", allow_abbrev=False)
-    grace_help = "so long the old secret stays valid (a day)"
+    limits = verbs.add_parser("limits", help="show the current use of limits", allow_abbrev=False)
+    limits.add_argument("id", metavar="KEY", nargs="?", help="only this key: its id, name or prefix")
+    change = verbs.add_parser("change", help="change fields of a key", allow_abbrev=False)
+    change.add_argument("--name", help="name of the key's owner")
+    _add_fields(change, _accept_none, "; none removes it")
+    rotate = verbs.add_parser(
+        "rotate", help="replace the secret of a key, and print the new one once", allow_abbrev=False
+    )
+    grace_help = "seconds that the old secret stays valid (default: a day)"
     rotate.add_argument(
         "--grace", type=float, metavar="SECONDS", default=lifecycle.DEFAULT_ROTATION_GRACE_SECONDS, help=grace_help
     )
-    revoke = verbs.add_parser("revoke", help="end a key for good", allow_abbrev=False)
+    revoke = verbs.add_parser("revoke", help="disable a key permanently", allow_abbrev=False)
     for verb in (show, change, rotate, revoke):
-        verb.add_argument("id", metavar="KEY", help="its id, its name, or how its id or secret begins")
+        verb.add_argument("id", metavar="KEY", help="its id, its name, or a prefix of its id or secret")
     for verb in (create, listing, show, limits, change, rotate, revoke):
-        verb.add_argument("--json", action="store_true", help="for programs")
+        verb.add_argument("--json", action="store_true", help="print JSON")
         _admin_client.add_gateway_option(verb)
 
 
 def _add_fields(
     parser: argparse.ArgumentParser, wrap_type: Callable[[Callable[[str], Any]], Callable[[str], Any]], help_suffix: str
 ) -> None:
-    """Options that are not given are left out of the namespace."""
+    """Add the fields of a key. Options that are not given are absent from the namespace."""
     add = parser.add_argument
     not_given = argparse.SUPPRESS
     add(
@@ -84,7 +86,7 @@ def _add_fields(
         metavar="A,B",
         default=not_given,
         type=wrap_type(_parse_names),
-        help=f"models it may use (default: all){help_suffix}",
+        help=f"models that the key may use (default: all){help_suffix}",
     )
     add("--rpm", default=not_given, type=wrap_type(int), metavar="N", help=f"requests in any 60 seconds{help_suffix}")
     add("--tpm", default=not_given, type=wrap_type(int), metavar="N", help=f"tokens in any 60 seconds{help_suffix}")
@@ -93,16 +95,18 @@ def _add_fields(
         default=not_given,
         type=wrap_type(int),
         metavar="N",
-        help=f"requests at the same time{help_suffix}",
+        help=f"concurrent requests{help_suffix}",
     )
-    add("--budget-usd", default=not_given, type=wrap_type(float), metavar="X", help=f"what it may spend{help_suffix}")
-    add("--budget-period", default=not_given, choices=("day", "month", "total"), help="UTC days or months, or for good")
+    add(
+        "--budget-usd", default=not_given, type=wrap_type(float), metavar="X", help=f"maximum spend in USD{help_suffix}"
+    )
+    add("--budget-period", default=not_given, choices=("day", "month", "total"), help="period of the budget, in UTC")
     add(
         "--expires",
         default=not_given,
         type=wrap_type(str),
         metavar="ISO8601",
-        help=f"for example 2027-01-31T00:00:00Z{help_suffix}",
+        help=f"time of expiry, such as 2027-01-31T00:00:00Z{help_suffix}",
     )
     add("--scope", default=not_given, type=_parse_names, dest="scopes", metavar="A,B", help=f"of {', '.join(SCOPES)}")
     add(
@@ -112,12 +116,12 @@ def _add_fields(
         type=_parse_tag,
         dest="tags",
         metavar="K=V",
-        help="for `svc usage --by tag:K`; all of them at once",
+        help="tag for `svc usage --by tag:K`; repeatable, replaces all tags",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the action."""
+    """Run the action."""
     actions = {
         "create": _create,
         "ls": _list,
@@ -129,10 +133,10 @@ def run(args: argparse.Namespace) -> int:
     }
     with _admin_client.open_admin_client(args) as admin:
         if key_selector := getattr(args, "id", None):
-            prefer = args.action != "revoke"  # what cannot be undone has to name its key exactly
+            prefer = args.action != "revoke"  # a permanent action needs an unambiguous key
             args.id = (
                 find_key_id(admin, key_selector, prefer_unrevoked=prefer) or key_selector
-            )  # the action refuses an unknown key
+            )  # the action rejects an unknown key
         return actions[args.action](admin, args)
 
 
@@ -145,7 +149,7 @@ def _fields_from_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _merge_tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """Raises UsageError for a tag with two values: one of them would be lost."""
+    """Merge tags into a dict. Raises UsageError for a tag with two values, because one would be lost."""
     tags: dict[str, str] = {}
     for name, value in pairs:
         if tags.setdefault(name, value) != value:
@@ -217,19 +221,23 @@ def _list(admin: AdminClient, args: argparse.Namespace) -> int:
 
 
 def _newest_keys(admin: AdminClient, limit: int | None) -> tuple[list[ShownKey], int]:
-    """So many keys, the newest first, and how many there are; no more are held in memory."""
+    """Return the newest keys, up to the limit, and the number of all keys. Memory is bounded by the limit."""
     count = 0
 
-    def counted() -> Iterator[ShownKey]:
+    def count_keys() -> Iterator[ShownKey]:
         nonlocal count
         for key in admin.list_keys():
             count += 1
             yield key
 
-    def age(key: ShownKey) -> tuple[str, str]:
+    def creation_order(key: ShownKey) -> tuple[str, str]:
         return key.created, key.id
 
-    keys = sorted(counted(), key=age, reverse=True) if limit is None else heapq.nlargest(limit, counted(), key=age)
+    keys = (
+        sorted(count_keys(), key=creation_order, reverse=True)
+        if limit is None
+        else heapq.nlargest(limit, count_keys(), key=creation_order)
+    )
     return keys, count
 
 
@@ -256,7 +264,7 @@ def _print_keys(keys: list[ShownKey]) -> None:
 
 
 def _shorten(text: str) -> str:
-    """One cell of a table; `svc keys show` has the whole."""
+    """Shorten the text of a table cell. `svc keys show` prints it in full."""
     return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[: MAX_CELL_CHARACTERS - 1]}…"
 
 
@@ -294,13 +302,13 @@ def _accept_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         return None if text == "none" else parse(text)
 
-    convert.__name__ = getattr(parse, "__name__", "value")  # argparse names it in its message
+    convert.__name__ = getattr(parse, "__name__", "value")  # argparse prints this name in its message
     return convert
 
 
 def _parse_count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text[:12]) <= 10**9:
-        raise argparse.ArgumentTypeError("expected a number from 1 on")
+        raise argparse.ArgumentTypeError("expected a number of at least 1")
     return int(text)
 
 

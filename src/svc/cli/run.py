@@ -1,6 +1,6 @@
-"""Run a pipeline on a text or a file, or only check it.
+"""Run a pipeline on a text or a file, or check it without running it.
 
-Without an address in the pipeline or the environment, the gateway is the one that `svc up` runs on this machine.
+Without a gateway URL in the pipeline or the environment, the pipeline uses the running `svc up`.
 
 Examples:
   svc run ask.yaml --input "What is the capital of France?"
@@ -40,42 +40,50 @@ DEFAULT_JOBS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to run, on what."""
+    """Add the input, output and execution options."""
     parser.add_argument("pipeline", metavar="PIPELINE.yaml")
     parser.add_argument(
         "--input",
         metavar="TEXT_OR_FILE",
         action="append",
         default=[],
-        help="a text, a file, a folder or a glob such as 'talks/*.wav'; may be given many times",
+        help="a text, a file, a folder or a glob such as 'talks/*.wav'; repeatable",
     )
-    parser.add_argument("--input-list", metavar="FILE", help="one input a line; - for standard input")
+    parser.add_argument("--input-list", metavar="FILE", help="one input per line; - for standard input")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="a text or WAV file; JSON lines for many inputs"
+        "-o", "--output", metavar="FILE", type=Path, help="a text or WAV file; JSON Lines for several inputs"
     )
-    parser.add_argument("--json", action="store_true", help="each stage's output, time, route and usage")
-    parser.add_argument("--check", action="store_true", help="say what would run where, and run nothing")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="write outputs there, under the input's name")
-    parser.add_argument("--watch", action="store_true", help="show the stages at work on standard error")
-    parser.add_argument("--jobs", metavar="N", type=int, help="inputs at a time, of many (default 2; with --ray: all)")
-    parser.add_argument("--ray", metavar="ADDRESS", help="on a Ray cluster: auto, or HOST:PORT; takes the extra ray")
-    parser.add_argument("--resume", action="store_true", help="leave out the inputs that are done in the output file")
+    parser.add_argument(
+        "--json", action="store_true", help="print each stage's output, duration, route and usage as JSON"
+    )
+    parser.add_argument("--check", action="store_true", help="print the plan, and run nothing")
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="write each output to this folder, under the input's name"
+    )
+    parser.add_argument("--watch", action="store_true", help="show the progress of the stages on standard error")
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, help="inputs that run at the same time (default 2; with --ray: all)"
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT; needs the extra ray"
+    )
+    parser.add_argument("--resume", action="store_true", help="skip the inputs that are complete in the output file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0, or 1 when a stage failed."""
+    """Run the pipeline. The exit status is 1 if a stage failed."""
     text = read_definition(args.pipeline)
     pipeline = parse_pipeline(text, args.pipeline)
     if args.check:
         return _print_plan(pipeline, as_json=args.json)
     inputs = expand_inputs([*args.input, *(_read_input_list(args.input_list) if args.input_list else [])])
     if not inputs.items:
-        raise UsageError("There is nothing to run on: use --input TEXT_OR_FILE.")
+        raise UsageError("There is no input: use --input TEXT_OR_FILE.")
     if args.jobs is not None and not 1 <= args.jobs <= 1024:
-        raise UsageError("--jobs is a number from 1 to 1024.")
+        raise UsageError("--jobs must be from 1 to 1024.")
     many = inputs.are_many or bool(args.input_list or args.ray)
     if args.resume and not (many and args.output):
-        raise UsageError("--resume is for many inputs, and needs the output file of the run before: -o FILE.jsonl")
+        raise UsageError("--resume needs several inputs, and the output file of the earlier run: -o FILE.jsonl")
     if args.ray:
         with _open_cluster(args, text) as cluster:
             return _run_many(cluster, pipeline.name, inputs, args, cluster.jobs)
@@ -97,7 +105,7 @@ def _open_cluster(args: argparse.Namespace, text: str) -> Any:
 
 def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespace) -> int:
     if orchestrator.output_kind == "audio" and args.output is None:
-        raise UsageError("This pipeline gives audio: name a file for it with -o FILE.wav")
+        raise UsageError("This pipeline outputs audio: set a file with -o FILE.wav")
     check_output_paths(orchestrator.output_kind, output_path=args.output, keep_folder=args.keep)
     item = read_input(input_name, orchestrator.input_kind)
     is_drawn = args.watch and sys.stderr.isatty()
@@ -106,16 +114,16 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
     progress = StageProgress(stages) if args.watch else None
     printed = False
 
-    def listen(stage: str, event: str, piece: StageChunk | None) -> None:
+    def on_stage_event(stage: str, event: str, chunk: StageChunk | None) -> None:
         if progress is not None:
-            progress.on_stage_event(stage, event, piece)
+            progress.on_stage_event(stage, event, chunk)
         nonlocal printed
-        if print_chunks and stage == stages[-1] and isinstance(piece, str):
-            print(piece, end="", flush=True)
+        if print_chunks and stage == stages[-1] and isinstance(chunk, str):
+            print(chunk, end="", flush=True)
             printed = True
 
     with LiveDisplay(progress.format_lines) if progress is not None and is_drawn else nullcontext():
-        run_output = orchestrator.run(input_name, item, listen)
+        run_output = orchestrator.run(input_name, item, on_stage_event)
     result = save_outputs(run_output, output_path=args.output, keep_folder=args.keep)
     if args.json:
         print_json(msgspec.to_builtins(result))
@@ -131,7 +139,7 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
 
 def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argparse.Namespace, jobs: int) -> int:
     if runs.output_kind == "audio" and args.keep is None:
-        raise UsageError("This pipeline gives audio: name a folder for it with --keep DIR")
+        raise UsageError("This pipeline outputs audio: set a folder with --keep DIR")
     check_output_paths("text", output_path=args.output, keep_folder=args.keep)
     inputs = input_set.filter_by_kind(runs.input_kind)
     progress = BatchProgress(inputs, print_lines=args.watch)
@@ -159,7 +167,7 @@ def _read_input_list(name: str) -> list[str]:
     except FileNotFoundError:
         raise UsageError(f"There is no file {name}.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{name} is not text in UTF-8.") from None
+        raise UsageError(f"{name} is not UTF-8 text.") from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
     if len(data) > MAX_INPUT_LIST_BYTES:

@@ -1,8 +1,9 @@
 """Turn speech into text, live: a WAV file, or raw audio from standard input.
 
-On a terminal the text is drawn while it grows; in a pipe only the final text comes out. The gateway is --gateway, else
-$SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the running `svc up`. The key is in SVC_API_KEY, else it is the one of
-`svc up`. Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV stream of any kind.
+On a terminal the text is redrawn while it grows. In a pipe only final text is printed.
+The gateway is --gateway, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the running `svc up`.
+The key is SVC_API_KEY, else the key of `svc up`.
+Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV stream in any format.
 
 Examples:
   svc transcribe talk.wav
@@ -54,30 +55,30 @@ from svc.wire.production_gateway import PRODUCTION_GATEWAY
 from svc.wire.speech import ClosedEvent, ErrorEvent
 
 LIVE_SEND_BYTES = 3200
-"""Bytes that are sent at a time: a tenth of a second."""
+"""Bytes per WebSocket message: 100 ms of 16 kHz mono audio."""
 AUDIO_READ_BYTES = 1 << 14
 MAX_WAV_HEADER_BYTES = 1 << 20
-"""Bytes in which a WAV stream's samples must begin."""
+"""Bytes of a WAV stream before which its samples must begin."""
 WAV_MAGIC = (b"RIFF", b"RF64")
 GATEWAY_HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
 CAPTION_LINE_CHARACTERS = 60
-"""Characters of a caption, after which the next pause ends the line."""
+"""Characters of a caption line, after which the next pause starts a new line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A file, and how to hear it."""
+    """Add the input and recognition options."""
     parser.add_argument("file", metavar="FILE", help="a WAV file, or - for standard input")
     parser.add_argument("--model", help="speech model (default: the gateway's)")
     parser.add_argument("--language", help="language code, such as en")
     parser.add_argument("--rate", type=int, default=16000, help="samples per second of raw audio (default 16000)")
     parser.add_argument("--no-vad", action="store_true", help="do not skip silence")
-    parser.add_argument("--realtime", action="store_true", help="send a file as fast as it was spoken")
-    parser.add_argument("--json", action="store_true", help="every message of the gateway, one a line")
+    parser.add_argument("--realtime", action="store_true", help="send a file at the speed of speech")
+    parser.add_argument("--json", action="store_true", help="print every message of the gateway, one per line")
     _gateway_address.add_gateway_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Transcribes; the exit status is 1 when there was an error."""
+    """Transcribe the input, and return the exit status: 1 after an error."""
     if args.rate not in SUPPORTED_SAMPLE_RATES_HZ:
         raise UsageError(f"--rate {args.rate} is not a sampling rate.")
     return asyncio.run(_transcribe(args))
@@ -105,7 +106,7 @@ async def _transcribe(args: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _open_session(url: str, key: str | None) -> AsyncIterator[LiveSession]:
-    """A connection to the gateway. Raises CommandFailed that says what to do."""
+    """Connect to the gateway. Raises CommandFailed with the remedy in its message."""
     try:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         session = await connect_live(HttpSession(AsyncTransport(), url, headers, retries=0, timeouts=SessionTimeouts()))
@@ -126,7 +127,7 @@ def _send_error(send_task: asyncio.Task[None]) -> BaseException | None:
 
 
 async def _send_audio(session: LiveSession, audio: AsyncIterator[bytes], *, realtime: bool) -> None:
-    """Everything, then a flush. Ctrl-C ends the audio early, and what was said so far is still worth a final."""
+    """Send all audio, then a flush. Ctrl-C ends the audio early, and the text so far still becomes final."""
     started_at, sent = asyncio.get_running_loop().time(), 0
     try:
         async for chunk in audio:
@@ -136,7 +137,7 @@ async def _send_audio(session: LiveSession, audio: AsyncIterator[bytes], *, real
             if realtime and lead_seconds > 0:
                 await asyncio.sleep(lead_seconds)
     except GatewayFailed:
-        return  # it is over: whoever reads the messages learns why
+        return  # the session has ended; the message reader reports the reason
     finally:
         with suppress(GatewayFailed):
             await session.flush()
@@ -147,7 +148,7 @@ def _open_input(name: str) -> IO[bytes]:
     if name == "-":
         if sys.stdin is None:
             raise UsageError("Standard input is closed.")
-        # Unbuffered: a thread that waits in a buffer's read holds its lock, and Python aborts at exit for want of it.
+        # Unbuffered: a thread blocked in a buffered read holds the buffer's lock, and Python aborts at exit.
         return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
     path = Path(name)
     if not path.is_file():
@@ -161,10 +162,10 @@ def _open_input(name: str) -> IO[bytes]:
 
 
 async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
-    """The source as the socket takes it, in small pieces."""
+    """Read the source in chunks that fit a WebSocket message."""
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=16)
     loop = asyncio.get_running_loop()
-    # A daemon: a read from a silent microphone cannot be interrupted, and must not hold up the exit.
+    # A daemon thread: a read from a silent microphone cannot be interrupted, and must not delay the exit.
     threading.Thread(target=_read_in_thread, args=(source, queue, loop), daemon=True).start()
     header = b""
     while len(header) < MAX_WAV_HEADER_BYTES and (not header or header[:4] in WAV_MAGIC):
@@ -182,7 +183,7 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
     convert = _create_converter(format_)
     joiner = SampleAligner(format_.frame_bytes)
     while rest:
-        rest = rest if declared is None else rest[: declared - bytes_read]  # what comes behind the samples is no sound
+        rest = rest if declared is None else rest[: declared - bytes_read]  # chunks after the samples are not audio
         bytes_read += len(rest)
         converted = convert(joiner.push(rest))
         for offset in range(0, len(converted), LIVE_SEND_BYTES):
@@ -195,7 +196,7 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
 
 
 async def _next_block(queue: asyncio.Queue[bytes | OSError]) -> bytes:
-    """The next of the source, empty at its end. Raises what reading it raised."""
+    """Return the next block of the source, or empty bytes at its end. Raises the OSError of a failed read."""
     block = await queue.get()
     if isinstance(block, OSError):
         raise block
@@ -213,13 +214,13 @@ def _read_in_thread(source: IO[bytes], queue: asyncio.Queue[bytes | OSError], lo
         put_coroutine = queue.put(block)
         try:
             asyncio.run_coroutine_threadsafe(put_coroutine, loop).result()
-        except (RuntimeError, CancelledError):  # the loop has ended before the source did
+        except (RuntimeError, CancelledError):  # the event loop ended before the source did
             put_coroutine.close()
             return
 
 
 def _create_converter(format_: AudioFormat) -> Callable[[bytes], bytes]:
-    """Pieces of whole samples into 16 kHz mono; an empty piece is the end."""
+    """Return a function that converts chunks of whole samples to 16 kHz mono. An empty chunk ends the stream."""
     if format_ == LIVE_AUDIO_FORMAT:
         return lambda data: data
     try:
@@ -232,7 +233,7 @@ def _create_converter(format_: AudioFormat) -> Callable[[bytes], bytes]:
 
 
 class _TranscriptPrinter:
-    """Draws on a terminal, prints the final in a pipe."""
+    """Redraws text on a terminal, and prints only final text in a pipe."""
 
     def __init__(self, *, as_json: bool, live: bool, flush: Callable[[], Any]) -> None:
         self._as_json, self._live, self._flush = as_json, live, flush
@@ -242,7 +243,7 @@ class _TranscriptPrinter:
         self._error: str | None = None
 
     async def on_message(self, message: dict[str, Any]) -> None:
-        """One message of the gateway."""
+        """Handle one message of the gateway."""
         if self._as_json:
             print(msgspec.json.encode(message).decode(), flush=True)
         match message["type"]:
@@ -267,7 +268,7 @@ class _TranscriptPrinter:
             and text == self._partial
             and len(text) > CAPTION_LINE_CHARACTERS
         ):
-            await self._flush()  # a pause in a live caption: the next words go on a new line
+            await self._flush()  # a pause ends the line of a live caption
         if not is_stable:
             self._partial = text
             self._draw_line(text)
@@ -281,7 +282,7 @@ class _TranscriptPrinter:
             sys.stdout.flush()
 
     def finish(self, send_error: BaseException | None) -> int:
-        """The exit status. Raises what went wrong."""
+        """Return the exit status. Raises the error that ended the session."""
         if isinstance(send_error, Exception):
             raise send_error
         if not self._is_terminal and not self._as_json and self._final_texts:
@@ -292,5 +293,5 @@ class _TranscriptPrinter:
 
 
 def _strip_control_characters(text: str) -> str:
-    """On a terminal no control characters: a gateway must not move the cursor or set the title."""
+    """Remove control characters on a terminal: a gateway must not move the cursor or set the title."""
     return "".join(letter for letter in text if letter.isprintable())

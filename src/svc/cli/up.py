@@ -1,12 +1,12 @@
-"""Starts everything with one command and no configuration: gateway, speech, registry, and a model of its own.
+"""Start gateway, speech, registry and an embedded model with one command and no configuration.
 
-The first start fetches the models. It makes an API key, keeps it in $SVC_HOME/api_key and prints it at each start.
-Providers are offered beside the embedded model when their key is in the environment.
+The first start downloads the models and creates an API key in $SVC_HOME/api_key. Each start prints the key.
+Models of a provider are offered too when the provider's key is in the environment.
 
 Examples:
   svc up
-  svc up --port 0 --registry-port 0      take free ports, and print them
-  OPENAI_API_KEY=… svc up                offer OpenAI's models as well
+  svc up --port 0 --registry-port 0      use free ports, and print them
+  OPENAI_API_KEY=… svc up                offer OpenAI's models too
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from svc.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options override the environment and the configuration file."""
+    """Add the options, which override the environment and the configuration file."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port of the gateway (default $PORT or 3000; 0 takes a free one)")
+    parser.add_argument("--port", type=int, help="port of the gateway (default $PORT or 3000; 0 selects a free port)")
     parser.add_argument(
         "--registry-port",
         type=int,
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until Ctrl-C or SIGTERM."""
+    """Serve until Ctrl-C or SIGTERM."""
     restore_default_sigterm()
     overrides = {"gateway": {"host": args.host, "port": args.port}}
     defaults = {"local": {"enabled": supervisor.is_installed()}}
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_key(config: Settings, key: str) -> Settings:
-    """Add the key of this machine, which may send requests and publish bundles."""
+    """Add this machine's key, which may send requests and publish bundles."""
     publisher_keys = f"{config.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
     environ = {**config.environ, "SVC_REGISTRY_KEYS": publisher_keys}
     return msgspec.structs.replace(config, api_keys=(*config.api_keys, key), environ=environ)
@@ -71,7 +71,9 @@ def _with_key(config: Settings, key: str) -> Settings:
 def _serve(config: Settings, key: str, registry_port: int, reload: gateway.ConfigReload) -> None:
     missing = describe_missing_providers(config, build_providers(config))
     with (
-        listen(config.gateway.host, config.gateway.port) as gateway_listener,  # first: a port in use is said at once
+        listen(
+            config.gateway.host, config.gateway.port
+        ) as gateway_listener,  # first, so that a port in use is reported at once
         listen(config.gateway.host, registry_port, port_option="--registry-port") as registry_listener,
     ):
         if missing:
@@ -92,13 +94,13 @@ def _serve(config: Settings, key: str, registry_port: int, reload: gateway.Confi
 
 def _required_models(config: Settings) -> list[str]:
     if not supervisor.is_installed():
-        telemetry.log_early(f"There is no embedded model here: {install_command('local')}")
+        telemetry.log_early(f"The embedded model is not installed: {install_command('local')}")
     has_speech = find_spec("sherpa_onnx") is not None
     return [config.local.model] * config.local.enabled + [config.speech.default_model] * has_speech
 
 
 def _command_name() -> str:
-    """How this person calls `svc`: in a virtual environment that is not activated it has a longer name."""
+    """Return the command as the user typed it: a virtual environment that is not activated needs a path."""
     return "svc" if shutil.which("svc") else os.path.relpath(sys.argv[0])
 
 

@@ -1,7 +1,7 @@
-"""Shows what was spent: entries, newest first, or sums.
+"""Show usage and cost: ledger entries, newest first, or totals.
 
-Costs are in USD; where a price is not known there is none. An entry is here within two seconds of its answer.
-With --gateway URL it is that of a gateway elsewhere, and SVC_API_KEY holds a key of the scope admin there.
+Costs are in USD, and empty where a price is unknown. An entry appears within two seconds of its response.
+With --gateway URL the entries are those of a remote gateway, and SVC_API_KEY holds a key with its scope admin.
 
 Examples:
   svc usage
@@ -24,25 +24,25 @@ from svc.errors import NotFound, UsageError
 from svc.keys.usage_query import MAX_USAGE_ROWS
 
 TERMINAL_USAGE_ROWS: Final = 50
-"""Rows on a terminal, unless more are asked for."""
+"""Default row limit on a terminal."""
 CONFIGURED_KEY_PREFIX: Final = "env-"
-"""How ids begin of keys that stand in SVC_API_KEYS, and in no database."""
+"""Prefix of the ids of keys that come from SVC_API_KEYS. The database does not contain them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Filters and forms."""
-    parser.add_argument("--by", metavar="WHAT", help="sums by key, model, provider, day or tag:NAME")
+    """Add the filter and output options."""
+    parser.add_argument("--by", metavar="WHAT", help="totals by key, model, provider, day or tag:NAME")
     parser.add_argument("--since", metavar="WHEN", help="for example 2027-01-31, 2027-01-31T10:00:00Z, 12h, 7d")
-    parser.add_argument("--until", metavar="WHEN", help="to before then")
-    parser.add_argument("--key", metavar="KEY", help="of this key alone: its name, its id, or how either begins")
-    limits = f"rows at most (default: {TERMINAL_USAGE_ROWS} on a terminal, else {MAX_USAGE_ROWS})"
+    parser.add_argument("--until", metavar="WHEN", help="end of the period, exclusive; same formats")
+    parser.add_argument("--key", metavar="KEY", help="only this key: its name, its id, or a prefix of either")
+    limits = f"maximum number of rows (default: {TERMINAL_USAGE_ROWS} on a terminal, else {MAX_USAGE_ROWS})"
     parser.add_argument("--limit", metavar="N", help=limits)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     _admin_client.add_gateway_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Asks the database; journals that a dead gateway left behind are taken in first."""
+    """Query the ledger. Journals of a crashed gateway are ingested first."""
     names = ("by", "since", "until", "key", "limit")
     parameters = {name: value for name in names if (value := getattr(args, name)) is not None}
     is_truncatable = args.limit is None and not args.json and sys.stdout.isatty()
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_key_id(admin: AdminClient, key_selector: str) -> str:
-    """The id of a key by its id, name or prefix. Raises NotFound for an unknown one, UsageError for several."""
+    """Return the id of a key by its id, name or prefix. Raises NotFound, and UsageError for an ambiguous name."""
     if (
         key_selector.startswith(CONFIGURED_KEY_PREFIX)
         and KEY_ID.fullmatch(key_selector)
@@ -82,7 +82,7 @@ def _find_key_id(admin: AdminClient, key_selector: str) -> str:
     if len(key_ids) == 1:
         return key_ids[0]
     if not key_ids:
-        hint = "those of SVC_API_KEYS are known once they were used: svc usage --by key"
+        hint = "keys of SVC_API_KEYS appear after their first request: svc usage --by key"
         raise NotFound(f"There is no key with the name or id {printable_label(key_selector)!r} ({hint}).", param="id")
     ids = f"{', '.join(key_ids[:5])}{', …' if len(key_ids) > 5 else ''}"
     raise UsageError(
@@ -91,7 +91,7 @@ def _find_key_id(admin: AdminClient, key_selector: str) -> str:
 
 
 def _find_configured_keys(admin: AdminClient, name: str) -> list[str]:
-    """The ids of keys of SVC_API_KEYS with that name: only the ledger knows them."""
+    """Return the ids of keys of SVC_API_KEYS with that name, which only the ledger contains."""
     rows = admin.query_usage({"by": "key", "limit": str(MAX_USAGE_ROWS)})
     return [row["key"] for row in rows if row["key"].startswith(CONFIGURED_KEY_PREFIX) and row["key_name"] == name]
 

@@ -168,7 +168,7 @@ def test_a_second_gateway_of_the_same_folder_says_what_it_means(start_gateway: S
     second.log_path = first.home / "second.log"
     second.start()
     try:
-        assert "Another gateway runs with" in second.log
+        assert "Another gateway uses" in second.log
         assert "Another gateway" not in first.log
     finally:
         assert second.stop() == 0

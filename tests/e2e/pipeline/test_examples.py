@@ -74,7 +74,7 @@ def test_a_voice_alone_comes_back_as_it_was_said(machine: Machine) -> None:
     machine.run("say", "run", "say.yaml", "--input", text, "-o", "said.wav")
     heard = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
     assert count_word_errors(text, heard) <= 2, heard
-    assert "name a file" in _failing(machine, "say", "run", "say.yaml", "--input", text)
+    assert "set a file" in _failing(machine, "say", "run", "say.yaml", "--input", text)
 
 
 def test_text_from_a_gguf_bundle_on_the_device(machine: Machine, model_home: Path) -> None:

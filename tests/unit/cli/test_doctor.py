@@ -62,9 +62,9 @@ def test_a_provider_is_asked_and_its_key_is_not_shown(
         monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-another")
         said.append(_provider(capsys))
     assert said == [
-        ("ok", "3 models, reachable, answers HTTP 404 to GET /v1/models"),
-        ("off", "3 models, reachable, answers HTTP 403 to GET /v1/models"),
-        ("bad", "3 models, reachable, answers HTTP 401 to GET /v1/models"),
+        ("ok", "3 models, reachable, returns HTTP 404 to GET /v1/models"),
+        ("off", "3 models, reachable, returns HTTP 403 to GET /v1/models"),
+        ("bad", "3 models, reachable, returns HTTP 401 to GET /v1/models"),
     ]
     assert "secret" not in text
     assert _provider(capsys) == ("bad", "3 models, not reachable: Connection refused")
@@ -107,19 +107,19 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
 @pytest.mark.parametrize(
     ("scheme", "said", "words"),
     [
-        ("http", b"", "it takes the connection, but sends no answer within 0.5 s"),
-        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
-        ("http", b"HTTP/1.1 000 Nothing\r\n\r\n", "what it answers is not HTTP"),
-        ("http", b"HTTP/1.1 099 Less\r\n\r\n", "what it answers is not HTTP"),
-        ("http", b"\x15\x03\x03\x00\x02\x02\x32", "it speaks TLS: its address has to begin with https://"),
-        ("http", None, "it closed the connection without an answer"),
-        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n", "it takes the connection, but sends no answer within 0.5 s"),
-        ("http", b"HTTP/1.1 100 Continue\r\n\r\nSSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
-        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000, "its interim answers (1xx) do not come to an end"),
-        ("http", b"HTTP/1.1 103 Early Hints\r\n" + b"a: b\r\n" * 20_000, "do not come to an end"),
-        ("https", b"", "it takes the connection, but does not finish the TLS handshake within 0.5 s"),
-        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "for plain HTTP its address begins with http://"),
-        ("https", None, "it closed the connection in the TLS handshake"),
+        ("http", b"", "it accepts the connection, but sends no response within 0.5 s"),
+        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "the response is not HTTP"),
+        ("http", b"HTTP/1.1 000 Nothing\r\n\r\n", "the response is not HTTP"),
+        ("http", b"HTTP/1.1 099 Less\r\n\r\n", "the response is not HTTP"),
+        ("http", b"\x15\x03\x03\x00\x02\x02\x32", "the server requires TLS: its address must begin with https://"),
+        ("http", None, "the server closed the connection without a response"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n", "it accepts the connection, but sends no response within 0.5 s"),
+        ("http", b"HTTP/1.1 100 Continue\r\n\r\nSSH-2.0-OpenSSH_9.2\r\n", "the response is not HTTP"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000, "it sends too many interim (1xx) responses"),
+        ("http", b"HTTP/1.1 103 Early Hints\r\n" + b"a: b\r\n" * 20_000, "it sends too many interim (1xx) responses"),
+        ("https", b"", "it accepts the connection, but does not finish the TLS handshake within 0.5 s"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "for plaintext HTTP use http://"),
+        ("https", None, "the server closed the connection during the TLS handshake"),
     ],
 )
 def test_what_is_no_provider_is_told_plainly(
@@ -148,7 +148,7 @@ def test_an_interim_answer_is_not_taken_for_the_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interim: bytes, every: float
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
-    for status, says in (("200 OK", ""), ("401 Unauthorized", ", answers HTTP 401 to GET /v1/models")):
+    for status, says in (("200 OK", ""), ("401 Unauthorized", ", returns HTTP 401 to GET /v1/models")):
         final = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
         with _sayer(interim + final, every=every) as port:
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
@@ -163,7 +163,7 @@ def test_interim_answers_that_drip_do_not_hold_it_up(
     with _sayer(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10, every=0.1) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
         began = time.monotonic()
-        assert "sends no answer within 0.5 s" in _provider(capsys)[1]
+        assert "sends no response within 0.5 s" in _provider(capsys)[1]
     assert time.monotonic() - began < 5
 
 
@@ -277,8 +277,12 @@ def test_a_provider_behind_tls_must_be_trusted(
     with FakeProvider(OpenAIWire(), tls=context(file)) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
         for trusted, address, said in (
             (str(file), fake.address, "reachable"),
-            (str(file), fake.address.replace("localhost", "127.0.0.1"), "certificate is refused: IP address mismatch"),
-            ("", fake.address, "certificate is refused: self-signed"),
+            (
+                str(file),
+                fake.address.replace("localhost", "127.0.0.1"),
+                "certificate is not trusted: IP address mismatch",
+            ),
+            ("", fake.address, "is not trusted: self-signed"),
             (str(file), f"https://localhost:{silent.getsockname()[1]}", "does not finish the TLS handshake within 3 s"),
         ):
             monkeypatch.setenv("SSL_CERT_FILE", trusted)

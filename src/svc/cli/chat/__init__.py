@@ -1,8 +1,9 @@
-"""Talks with a model through a gateway, in a terminal or in a pipe.
+"""Chat with a model through a gateway, on a terminal or in a pipe.
 
-The gateway is --gateway, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the one that `svc up` runs here. The key
-is --key, else $SVC_API_KEY, else the one of `svc up`, which goes nowhere but there. Without a prompt it reads
-standard input, or converses if that is a terminal: Ctrl-C stops an answer, Ctrl-D ends.
+The gateway is --gateway, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the running `svc up`.
+The key is --key, else $SVC_API_KEY, else the key of `svc up`, which is sent only to that gateway.
+Without a prompt the command reads standard input. On a terminal it starts a conversation:
+Ctrl-C stops a response, Ctrl-D ends the conversation.
 
 Examples:
   svc chat
@@ -26,20 +27,20 @@ MAX_HISTORY_LINES = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to ask, whom, and how."""
+    """Add the prompt, model and gateway options."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; without it, standard input")
-    parser.add_argument("--model", help="default: the embedded one, else the first that the gateway offers")
+    parser.add_argument("--model", help="default: the embedded model, else the first model of the gateway")
     _gateway_address.add_gateway_option(parser)
-    parser.add_argument("--key", help="API key; in the environment (SVC_API_KEY) it is not seen in the process list")
-    parser.add_argument("--system", help="instructions that come before the conversation")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="length limit of an answer")
-    parser.add_argument("--no-stream", action="store_true", help="show the answer when it is whole")
+    parser.add_argument("--key", help="API key; SVC_API_KEY keeps it out of the process list")
+    parser.add_argument("--system", help="system prompt")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum output tokens of a response")
+    parser.add_argument("--no-stream", action="store_true", help="print the response when it is complete")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers once, or converses."""
+    """Send one prompt, or run a conversation."""
     if args.max_tokens is not None and args.max_tokens < 1:
-        raise UsageError("--max-tokens is at least 1. See: svc chat --help")
+        raise UsageError("--max-tokens must be at least 1. See: svc chat --help")
     interactive = not args.prompt and sys.stdin.isatty()
     prompt = "" if interactive else _read_prompt(args.prompt)
     conversation = Conversation(
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Conversation:
-    """A conversation: what was said so far, and how to go on."""
+    """A conversation: its messages so far, and the request options."""
 
     def __init__(self, gateway: GatewayAddress, args: argparse.Namespace) -> None:
         self._gateway = gateway
@@ -60,14 +61,14 @@ class Conversation:
             self._options["max_tokens"] = args.max_tokens
 
     def ask_once(self, prompt: str) -> int:
-        """One answer."""
+        """Print one response."""
         self._send_prompt(prompt)
         return 0
 
     def run_interactive(self) -> int:
-        """Question and answer, until Ctrl-D."""
+        """Alternate prompts and responses until Ctrl-D."""
         readline.set_history_length(MAX_HISTORY_LINES)
-        print(f"{self._model} at {self._gateway.url}. Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
+        print(f"{self._model} at {self._gateway.url}. Ctrl-C stops a response, Ctrl-D ends.", file=sys.stderr)
         while True:
             try:
                 prompt = input("> ")
@@ -89,7 +90,7 @@ class Conversation:
             print(f"svc: {error.message}", file=sys.stderr)
 
     def _send_prompt(self, prompt: str) -> None:
-        """Asks and prints; what was shown of the answer is remembered, however it ended."""
+        """Send the conversation and print the response. The printed text is kept, even after an error."""
         self._messages.append({"role": "user", "content": prompt})
         shown_chunks: list[str] = []
         finish_reason = ""
@@ -116,20 +117,20 @@ class Conversation:
 def _read_prompt(words: list[str]) -> str:
     text = " ".join(words) if words else sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
-        raise UsageError("There is no question. See: svc chat --help")
+        raise UsageError("There is no prompt. See: svc chat --help")
     return text
 
 
 def _first_model(gateway: GatewayAddress) -> str:
     available = list_models(gateway)
     if not available:
-        raise CommandFailed(f"The gateway at {gateway.url} offers no model. See: svc doctor")
+        raise CommandFailed(f"The gateway at {gateway.url} has no models. See: svc doctor")
     local = [each for each in available if each.get("owned_by") == "local"]
     return str((local or available)[0]["id"])
 
 
 def _strip_control_characters(text: str) -> str:
-    """On a terminal no control characters: a model must not move the cursor or set the title."""
+    """Remove control characters on a terminal: a model must not move the cursor or set the title."""
     if not sys.stdout.isatty():
         return text
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

@@ -1,4 +1,4 @@
-"""One question to a gateway, and the pieces of its answer as they come. By the standard library; prints nothing."""
+"""Request chat completions from a gateway, whole or streamed, with the standard library."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CHAT_CHUNK_TIMEOUT_SECONDS = 300.0
 MAX_CHAT_LINE_BYTES = 8 << 20
 MAX_CHAT_RESPONSE_BYTES = 64 << 20
 
-TRUNCATED_RESPONSE_MESSAGE = "the answer was cut off: the connection ended before the answer did"
+TRUNCATED_RESPONSE_MESSAGE = "the response was truncated: the connection closed before its end"
 FINISH_REASON_MESSAGES = {
-    "length": "the answer stops here because it reached the limit of tokens (--max-tokens)",
-    "content_filter": "the answer was held back by the provider's filter",
-    "tool_calls": "the model asks for a tool, and there are none here",
+    "length": "the response reached the token limit (--max-tokens)",
+    "content_filter": "the provider's content filter blocked the response",
+    "tool_calls": "the model called a tool, and svc chat has no tools",
 }
-"""Finish reason -> what a person should know about it."""
+"""Finish reason -> message for the user."""
 
 
 class GatewayAddress(msgspec.Struct, frozen=True):
-    """Where to ask. `url` ends in /v1."""
+    """The gateway to call. `url` ends in /v1."""
 
     url: str
     key: str | None
@@ -39,23 +39,23 @@ class GatewayAddress(msgspec.Struct, frozen=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True):
-    """Some text, or at the end the reason why the answer ended."""
+    """A text delta, or the finish reason at the end."""
 
     text: str = ""
     finish_reason: str | None = None
 
 
 def list_models(gateway: GatewayAddress) -> list[dict[str, Any]]:
-    """What the gateway offers. Raises CommandFailed."""
+    """Return the models of the gateway. Raises CommandFailed."""
     with _open_response(gateway, "GET", "/models", None) as response:
         data = _parse_json(response.read(MAX_CHAT_RESPONSE_BYTES)).get("data")
     return [each for each in data if isinstance(each, dict) and each.get("id")] if isinstance(data, list) else []
 
 
 def request_chat(gateway: GatewayAddress, body: dict[str, Any]) -> Generator[CompletionChunk, None, None]:
-    """The answer in pieces, the last of which says how it ended. Closing the iterator closes the connection.
+    """Yield the chunks of a completion, the finish reason last. Closing the iterator closes the connection.
 
-    Raises CommandFailed when there is no answer, or only a part of one.
+    Raises CommandFailed for an error response and for a truncated response.
     """
     with _open_response(gateway, "POST", "/chat/completions", json.dumps(body).encode()) as response:
         if not body.get("stream"):
@@ -75,7 +75,7 @@ def _parse_stream(response: http.client.HTTPResponse) -> Iterator[CompletionChun
     finish_reason = None
     while line := response.readline(MAX_CHAT_LINE_BYTES):
         name, _, value = line.partition(b":")
-        if name != b"data":  # a comment, or the end of an event: ours have one data line each
+        if name != b"data":  # a comment or the end of an event: each event has one data line
             continue
         if value.strip() == b"[DONE]":
             break
@@ -101,9 +101,9 @@ def _open_response(
         connection.connect()
     except (OSError, ValueError) as error:
         connection.close()
-        raise CommandFailed(f"No gateway answers at {gateway.url} ({error}). Start one with: svc up") from error
+        raise CommandFailed(f"No gateway responds at {gateway.url} ({error}). Start one with: svc up") from error
     try:
-        assert connection.sock is not None  # it is connected
+        assert connection.sock is not None  # set by connect()
         connection.sock.settimeout(CHAT_CHUNK_TIMEOUT_SECONDS)
         connection.request(method, base_path + path, body, headers)
         response = connection.getresponse()
@@ -114,10 +114,10 @@ def _open_response(
         raise CommandFailed(TRUNCATED_RESPONSE_MESSAGE) from error
     except http.client.HTTPException as error:
         raise CommandFailed(
-            f"{gateway.url} does not answer like a gateway ({type(error).__name__}: {error})."
+            f"{gateway.url} does not respond like a gateway ({type(error).__name__}: {error})."
         ) from error
     except TimeoutError as error:
-        raise CommandFailed(f"{gateway.url} said nothing for {CHAT_CHUNK_TIMEOUT_SECONDS:.0f} s.") from error
+        raise CommandFailed(f"{gateway.url} sent nothing for {CHAT_CHUNK_TIMEOUT_SECONDS:.0f} s.") from error
     except OSError as error:
         raise CommandFailed(TRUNCATED_RESPONSE_MESSAGE) from error
     finally:
@@ -131,7 +131,7 @@ def _create_connection(url: str) -> tuple[http.client.HTTPConnection, str]:
     except ValueError:
         host, port = None, None
     if not host or address.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-        raise UsageError(f"{url!r} is not the address of a gateway; it looks like http://127.0.0.1:3000/v1")
+        raise UsageError(f"{url!r} is not the address of a gateway, such as http://127.0.0.1:3000/v1")
     if address.scheme == "http":
         return http.client.HTTPConnection(host, port, timeout=CHAT_CONNECT_TIMEOUT_SECONDS), address.path.rstrip("/")
     tls = ssl.create_default_context()
@@ -144,18 +144,18 @@ def _error_message(gateway: GatewayAddress, status: int, body: bytes) -> str:
     try:
         message = str(json.loads(body)["error"]["message"])[:1000]
     except (ValueError, KeyError, TypeError):
-        return f"{gateway.url} answered with status {status}. Is it a gateway? Its address ends in /v1."
+        return f"{gateway.url} returned status {status}. Is it a gateway? Its address ends in /v1."
     if status == 401:
-        return f"{message} Give one with --key or SVC_API_KEY."
+        return f"{message} Set one with --key or SVC_API_KEY."
     return message
 
 
 def _first_choice(response: dict[str, Any]) -> dict[str, Any]:
-    """The first choice; raises CommandFailed for an error in its place."""
+    """Return the first choice. Raises CommandFailed for an error object in its place."""
     error = response.get("error")
     if error is not None:
         message = error.get("message") if isinstance(error, dict) else error
-        raise CommandFailed(f"the answer was cut off: {message}"[:1000])
+        raise CommandFailed(f"the response was truncated: {message}"[:1000])
     choices = response.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
     return first if isinstance(first, dict) else {}
@@ -165,5 +165,5 @@ def _parse_json(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise CommandFailed("The answer is not JSON. Is it a gateway? Its address ends in /v1.") from error
+        raise CommandFailed("The response is not JSON. Is it a gateway? Its address ends in /v1.") from error
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""The bundle registry: keeps, serves, fetches and checks model bundles.
+"""Store, serve, fetch and verify model bundles.
 
 Examples:
   svc registry serve
@@ -15,7 +15,7 @@ from svc import plugins
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every action is a module of this package, with the same two functions as a verb."""
+    """Add each module of this package as an action. An action has the same two functions as a command."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name in plugins.names("cli.registry"):
         doc = plugins.summary("cli.registry", name)
@@ -24,6 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the action."""
+    """Run the action."""
     status: int = plugins.load("cli.registry", args.action).run(args)
     return status

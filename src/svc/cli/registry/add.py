@@ -1,4 +1,4 @@
-"""Adds a bundle file to the local registry."""
+"""Add a bundle file to the local registry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from svc.stores.bundles.base import BundleDraft
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """add FILE"""
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--platform", metavar="NAME", help="default: the metadata's, else any")
+    parser.add_argument("--platform", metavar="NAME", help="default: the platform of the metadata, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publishes it; the same bytes again are no error."""
+    """Publish the file. Publishing the same bytes again succeeds."""
     draft = read_draft(args.file, args.platform)
     if args.sign:
         draft = msgspec.structs.replace(draft, signatures=(base.sign_bundle(args.file, draft),))
@@ -44,12 +44,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         base.print_entries([entry], as_json=True, locate=store.location)
     else:
-        print(f"{entry.key} {'added' if created else 'is there already'}: {store.location(entry)}")
+        print(f"{entry.key} {'added' if created else 'is already there'}: {store.location(entry)}")
     return 0
 
 
 def read_draft(file: Path, platform: str | None) -> BundleDraft:
-    """What the file's metadata says it is."""
+    """Read the model id, version and platform from the file's metadata."""
     base.require_file(file)
     with open_archive(file) as archive:
         metadata = read_metadata(archive)

@@ -1,4 +1,4 @@
-"""What the actions share: which store is meant, keys, entries as tables."""
+"""Shared parts of the registry actions: options, the store, keys and output."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ from svc.wire.bundle import BundleEntry, Signature, entry_for_json
 
 
 def add_root_option(parser: argparse.ArgumentParser) -> None:
-    """`--root`."""
+    """Add `--root`."""
     parser.add_argument("--root", metavar="DIR", type=Path, help="the local registry; default: $SVC_HOME/registry")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """`--json`."""
-    parser.add_argument("--json", action="store_true", help="for programs")
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_registry_option(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """`--registry`."""
-    help_ = "address of a registry" + ("; default: $SVC_REGISTRY_URL" if required else "; default: the local one")
+    """Add `--registry`."""
+    help_ = "URL of a registry" + ("; default: $SVC_REGISTRY_URL" if required else "; default: the local one")
     parser.add_argument("--registry", metavar="URL", help=help_)
 
 
 def local_root(args: argparse.Namespace) -> Path:
-    """The local registry's folder."""
+    """Return the local registry's folder."""
     return args.root or base.registry_root()
 
 
 def open_store(args: argparse.Namespace) -> contextlib.AbstractContextManager[BundleStore]:
-    """The registry that a server here would serve: the folder that is named, else what `SVC_BLOB_URL` names."""
+    """Open the store of `--root`, else of `SVC_BLOB_URL`, as `svc registry serve` does."""
     return factory.open_store(local_root(args), os.environ | ({"SVC_BLOB_URL": ""} if args.root else {}))
 
 
 def publishing_key() -> str | None:
-    """`SVC_REGISTRY_KEY`, else `SVC_API_KEY`."""
+    """Return `SVC_REGISTRY_KEY`, else `SVC_API_KEY`."""
     return os.environ.get("SVC_REGISTRY_KEY") or os.environ.get("SVC_API_KEY") or None
 
 
 def publishing_client(url: str) -> RegistryClient:
-    """A registry to publish at. Raises CommandFailed when there is no key, before anything is sent."""
+    """Return a client that can publish. Raises CommandFailed when no key is set."""
     key = publishing_key()
     if key is None:
         raise CommandFailed(
-            f"Publishing at {url} needs a key: put one with the scope registry:write into SVC_REGISTRY_KEY "
-            "(svc up prints one; svc keys create --scope registry:write makes one)."
+            f"Publishing at {url} needs a key with the scope registry:write in SVC_REGISTRY_KEY "
+            "(svc up prints one; svc keys create --scope registry:write creates one)."
         )
     return RegistryClient(url, key=key)
 
 
 def find_entry(text: str, entries: Iterable[BundleEntry], platform: str | None) -> BundleEntry:
-    """The entry that a person names: a reference, or a whole key. Raises BundleNotFound."""
+    """Find an entry by reference or full key. Raises BundleNotFound."""
     all_entries = list(entries)
     if text.count("/") == 2:
         match = next((entry for entry in all_entries if entry.key == text), None)
@@ -86,15 +86,15 @@ def find_entry(text: str, entries: Iterable[BundleEntry], platform: str | None) 
 
 
 def registry_url(args: argparse.Namespace) -> str:
-    """Which registry is meant. Raises UsageError when none is."""
+    """Return the URL of the registry. Raises UsageError when none is configured."""
     url: str | None = args.registry or os.environ.get("SVC_REGISTRY_URL")
     if not url:
-        raise UsageError("No registry is named: use --registry URL or set SVC_REGISTRY_URL.")
+        raise UsageError("No registry is configured: use --registry URL or set SVC_REGISTRY_URL.")
     return url
 
 
 def resolve_options(args: argparse.Namespace, on_progress: DownloadProgress | None) -> ResolveOptions:
-    """How to resolve, as the command line and the environment say."""
+    """Return the resolve options of the command line and the environment."""
     trusted = os.environ.get("SVC_TRUSTED_KEYS", "").split(",")
     return ResolveOptions(
         root=local_root(args),
@@ -109,19 +109,19 @@ def resolve_options(args: argparse.Namespace, on_progress: DownloadProgress | No
 
 
 def print_warning(message: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     print(f"svc: {message}", file=sys.stderr)
 
 
 def open_oci_repository(reference: oci.OciReference) -> oci.OciRepository:
-    """An OCI registry, with the credentials of `SVC_OCI_USER` and `SVC_OCI_PASSWORD`."""
+    """Open an OCI repository with the credentials of `SVC_OCI_USER` and `SVC_OCI_PASSWORD`."""
     hosts = os.environ.get("SVC_OCI_TOKEN_HOST", "").lower().split(",")
     token_hosts = {host.strip() for host in hosts if host.strip()}
     return oci.OciRepository(reference, os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD"), token_hosts)
 
 
 def load_signing_module() -> Any:
-    """The module that signs. Raises CommandFailed when the extra is not installed."""
+    """Import the signature module. Raises CommandFailed when the extra `signing` is not installed."""
     try:
         return plugins.load("bundles", "signature")
     except ImportError as error:
@@ -131,12 +131,12 @@ def load_signing_module() -> Any:
 
 
 def signing_key_path() -> Path:
-    """Where this machine's key lies."""
+    """Return the path of this machine's signing key."""
     return base.home() / "signing.key"
 
 
 def sign_bundle(file: Path, draft: BundleDraft) -> Signature:
-    """The signature of a file under that name."""
+    """Sign a file under the name of the draft."""
     entry = BundleEntry(
         model_id=draft.model_id,
         version=draft.version,
@@ -150,19 +150,19 @@ def sign_bundle(file: Path, draft: BundleDraft) -> Signature:
 
 
 def require_file(path: Path) -> None:
-    """Raises UsageError."""
+    """Raise UsageError if the path is not a file."""
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
 
 
 def no_location(entry: BundleEntry) -> None:
-    """The path of the entry says it, or nobody knows."""
+    """Return None: only the entry's `path` locates the bundle."""
 
 
 def print_entries(
     entries: Iterable[BundleEntry], *, as_json: bool, locate: Callable[[BundleEntry], str | None] = no_location
 ) -> None:
-    """A table, or a list of index entries; `where` says where a bundle lies, if not in its path."""
+    """Print entries as a table or as JSON. `locate` returns the location of a bundle that `path` does not give."""
     if as_json:
         base.print_json([msgspec.to_builtins(entry_for_json(entry, locate(entry))) for entry in entries])
         return

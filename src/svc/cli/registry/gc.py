@@ -1,4 +1,4 @@
-"""Removes local files that no index entry names; a running publish is left alone."""
+"""Remove local files that no index entry references, except those of a running publish."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from svc.cli.registry import base
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """gc [--dry-run]"""
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was removed."""
+    """Collect garbage, and print the removed names."""
     with base.open_store(args) as store:
         names = list(store.gc(dry_run=args.dry_run))
     if args.json:

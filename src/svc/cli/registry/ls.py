@@ -1,4 +1,4 @@
-"""Lists bundles, local or at --registry URL."""
+"""List bundles, local or at --registry URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what there is."""
+    """Print the entries."""
     if args.registry:
         base.print_entries(list_entries(base.resolve_options(args, None), args.model_id), as_json=args.json)
         return 0

@@ -1,4 +1,4 @@
-"""Pulls everything of another registry into the local one; go on by calling it again."""
+"""Copy all bundles of another registry into the local one. Run it again to resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit status is 1 when a bundle could not be had; the others are still fetched."""
+    """Copy each bundle. The exit status is 1 if one failed; the others are still fetched."""
     args.registry = args.registry or args.url
     base.registry_url(args)
     keys_by_result: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}

@@ -1,4 +1,4 @@
-"""Gets a bundle from a registry, verifies it and unpacks it; what is here already is not fetched again."""
+"""Download a bundle, verify it and unpack it. A bundle that is already there is not downloaded again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from svc.stores.bundles.folder import FolderStore
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """pull REFERENCE"""
     parser.add_argument("reference", metavar="ID[@VERSION]", help="or oci://HOST/REPOSITORY:TAG, …@sha256:…")
-    parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
+    parser.add_argument("--platform", metavar="NAME", help="default: the platform of this machine, else any")
     base.add_registry_option(parser, required=True)
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints where the model lies."""
+    """Print the folder of the model."""
     with shared.ProgressBar() as progress:
         options = base.resolve_options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
         options = msgspec.structs.replace(options, file=True)
@@ -49,7 +49,7 @@ def _pull_oci(args: argparse.Namespace, options: ResolveOptions) -> Bundle:
     with FolderStore(options.root, options.limits) as store:
         existing = store.find(entry.key)
         if existing is not None and existing.sha256 != entry.sha256:
-            raise AlreadyExists(f"{entry.key} is here already, with other bytes than {args.reference} has.")
+            raise AlreadyExists(f"{entry.key} is already here, with other bytes than {args.reference}.")
         unpack = functools.partial(store.unpack, trusted=True)
         fetch_into(store, entry, oci.OciBundleSource(repository), on_progress=options.report, on_fetched=unpack)
     return resolve_bundle(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))

@@ -1,4 +1,4 @@
-"""Publishes a bundle file at a registry, or at any OCI registry; the same bytes again are no error."""
+"""Publish a bundle file to a registry or an OCI registry. Publishing the same bytes again succeeds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from svc.wire.bundle import BundleEntry
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """push FILE --registry URL"""
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--platform", metavar="NAME", help="default: the metadata's, else any")
+    parser.add_argument("--platform", metavar="NAME", help="default: the platform of the metadata, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
-    parser.add_argument("--oci", metavar="REF", help="an OCI registry instead: HOST/REPOSITORY:TAG")
+    parser.add_argument("--oci", metavar="REF", help="push to an OCI registry instead: HOST/REPOSITORY:TAG")
     base.add_registry_option(parser, required=True)
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Uploads it."""
+    """Upload the file."""
     if args.oci:
         return _push_oci(args)
     client = base.publishing_client(base.registry_url(args))
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         headers["x-svc-signature"] = f"{signature.key} {signature.value}"
     with shared.ProgressBar() as progress:
 
-        def pieces() -> Iterator[bytes]:
+        def read_blocks() -> Iterator[bytes]:
             done = 0
             with args.file.open("rb") as file:
                 while block := file.read(ARCHIVE_READ_BYTES):
@@ -48,16 +48,16 @@ def run(args: argparse.Namespace) -> int:
                     done += len(block)
                     progress(f"pushing {draft.key}", done, size)
 
-        entry, created = client.publish(draft.key, size, pieces(), headers)
+        entry, created = client.publish(draft.key, size, read_blocks(), headers)
     if args.json:
         base.print_entries([entry], as_json=True)
     else:
-        print(f"{entry.key} {'published' if created else 'is there already'}: {client.url}{client.bundle_path(entry)}")
+        print(f"{entry.key} {'published' if created else 'is already there'}: {client.url}{client.bundle_path(entry)}")
     return 0
 
 
 def _push_oci(args: argparse.Namespace) -> int:
-    """Prints the reference that pins what was pushed."""
+    """Push to an OCI registry, and print the reference with the digest."""
     reference = oci.parse_oci_reference(args.oci)
     draft = add.read_draft(args.file, args.platform)
     if args.sign:

@@ -1,4 +1,4 @@
-"""Runs the registry alone, on 127.0.0.1:8080 unless told otherwise."""
+"""Run only the registry, on 127.0.0.1:8080 by default."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """serve"""
     base.add_root_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
-    parser.add_argument("--private", action="store_true", help="reading needs a key too")
-    parser.add_argument("--upstream", metavar="URL", help="another registry: serve and keep what it has")
-    parser.add_argument("--proxy", action="store_true", help="send bundles of a bucket through this server")
-    parser.add_argument("--accel-redirect", metavar="PREFIX", help="let nginx send the files, found under this prefix")
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on (default 8080; 0 takes a free one)")
+    parser.add_argument("--private", action="store_true", help="require a key for reading too")
+    parser.add_argument("--upstream", metavar="URL", help="registry to fetch missing bundles from, and keep")
+    parser.add_argument(
+        "--proxy", action="store_true", help="send bundles of a bucket from this server, without redirect"
+    )
+    parser.add_argument("--accel-redirect", metavar="PREFIX", help="let nginx send the files (X-Accel-Redirect)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Serve until a signal stops the process."""
     restore_default_sigterm()
     config = settings.load(os.environ)
     listener = listen(args.host, args.port)

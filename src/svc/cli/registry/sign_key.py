@@ -1,4 +1,4 @@
-"""Makes this machine's signing key, unless it is there, and prints its public half, which clients trust."""
+"""Create this machine's signing key if it is missing, and print its public key, which clients trust."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the public key."""
+    """Print the public key."""
     public = base.load_signing_module().make_key(base.signing_key_path())
     if args.json:
         shared.print_json({"public_key": public, "path": str(base.signing_key_path())})

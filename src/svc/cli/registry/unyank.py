@@ -1,4 +1,4 @@
-"""Takes a withdrawal back."""
+"""Undo a yank."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Takes it back."""
+    """Clear the yanked flag."""
     return yank.run(args, yanked=False)

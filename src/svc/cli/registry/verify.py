@@ -1,4 +1,4 @@
-"""Hashes every local bundle again, and finds bundles that the index does not name."""
+"""Hash every local bundle again, and find bundles that the index does not list."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from svc.cli.registry import base
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """verify [--repair]"""
-    parser.add_argument("--repair", action="store_true", help="put damaged bundles aside, add sound unlisted ones")
+    parser.add_argument("--repair", action="store_true", help="move damaged bundles aside, add valid unlisted ones")
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit status is 1 when something is damaged, missing or, without --repair, unlisted."""
+    """Verify the store. The exit status is 1 if a bundle is damaged, missing or, without --repair, unlisted."""
     findings = []
     with base.open_store(args) as store:
         for finding in store.verify(repair=args.repair):

@@ -1,4 +1,4 @@
-"""Withdraws a bundle: it still downloads when named exactly, and is not chosen otherwise."""
+"""Yank a bundle: it still downloads by exact version, and is not selected otherwise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from svc.wire.bundle import BundleEntry
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """yank REFERENCE"""
     parser.add_argument("reference", metavar="ID@VERSION", help="or <model_id>/<version>/<platform>")
-    parser.add_argument("--platform", metavar="NAME", help="default: this machine's, else any")
+    parser.add_argument("--platform", metavar="NAME", help="default: the platform of this machine, else any")
     base.add_registry_option(parser)
     base.add_root_option(parser)
     base.add_json_option(parser)
 
 
 def run(args: argparse.Namespace, *, yanked: bool = True) -> int:
-    """Withdraws it, or takes that back."""
+    """Set or clear the yanked flag."""
     locate: Callable[[BundleEntry], str | None] = base.no_location
     if args.registry:
         client = base.publishing_client(args.registry)
