@@ -29,7 +29,6 @@ PENDING = frozenset(
         "docs/reference/providers.md",
         "docs/reference/registry.md",
         "docs/reference/sdk.md",
-        "docs/reference/speech.md",
     ]
 )
 

@@ -67,6 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return {
         "talk.wav": clip,
         "question.wav": clip,
+        "speech.wav": clips["beckett"],
         "voice/moonshine_voice/assets/beckett.wav": clips["beckett"],
         **{name: folder / name for name in ("my-model", "files.txt", "questions")},
     }

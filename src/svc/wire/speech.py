@@ -1,10 +1,10 @@
-"""What is said on the streaming speech-to-text socket: the messages of both sides. Data only.
+"""The messages of the WebSocket `/v1/audio/transcriptions/stream`, in both directions. Data only.
 
 client:  config{model, language, vad, model_dir} · flush · reset · close          (JSON text frames; audio is binary)
 server:  ready{session_id, model, sample_rate} · partial{text, is_stable, chunk_index}
          final{text, duration_ms, chunks_processed} · error{message, code} · closed{reason}
 
-interface.md, "Client messages" and "Events".
+docs/reference/speech-protocol.md is generated from the docstrings here.
 """
 
 from __future__ import annotations
@@ -25,64 +25,80 @@ SpeechCloseReason = Literal["client_close", "idle_timeout", "session_limit", "se
 
 
 class ConfigMessage(msgspec.Struct, frozen=True):
-    """Which model, for which language; None is the default."""
+    """Selects the model and starts a new utterance. The gateway answers with `ready` or `error`."""
 
     model: str | None = None
+    """The name of a model, or a reference such as `my-model@1.2`. Default: `speech.default_model`."""
     language: str | None = None
+    """A language code such as `en`. Without it, the model decides."""
     vad: bool | None = None
+    """Whether the voice activity detector splits the audio at silence. Default: `true`."""
     model_dir: str | None = None
+    """A folder with a model, below a folder of `speech.model_dirs`."""
 
 
 class FlushMessage(msgspec.Struct, frozen=True):
-    """The final transcript, please."""
+    """Ends the utterance. The gateway answers each `flush` with one `final`, in order."""
 
 
 class ResetMessage(msgspec.Struct, frozen=True):
-    """Forget this utterance."""
+    """Discards the utterance and starts a new one. There is no answer."""
 
 
 class CloseMessage(msgspec.Struct, frozen=True):
-    """The end of the session."""
+    """Ends the session. The gateway sends each pending `final` first, and then `closed`."""
 
 
 ClientMessage = ConfigMessage | FlushMessage | ResetMessage | CloseMessage
 
 
 class ReadyEvent(msgspec.Struct, frozen=True, tag="ready"):
-    """The session is configured."""
+    """The model is loaded. It answers each `config`. Without `config`, it answers the first audio or `flush`."""
 
     session_id: str
+    """The id of the session, the same in each `ready` of a connection."""
     model: str
+    """The name of the model."""
     sample_rate: int = 16000
+    """Samples per second of the audio that the client has to send. It is always 16000."""
 
 
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
-    """The utterance so far; a stable one is a prefix of all that follow."""
+    """The transcript of the utterance so far. A later one replaces it."""
 
     text: str
+    """The whole transcript so far."""
     is_stable: bool
+    """Whether all later transcripts of the utterance begin with this text."""
     chunk_index: int
+    """The number of the event in its utterance, from 0. The gateway may skip numbers for a slow client."""
 
 
 class Final(msgspec.Struct, frozen=True, tag="final"):
-    """The answer to a flush."""
+    """The transcript of a finished utterance. It answers a `flush`."""
 
     text: str
+    """The whole transcript. It is empty if nobody spoke."""
     duration_ms: int
+    """Milliseconds of audio that the client sent for the utterance."""
     chunks_processed: int
+    """How often the model decoded a part of the utterance."""
 
 
 class ErrorEvent(msgspec.Struct, frozen=True, tag="error"):
-    """What went wrong; the session goes on unless `closed` follows."""
+    """An error. The session continues unless `closed` or a close frame follows."""
 
     message: str
+    """The cause, for a person."""
     code: SpeechErrorCode = "asr_error"
+    """The error code, for programs."""
 
 
 class ClosedEvent(msgspec.Struct, frozen=True, tag="closed"):
-    """Nothing comes after this."""
+    """The last message of a session. A close frame follows."""
 
     reason: SpeechCloseReason
+    """Why the session ended."""
 
 
 ServerMessage = ReadyEvent | Partial | Final | ErrorEvent | ClosedEvent

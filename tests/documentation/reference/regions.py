@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 
 from tests.documentation.pages import ROOT
-from tests.documentation.reference import errors, metrics, settings
+from tests.documentation.reference import errors, metrics, settings, speech
 
 PAGES = ROOT / "docs" / "reference"
 END = "<!-- end of generated text -->"
 REGION = re.compile(rf"<!-- generated: (\S+) -->\n.*?{re.escape(END)}", re.S)
-REGIONS: Mapping[str, Callable[[], str]] = {**errors.REGIONS, **metrics.REGIONS, **settings.REGIONS}
+REGIONS: Mapping[str, Callable[[], str]] = {**errors.REGIONS, **metrics.REGIONS, **settings.REGIONS, **speech.REGIONS}
 
 
 def render(text: str) -> str:
