@@ -20,7 +20,6 @@ MAX_GLOSSARY_ROWS = 20
 PENDING = frozenset(
     [
         "docs/reference/admin-api.md",
-        "docs/reference/commands.md",
         "docs/reference/dependencies.md",
         "docs/reference/embedded-model.md",
         "docs/reference/limits.md",

@@ -15,17 +15,26 @@ MAX_METADATA_BYTES = 4 << 20
 
 
 class BundleMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Unknown types of `execution_template` are kept as they are; so are fields that we do not know, in the file."""
+    """The content of `model_metadata.json`. Unknown fields stay in the file and are ignored."""
 
     model_id: str
+    """The name of the model: letters, digits, `.`, `_` and `-`, at most 128, the first a letter or digit."""
     version: str
+    """The version, with the same characters."""
     execution_template: Mapping[str, Any]
+    """What runs the model. Its field `type` is required. Unknown types are kept."""
     files: tuple[str, ...]
+    """The files that the bundle must have."""
     preprocessing: Any = None
+    """A list of steps before an ONNX model."""
     postprocessing: Any = None
+    """A list of steps after an ONNX model."""
     description: str | None = None
+    """One line for people."""
     metadata: Mapping[str, Any] | None = None
+    """Any other data. `task`, `licence`, `languages` and `author` are customary."""
     platform: str | None = None
+    """The platform that the bundle is for, such as `linux-x86_64`. Default: `any`."""
 
     @property
     def type(self) -> str:

@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions pack and inspect."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pack_parser = verbs.add_parser("pack", help="create a bundle from a folder", allow_abbrev=False)
-    pack_parser.add_argument("folder", metavar="DIR", type=Path)
+    pack_parser.add_argument("folder", metavar="DIR", type=Path, help="a folder with a model_metadata.json")
     pack_parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: <model_id>.xyb in this folder")
     pack_parser.add_argument("--json", action="store_true", help="print JSON")
     inspect_parser = verbs.add_parser("inspect", help="show the contents of a bundle", allow_abbrev=False)
-    inspect_parser.add_argument("file", metavar="FILE", type=Path)
+    inspect_parser.add_argument("file", metavar="FILE", type=Path, help="a bundle file (.xyb)")
     inspect_parser.add_argument("--json", action="store_true", help="print JSON")
 
 

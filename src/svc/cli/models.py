@@ -26,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions add, ls and rm."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add = verbs.add_parser("add", help="build a model, unless it is installed", allow_abbrev=False)
-    add.add_argument("name", metavar="NAME")
+    add.add_argument("name", metavar="NAME", help="the name of a recipe, as in svc models ls")
     listing = verbs.add_parser("ls", help="list the models that have a recipe", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print JSON")
     remove = verbs.add_parser("rm", help="remove a model", allow_abbrev=False)
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar="NAME", help="the name of a recipe, as in svc models ls")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ DEFAULT_JOBS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the input, output and execution options."""
-    parser.add_argument("pipeline", metavar="PIPELINE.yaml")
+    parser.add_argument("pipeline", metavar="PIPELINE.yaml", help="the file of the pipeline")
     parser.add_argument(
         "--input",
         metavar="TEXT_OR_FILE",

@@ -23,15 +23,23 @@ class BundleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One bundle. Entries of other tools have the first five fields only."""
 
     model_id: str
+    """The name of the model."""
     version: str
+    """The version."""
     target: str
+    """The platform, such as `linux-x86_64` or `any`."""
     size_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    """Bytes of the bundle."""
     path: str
+    """The path of the bundle, relative to the registry."""
     sha256: Sha256Hex | None = None
+    """The SHA-256 of the bundle in hex. It is null until it is known."""
     created: str | None = None
-    """ISO 8601, UTC."""
+    """When the bundle was published: ISO 8601, UTC."""
     yanked: bool = False
+    """Whether the bundle is withdrawn."""
     signatures: tuple[Signature, ...] = ()
+    """Ed25519 signatures: `key` and `value`, both in base64."""
 
     @property
     def key(self) -> str:

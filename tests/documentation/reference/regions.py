@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from tests.documentation.pages import ROOT
-from tests.documentation.reference import errors, metrics, settings, speech
+from tests.documentation.reference import bundles, commands, errors, metrics, settings, speech
 
 PAGES = ROOT / "docs" / "reference"
 END = "<!-- end of generated text -->"
 REGION = re.compile(rf"<!-- generated: (\S+) -->\n.*?{re.escape(END)}", re.S)
-REGIONS: Mapping[str, Callable[[], str]] = {**errors.REGIONS, **metrics.REGIONS, **settings.REGIONS, **speech.REGIONS}
+MODULES = (bundles, commands, errors, metrics, settings, speech)
+REGIONS: Mapping[str, Callable[[], str]] = {name: each for module in MODULES for name, each in module.REGIONS.items()}
 
 
 def render(text: str) -> str:

@@ -17,7 +17,7 @@ from svc.stores.bundles.base import BundleDraft
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """add FILE"""
-    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("file", metavar="FILE", type=Path, help="a bundle file (.xyb)")
     parser.add_argument("--platform", metavar="NAME", help="default: the platform of the metadata, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
     base.add_root_option(parser)

@@ -10,7 +10,7 @@ from svc.client.bundles import list_entries
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """ls [MODEL_ID]"""
-    parser.add_argument("model_id", metavar="MODEL_ID", nargs="?")
+    parser.add_argument("model_id", metavar="MODEL_ID", nargs="?", help="only this model")
     base.add_registry_option(parser)
     base.add_root_option(parser)
     base.add_json_option(parser)

@@ -18,7 +18,7 @@ from svc.wire.bundle import BundleEntry
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """push FILE --registry URL"""
-    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("file", metavar="FILE", type=Path, help="a bundle file (.xyb)")
     parser.add_argument("--platform", metavar="NAME", help="default: the platform of the metadata, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
     parser.add_argument("--oci", metavar="REF", help="push to an OCI registry instead: HOST/REPOSITORY:TAG")

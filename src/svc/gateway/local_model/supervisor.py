@@ -42,12 +42,14 @@ log = logging.getLogger("svc.local")
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """For requests that say nothing else."""
+    """Defaults for requests that do not set these values."""
 
     temperature: float = 0.8
+    """The temperature."""
     top_p: float = 0.95
+    """The probability mass of nucleus sampling."""
     repeat_penalty: float = 1.0
-    """1 is none; a very small model says the same again and again without."""
+    """The penalty for repeated tokens. `1` is none. A very small model repeats itself without a penalty."""
 
 
 DEFAULT_SAMPLING = Sampling()

@@ -35,13 +35,21 @@ class VoiceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of tts.json."""
 
     engine: str
+    """`espeak` or `sherpa`."""
     sounds: Literal["", "espeak"] = ""
+    """`espeak` if espeak-ng makes the phonemes for a `sherpa` voice."""
     voice: str = "en-us"
+    """The voice of espeak-ng."""
     rate: int = 165
+    """Words per minute of espeak-ng, 80 to 450."""
     family: str = ""
+    """The family of a `sherpa` voice: `vits`, `kokoro` or `matcha`."""
     files: dict[str, str] = {}
+    """The file for each role of a `sherpa` voice."""
     speaker: int = 0
+    """The number of the speaker of a `sherpa` voice."""
     speed: float = 1.0
+    """The speed of a `sherpa` voice, as a factor."""
 
 
 def fits(metadata: BundleMetadata) -> bool:

@@ -30,78 +30,98 @@ class _Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class AudioDecode(_Step, frozen=True, tag=True):
-    """Decodes a WAV file to numbers from -1 to 1."""
+    """Decodes a WAV file to samples from -1 to 1."""
 
     sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16000
+    """Samples per second that the model takes."""
     channels: Literal[1] = 1
+    """Only mono is supported."""
 
 
 class Tokenize(_Step, frozen=True, tag=True):
-    """Converts text to token ids, from `tokenizer.json`, `vocab.txt`, or `vocab.json` and `merges.txt`."""
+    """Converts text to tokens: `tokenizer.json`, `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt` (BPE)."""
 
     vocab_file: FileName
+    """The file of the tokenizer."""
     tokenizer_type: Literal["BPE", "WordPiece", "SentencePiece"] = "WordPiece"
+    """The algorithm, if the file is not `tokenizer.json`."""
     max_length: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
+    """Tokens after which the text is cut."""
 
 
 class Resize(_Step, frozen=True, tag=True):
-    """Resizes an image. `width` and `height` are in pixels."""
+    """Scales an image."""
 
     width: ImageSide
+    """Pixels."""
     height: ImageSide
+    """Pixels."""
     interpolation: Literal["Nearest", "Bilinear", "Bicubic"] = "Bilinear"
+    """The method."""
 
 
 class CenterCrop(_Step, frozen=True, tag=True):
-    """Crops an image to its center. Pads a smaller image with black."""
+    """Cuts out the middle of an image. Pixels beyond its edges are black."""
 
     width: ImageSide
+    """Pixels."""
     height: ImageSide
+    """Pixels."""
 
 
 class Normalize(_Step, frozen=True, tag=True):
-    """Computes (x - mean) / std per channel. Image values are scaled to 0 to 1 first."""
+    """Computes (x - mean) / std for each channel. Pixels are from 0 to 1 before."""
 
     mean: ChannelValues
+    """One value for each channel."""
     std: ChannelValues
+    """One value for each channel, not 0."""
 
 
 class Reshape(_Step, frozen=True, tag=True):
-    """Reshapes the array. One dimension may be -1: it is inferred."""
+    """Changes the shape. One dimension may be -1, which takes what is left."""
 
     shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=-1)], ...], msgspec.Meta(min_length=1, max_length=8)]
+    """The lengths of the dimensions."""
 
 
 class MeanPool(_Step, frozen=True, tag=True):
-    """Averages over the tokens that are not padding."""
+    """Computes the mean over the tokens without the padding."""
 
     dim: int = 1
+    """The dimension of the tokens."""
 
 
 class Softmax(_Step, frozen=True, tag=True):
-    """Converts numbers to probabilities."""
+    """Computes probabilities."""
 
     dim: int = -1
+    """The dimension."""
 
 
 class Argmax(_Step, frozen=True, tag=True):
-    """Finds the index of the largest number: along `dim`, or in the whole array."""
+    """Returns the index of the largest value, such as `3`."""
 
     dim: int | None = None
+    """The dimension. Without it, all values are compared."""
 
 
 class TopK(_Step, frozen=True, tag=True):
-    """Finds the k largest numbers and their indexes."""
+    """Returns the largest values with their indexes, such as `[{"index": 3, "score": 0.9}]`."""
 
     k: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+    """How many."""
     dim: int | None = None
+    """The dimension. Without it, all values are compared."""
 
 
 class CTCDecode(_Step, frozen=True, tag=True):
-    """Decodes CTC probabilities to text. The vocabulary is `{token: number}`, or one token per line."""
+    """Decodes text from the probabilities of tokens at each time."""
 
     vocab_file: FileName
+    """The vocabulary: JSON `{token: number}`, or one token per line."""
     blank_index: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The number of the blank token."""
 
 
 PreprocessingStep = AudioDecode | Tokenize | Resize | CenterCrop | Normalize | Reshape
