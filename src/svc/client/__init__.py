@@ -1,1 +1,1 @@
-"""The client's side: what an application uses to reach models and bundles."""
+"""The client library: applications use it to call models and to load bundles."""

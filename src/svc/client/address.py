@@ -1,7 +1,7 @@
-"""Which gateway a client calls. Pure.
+"""Chooses the gateway that a client calls. No I/O.
 
-the stage's or client's own > svc.init, svc.set_gateway_url > SVC_GATEWAY_URL > SVC_PLATFORM_URL + /v1 > the default,
-which is a `svc up` that runs with the same SVC_HOME, else the production gateway
+Precedence: the stage's or client's own > svc.init, svc.set_gateway_url > SVC_GATEWAY_URL > SVC_PLATFORM_URL + /v1 >
+the default. The default is a running `svc up` with the same SVC_HOME, else the production gateway.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def resolve_gateway_url(
     warn: WarnCallback = _warn_caller,
     default: str = PRODUCTION_GATEWAY,
 ) -> str:
-    """The base address, without a slash at its end. `configured` is what the SDK was told, complete.
+    """Return the base URL without a trailing slash. `configured` is complete and is returned unchanged.
 
-    Raises InvalidRequest for what is no address. SVC_GATEWAY_URL without `/v1` is taken as it is, with a warning.
+    SVC_GATEWAY_URL without `/v1` is used unchanged, with a warning. Raises InvalidRequest for an invalid URL.
     """
     if explicit:
         return with_v1_suffix(explicit)
@@ -44,13 +44,16 @@ def resolve_gateway_url(
 
 
 def with_v1_suffix(url: str, setting_name: str = "gateway_url") -> str:
-    """The address with `/v1` at its end, once. Raises InvalidRequest."""
+    """Return the URL with the suffix `/v1`. Raises InvalidRequest."""
     normalized = normalize_url(url, setting_name)
     return normalized if normalized.endswith("/v1") else f"{normalized}/v1"
 
 
 def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
-    """With a scheme (http for this machine and bare numbers of a private network, else https), without end slashes."""
+    """Return the URL with a scheme and without trailing slashes. Raises InvalidRequest.
+
+    The default scheme is http for localhost and private IP addresses, else https.
+    """
     lacks_scheme = "://" not in url
     text = url.strip().rstrip("/")
     if lacks_scheme:
@@ -61,9 +64,9 @@ def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
     except ValueError:
         is_valid = False
     is_plain_ascii = text.isascii() and text.isprintable() and " " not in text
-    if not is_valid or not is_plain_ascii or any(mark in text for mark in "?#@"):
+    if not is_valid or not is_plain_ascii or any(character in text for character in "?#@"):
         raise InvalidRequest(
-            f"{setting_name} is not an http or https address: http://127.0.0.1:3000/v1 is one.", param=setting_name
+            f"{setting_name} is not an http or https URL such as http://127.0.0.1:3000/v1.", param=setting_name
         )
     return text
 
@@ -71,7 +74,7 @@ def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
 def _check_v1_suffix(url: str, setting_name: str, warn: WarnCallback) -> str:
     normalized = normalize_url(url, setting_name)
     if not normalized.endswith("/v1"):
-        warn(f"{setting_name} does not end in /v1; it is used as it is.")
+        warn(f"{setting_name} does not end in /v1. It is used unchanged.")
     return normalized
 
 

@@ -1,4 +1,4 @@
-"""The SDK's face for programs on an event loop. `client`, for those that wait, is made from it: `make faces`."""
+"""The asyncio client. `make faces` generates the blocking client in `client.py` from this module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(BaseClient):
-    """A gateway, for programs on an event loop; one loop for its life. Use it as a context, or call `close`."""
+    """A client for asyncio programs. Belongs to one event loop. Use it as a context manager, or call `close`."""
 
     _transport_type = AsyncTransport
 
@@ -54,22 +54,22 @@ class AsyncClient(BaseClient):
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> ChatResult | AsyncChatStream:
-        """Asks a model; a text is one message of the user. `parameters` are fields of the request (`max_tokens`, …).
+        """Send a chat request. A string is one user message. `parameters` are request fields such as `max_tokens`.
 
-        `timeout_s` bounds the whole call. Raises SvcError.
+        `timeout_s` limits the whole call, in seconds. Raises SvcError.
         """
         if stream:
             return AsyncChatStream(await self._core.stream(messages, model, timeout_s, parameters))
         return await self._core.chat(messages, model, timeout_s, parameters)
 
     async def models(self) -> list[ModelInfo]:
-        """What the gateway offers to this key. Raises SvcError."""
+        """Return the models that the key may use. Raises SvcError."""
         return await self._core.models()
 
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
     ) -> Transcript:
-        """What is said in a WAV file, given by its path or as its bytes. Raises SvcError."""
+        """Transcribe a WAV file, given as a path or as bytes. Raises SvcError."""
         return await self._core.transcribe(audio, model, language)
 
     async def live(
@@ -80,17 +80,17 @@ class AsyncClient(BaseClient):
         vad: bool | None = None,
         model_dir: str | None = None,
     ) -> AsyncLive:
-        """A live session, ready to be fed. Use it as a context. Raises SvcError."""
+        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError."""
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
         return AsyncLive(await self._core.live(config))
 
     async def bundle(self, reference: str) -> Bundle:
-        """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
+        """Return a bundle on this machine. Downloads it if necessary. Raises SvcError."""
         bundle: Bundle = await self._core.bundle(reference)
         return bundle
 
     async def close(self) -> None:
-        """Closes unused connections."""
+        """Close idle connections."""
         self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,7 @@ class AsyncClient(BaseClient):
 
 
 class AsyncChatStream(AsyncIterator["ChatChunk"]):
-    """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
+    """The chunks of a streamed response. Raises SvcError if it is interrupted. `text` and `usage` are totals."""
 
     def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
@@ -115,7 +115,7 @@ class AsyncChatStream(AsyncIterator["ChatChunk"]):
         return record_chunk(self, self._stream, await self._stream.next(), StopAsyncIteration)
 
     async def close(self) -> None:
-        """Stops the answer."""
+        """Cancel the response."""
         self._stream.close()
 
     async def __aenter__(self) -> Self:
@@ -128,7 +128,7 @@ class AsyncChatStream(AsyncIterator["ChatChunk"]):
 
 
 class AsyncLive(AsyncIterator[Partial | Final]):
-    """Live speech: `feed` audio, iterate over partials and finals until the session is closed."""
+    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed."""
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -136,23 +136,23 @@ class AsyncLive(AsyncIterator[Partial | Final]):
 
     @property
     def closed(self) -> str | None:
-        """Why the server closed the session."""
+        """The reason for which the server closed the session."""
         return self._session.close_reason
 
     async def feed(self, pcm: bytes) -> None:
-        """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""
+        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
         await self._session.feed(pcm)
 
     async def flush(self) -> None:
-        """Asks for the final, which comes when iterating."""
+        """End the utterance. The iteration yields the final."""
         await self._session.flush()
 
     async def reset(self) -> None:
-        """Forgets the utterance."""
+        """Discard the utterance."""
         await self._session.reset()
 
     async def finish(self) -> Final:
-        """Flushes and waits for the final. Raises SvcError."""
+        """End the utterance and wait for its final. Raises SvcError."""
         return await self._session.finish()
 
     async def __anext__(self) -> Partial | Final:
@@ -162,7 +162,7 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         return event
 
     async def close(self) -> None:
-        """Ends the session."""
+        """Close the session."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Byte streams on an event loop, for `AsyncClient`. See `wires`."""
+"""The asyncio transport of `AsyncClient`. `svc.client.transport` defines the interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AsyncTransport:
-    """For `AsyncClient`."""
+    """Connects with asyncio."""
 
     async def connect(self, origin: ServerOrigin, timeout: float) -> TransportConnection:
         async with asyncio.timeout(timeout):
@@ -38,7 +38,7 @@ class AsyncTransport:
 
 
 class AsyncConnection:
-    """The stream reader reads ahead by itself."""
+    """A connection with asyncio streams, which read ahead by themselves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -57,9 +57,7 @@ class AsyncConnection:
 
     @property
     def is_stale(self) -> bool:
-        is_other_loop = (
-            self._loop is not asyncio.get_running_loop()
-        )  # one `asyncio.run` after another, with the same client
+        is_other_loop = self._loop is not asyncio.get_running_loop()  # the same client in another `asyncio.run`
         return is_other_loop or self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:

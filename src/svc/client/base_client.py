@@ -1,4 +1,4 @@
-"""What both faces of the SDK are made of; what they do is in `core`, once."""
+"""The common base of both clients. `core` implements their behaviour."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ DEFAULT_CLIENT_RETRIES = 2
 
 
 class BaseClient:
-    """What both are made of. Values given here come before `svc.init`, and that before the environment.
+    """The common base of both clients. Arguments take precedence over `svc.init`, and that over the environment.
 
-    `timeout`: seconds without a byte from the gateway. Raises InvalidRequest for an address or a key that is none.
+    `timeout` is the longest wait for a byte from the gateway, in seconds. Raises InvalidRequest for an invalid address
+    or key.
     """
 
     _transport_type: type[ClientTransport]
@@ -45,7 +46,7 @@ class BaseClient:
 
     @property
     def gateway_url(self) -> str:
-        """The address that is called, with `/v1`."""
+        """The base URL of the gateway, with `/v1`."""
         return self._core.session.base_url
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class BaseClient:
 def record_chunk(
     chat_stream: Any, response_stream: ChatResponseStream, chunk: ChatChunk | None, stop_type: type[Exception]
 ) -> ChatChunk:
-    """The next piece of a stream, counted in its face; raises `over` at the end."""
+    """Add the next chunk to the totals of the stream and return it. Raises `stop_type` at the end."""
     chat_stream.usage = response_stream.usage
     if chunk is None:
         raise stop_type

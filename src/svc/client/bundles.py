@@ -1,9 +1,9 @@
-"""Resolves a reference to a model on this machine.
+"""Resolves a reference to a bundle on this machine.
 
-parse -> platform -> local registry -> else download, verified -> unpack beside it -> model_metadata.json
+parse -> platform -> local registry folder -> else download and verify -> extract -> model_metadata.json
 
-A version that is named exactly and is here asks nothing of the network. For `latest` and prefixes the registry is
-asked, and what is here answers when it cannot be reached.
+An exact version that is installed needs no network. For `latest` and version prefixes the client queries the registry,
+and uses the newest installed version if the registry is unreachable.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from svc.stores.bundles.index_json import INDEX_FILE_NAME, read_external_entry
 from svc.stores.bundles.unpacked_content import is_unpacked
 from svc.wire.bundle import BundleEntry
 
-NO_REGISTRY_MESSAGE = "here, and no registry is named: set SVC_REGISTRY_URL, or see svc models ls"
+NO_REGISTRY_MESSAGE = "on this machine, and no registry is configured: set SVC_REGISTRY_URL, or see svc models ls"
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A model on this machine: `path` is the folder of its files."""
+    """A bundle on this machine. `path` is the folder of its files."""
 
     reference: str
     path: Path
@@ -54,7 +54,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class ResolveOptions(msgspec.Struct, frozen=True):
-    """How to resolve. `registry` is an HTTP address or `file://<path>`; None looks at this machine only."""
+    """How to resolve. `registry` is a URL or `file://<path>`. None uses only this machine."""
 
     root: Path
     registry: str | None = None
@@ -63,22 +63,23 @@ class ResolveOptions(msgspec.Struct, frozen=True):
     trusted_keys: tuple[str, ...] = ()
     limits: ArchiveLimits | None = None
     timeout: float = REGISTRY_TIMEOUT_SECONDS
-    """Seconds without a byte from the registry."""
+    """The longest wait for a byte from the registry, in seconds."""
     report: DownloadProgress | None = None
     warn: Callable[[str], None] = warnings.warn
     file: bool = False
-    """The bundle's file is wanted as well, not its content alone."""
+    """Whether the bundle's archive is needed, not only its content."""
 
 
 def resolve_bundle(text: str, options: ResolveOptions) -> Bundle:
-    """The bundle that a reference means, on this machine afterwards.
+    """Return the bundle of a reference. Downloads it if necessary.
 
-    Raises InvalidRequest for no reference, BundleNotFound, RegistryFailed, InvalidBundle, InsufficientStorage.
+    Raises InvalidRequest for an invalid reference, BundleNotFound, RegistryFailed, InvalidBundle and
+    InsufficientStorage.
     """
     reference = parse_reference(text)
     try:
         store = FolderStore(options.root, options.limits)
-    except OSError:  # it may be read only: what is unpacked there can still be used
+    except OSError:  # the folder may be read-only: its extracted bundles can still be used
         return _resolve_read_only(reference, options)
     with store:
         local_entries = store.entries(reference.model_id)
@@ -99,7 +100,7 @@ def _is_local(store: FolderStore, entry: BundleEntry) -> bool:
 
 
 def _restore_bundle_file(store: FolderStore, entry: BundleEntry, options: ResolveOptions) -> None:
-    """The file that a record here has lost. When the registry cannot be reached, its content may still do."""
+    """Download an archive that is missing although its entry exists. Warns if the registry is unreachable."""
     try:
         for remote_entry in list_entries(options, entry.model_id):
             if (remote_entry.key, remote_entry.sha256) == (entry.key, entry.sha256):
@@ -115,7 +116,7 @@ def _find_bundle(
     platforms: tuple[str, ...],
     options: ResolveOptions,
 ) -> BundleEntry | Bundle:
-    """Asks the registry, if there is one to ask. Raises BundleNotFound, RegistryFailed."""
+    """Find the bundle locally and in the registry. Raises BundleNotFound and RegistryFailed."""
     local_by_key = {entry.key: entry for entry in local_entries if _is_local(store, entry)}
     if (unpacked := _find_unpacked(reference, options.root, platforms)) is not None and not local_by_key:
         return unpacked
@@ -126,16 +127,16 @@ def _find_bundle(
         except RegistryUnreachable as error:
             if select_entry(reference, local_by_key.values(), platforms) is None:
                 raise
-            options.warn(f"{error.message} The newest version that is here is used.")
+            options.warn(f"{error.message} Using the newest installed version.")
     entry = select_entry(reference, {**local_by_key, **remote_by_key}.values(), platforms)
     if entry is None:
-        where = f"here or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
+        where = f"on this machine or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
         raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {where}.")
     return local_by_key.get(entry.key) or _download_and_unpack(store, entry, options)
 
 
 def _find_unpacked(reference: BundleReference, root: Path, platforms: tuple[str, ...]) -> Bundle | None:
-    """Content that was put there without a bundle."""
+    """Return content that was added to the folder without an archive."""
     for platform in platforms if reference.version is not None else ():
         folder = root / reference.model_id / str(reference.version) / platform / "content"
         if is_unpacked(folder, None):
@@ -156,14 +157,14 @@ def _resolve_read_only(reference: BundleReference, options: ResolveOptions) -> B
         return _load_bundle(folder, entry)
     if (unpacked := _find_unpacked(reference, options.root, platforms)) is not None:
         return unpacked
-    raise BundleNotFound(f"There is no unpacked {reference} in {options.root}, and it cannot be written to.")
+    raise BundleNotFound(f"There is no extracted {reference} in {options.root}, and the folder is read-only.")
 
 
 # registries
 
 
 def list_entries(options: ResolveOptions, model_id: str | None = None) -> list[BundleEntry]:
-    """What the registry has. Raises RegistryFailed, UsageError."""
+    """Return the entries of the registry. Raises RegistryFailed and UsageError."""
     if (folder := _registry_folder(options.registry or "")) is not None:
         return _list_folder_entries(folder, model_id)
     return RegistryClient(options.registry or "", key=options.key, timeout=options.timeout).fetch_index(
@@ -176,15 +177,15 @@ def _registry_folder(registry: str) -> Path | None:
     if parts.scheme != "file":
         return None
     if parts.netloc not in ("", "localhost", "~", "."):
-        raise UsageError(f"{registry!r} names a host; a folder is file:///PATH.")
+        raise UsageError(f"{registry!r} has a host. Use file:///PATH for a folder.")
     folder = Path(unquote(f"{parts.netloc}{parts.path}".removeprefix("localhost"))).expanduser()
     if not folder.is_dir():
-        raise RegistryUnreachable(f"There is no folder {folder}.")
+        raise RegistryUnreachable(f"The folder {folder} does not exist.")
     return folder
 
 
 def _list_folder_entries(root: Path, model_id: str | None) -> list[BundleEntry]:
-    """From its index.json, and from what lies in the layout without being named there."""
+    """Return the entries of the folder's index.json, and bundles in its layout that are not in the index."""
     root = root.absolute()
     try:
         members = index_parser.split_index((root / INDEX_FILE_NAME).read_bytes()).entries
@@ -207,7 +208,7 @@ def _list_folder_entries(root: Path, model_id: str | None) -> list[BundleEntry]:
 
 
 class FolderSource:
-    """A registry that is a folder."""
+    """A registry in a local folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -218,20 +219,20 @@ class FolderSource:
             while partial_file.fill_from(file.readinto, entry.size_bytes - partial_file.size):
                 pass
             if partial_file.size < entry.size_bytes:
-                raise ConnectionError("its file is shorter than its index says")
+                raise ConnectionError("the file is shorter than the size in the index")
 
 
 def download_bundle(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
-    """Downloads into the store, to stay; one process does, the others wait. Leaves nothing of a hostile bundle."""
+    """Download a bundle durably. Only one process downloads it, and others wait. Keeps nothing of an invalid bundle."""
     source = _checked_source(store, entry, options)
     return fetch_into(store, entry, source, durable=True, on_progress=options.report)
 
 
 def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
-    """Downloads and unpacks, for use here."""
+    """Download and extract a bundle for use on this machine."""
 
-    def unpack(kept: BundleEntry) -> None:
-        store.unpack(kept, trusted=True)
+    def unpack(stored_entry: BundleEntry) -> None:
+        store.unpack(stored_entry, trusted=True)
 
     source = _checked_source(store, entry, options)
     return fetch_into(store, entry, source, on_progress=options.report, on_fetched=unpack)
@@ -240,7 +241,7 @@ def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: Resolv
 def _checked_source(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleSource:
     check_trust(entry, options.trusted_keys)
     if shutil.disk_usage(store.work_dir).free < entry.size_bytes:
-        options.warn(f"The disk has less room than the {entry.size_bytes} bytes of {entry.key}.")
+        options.warn(f"The disk has less free space than the {entry.size_bytes} bytes of {entry.key}.")
     return _create_source(options)
 
 
@@ -252,17 +253,17 @@ def _create_source(options: ResolveOptions) -> BundleSource:
 
 
 def check_trust(entry: BundleEntry, trusted_keys: tuple[str, ...]) -> None:
-    """With trusted keys, one of them must have signed the entry. Raises InvalidBundle."""
+    """Check that a trusted key has signed the entry, if there are trusted keys. Raises InvalidBundle."""
     if trusted_keys:
         try:
             signature: Any = plugins.load("bundles", "signature")
         except ImportError as error:
-            raise CommandFailed(f"Trusted keys need the package cryptography: {install_command('signing')}") from error
+            raise CommandFailed(f"Trusted keys need an extra. Install it with: {install_command('signing')}") from error
         signature.check(entry, trusted_keys)
 
 
 def read_bundle_metadata(entry: BundleEntry, options: ResolveOptions) -> metadata.BundleMetadata | None:
-    """What a bundle says of itself, without downloading it; None when that cannot be told. Raises InvalidBundle."""
+    """Read the metadata of a bundle without a download. None if it cannot be read. Raises InvalidBundle."""
     folder = _registry_folder(options.registry or "")
     if folder is not None:
         with (folder / entry.path).open("rb") as file:
@@ -270,5 +271,5 @@ def read_bundle_metadata(entry: BundleEntry, options: ResolveOptions) -> metadat
     remote = RegistryClient(options.registry or "", key=options.key, timeout=options.timeout)
     try:
         return read_remote_metadata(lambda start, length: remote.read_range(entry, start, length), entry.size_bytes)
-    except RegistryUnreachable:  # it answers, but not for parts of a file
+    except RegistryUnreachable:  # the registry does not serve byte ranges
         return None

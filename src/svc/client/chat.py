@@ -1,6 +1,6 @@
-"""Chats: what is asked becomes a request, answers become results. The same dialects as in the gateway; no sockets.
+"""Encodes chat requests and decodes responses with the gateway's dialects. No sockets.
 
-A server is the gateway (dialect `openai`), or a provider itself, for pipelines that go to it directly.
+The server is a gateway (dialect `openai`), or a provider that a pipeline calls directly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SDK_DEFAULT_MODEL = "gpt-4o-mini"
 
 
 class ChatUsage(msgspec.Struct, frozen=True):
-    """Tokens."""
+    """Token counts."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -45,7 +45,7 @@ class ChatUsage(msgspec.Struct, frozen=True):
 
 
 class ChatResult(msgspec.Struct, frozen=True):
-    """A whole answer. `raw` is the server's own JSON."""
+    """A complete response. `raw` is the JSON of the server."""
 
     text: str
     usage: ChatUsage | None
@@ -57,7 +57,7 @@ class ChatResult(msgspec.Struct, frozen=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
-    """A piece of a streamed answer; `finish_reason` comes with the last text, `usage` after it."""
+    """A chunk of a streamed response. `finish_reason` follows the last text, and `usage` follows it."""
 
     text: str = ""
     reasoning: str = ""
@@ -66,19 +66,19 @@ class ChatChunk(msgspec.Struct, frozen=True):
 
 
 class ChatBackend(msgspec.Struct, frozen=True):
-    """How whoever answers speaks, and what model is meant."""
+    """The dialect of the server and the model."""
 
     dialect: Dialect
     profile: ModelProfile
 
 
 def gateway_backend(model: str | None) -> ChatBackend:
-    """The gateway, for a model of its list."""
+    """Return the backend for a model of the gateway."""
     return ChatBackend(OPENAI, ModelProfile(model=model or SDK_DEFAULT_MODEL))
 
 
 class ChatHttpRequest(msgspec.Struct, frozen=True):
-    """A request, ready to be sent."""
+    """An encoded request."""
 
     path: str
     body: bytes
@@ -88,7 +88,7 @@ class ChatHttpRequest(msgspec.Struct, frozen=True):
 def build_request(
     backend: ChatBackend, messages: Messages, parameters: Mapping[str, Any], *, stream: bool
 ) -> ChatHttpRequest:
-    """The request in the server's dialect. Raises InvalidRequest that names what is wrong."""
+    """Encode the request in the server's dialect. Raises InvalidRequest that names the invalid field."""
     profile = backend.profile
     message_list = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
     fields = {name: value for name, value in parameters.items() if value is not None}
@@ -98,14 +98,14 @@ def build_request(
     try:
         encoded = msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"The request cannot be written as JSON: {error}.") from None
+        raise InvalidRequest(f"The request cannot be encoded as JSON: {error}.") from None
     accept = "text/event-stream" if stream else "application/json"
     headers = {"content-type": "application/json", "accept": accept}
     return ChatHttpRequest(backend.dialect.chat_path, _encode_for_backend(encoded, backend), headers)
 
 
 def _encode_for_backend(raw: bytes, backend: ChatBackend) -> bytes:
-    """The gateway gets what was asked as it is, and says itself what is wrong with it; a provider what it can take."""
+    """Translate the request for a provider. The gateway gets it unchanged, because it validates requests itself."""
     if backend.dialect is OPENAI and backend.profile.overrides == UpstreamOverrides():
         return raw
     routing_info = OPENAI.decode_routing_info(raw)
@@ -115,7 +115,7 @@ def _encode_for_backend(raw: bytes, backend: ChatBackend) -> bytes:
 
 
 def to_chat_usage(token_usage: Tokens | None) -> ChatUsage | None:
-    """As people read it."""
+    """Convert the gateway's usage to the client's."""
     if token_usage is None:
         return None
     total = token_usage.prompt_tokens + token_usage.completion_tokens
@@ -123,12 +123,12 @@ def to_chat_usage(token_usage: Tokens | None) -> ChatUsage | None:
 
 
 def decode_result(backend: ChatBackend, response: HttpResponse, body: bytes) -> ChatResult:
-    """Reads a whole answer. Raises GatewayFailed for what is none."""
+    """Decode a complete response. Raises GatewayFailed if it is not a chat completion."""
     try:
         decoded = backend.dialect.decode_response(body)
         raw = msgspec.json.decode(body)
     except (SvcError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise GatewayFailed("What came is no chat completion; is the address that of a gateway?") from error
+        raise GatewayFailed("The response is not a chat completion. Check that the address is a gateway's.") from error
     return ChatResult(
         text="".join(part.text for part in decoded.parts if isinstance(part, TextPart)),
         usage=to_chat_usage(decoded.usage),
@@ -141,7 +141,7 @@ def decode_result(backend: ChatBackend, response: HttpResponse, body: bytes) -> 
 
 
 class ChatResponseStream:
-    """A streamed answer on its way; `next` gives pieces, then None. A stream that breaks off raises."""
+    """A streamed response. `next` returns chunks, then None. Raises SvcError if the stream is interrupted."""
 
     def __init__(self, session: HttpSession, response: HttpResponse, deadline: float, backend: ChatBackend) -> None:
         self._session, self._response, self._deadline = session, response, deadline
@@ -150,13 +150,13 @@ class ChatResponseStream:
         self._chunks: deque[ChatChunk] = deque()
         self._has_finish_reason = self._closed = False
         self.text = ""
-        """All text so far."""
+        """The text so far."""
         self.usage: ChatUsage | None = None
         self.model = ""
         self.request_id = response.headers.get("x-request-id")
 
     async def next(self) -> ChatChunk | None:
-        """The next piece with something in it. Raises SvcError when the stream broke."""
+        """Return the next chunk that is not empty, or None at the end. Raises SvcError if the stream is interrupted."""
         try:
             while not self._chunks and not self._closed:
                 await self._read_more()
@@ -172,8 +172,8 @@ class ChatResponseStream:
                 self._handle_delta(delta)
         if self._decoder.is_complete or not data:
             if not self._has_finish_reason:
-                raise ProviderFailed("The answer broke off before its end.")
-            while data and not self._response.is_complete:  # the end of the HTTP answer, so that the connection is kept
+                raise ProviderFailed("The response was interrupted.")
+            while data and not self._response.is_complete:  # reads to the end, so that the connection is reusable
                 data = await self._session.read_chunk(self._response, self._deadline)
             self.close()
 
@@ -204,7 +204,7 @@ class ChatResponseStream:
             self._chunks.append(ChatChunk(usage=self.usage))
 
     def close(self) -> None:
-        """Stops the answer; what it still costs is over. Safe to call twice."""
+        """Cancel the response. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._session.release(self._response)

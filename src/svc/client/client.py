@@ -1,4 +1,4 @@
-"""The SDK's face for programs that wait. Made from `aio`, the other face, by `make faces`: change that one."""
+"""The blocking client. Generated from `aio.py` by `make faces`: edit that module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Client(BaseClient):
-    """A gateway, for programs that wait. Threads may share it; use it as a context, or call `close`."""
+    """A blocking client. Thread-safe. Use it as a context manager, or call `close`."""
 
     _transport_type = BlockingTransport
 
@@ -54,22 +54,22 @@ class Client(BaseClient):
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> ChatResult | ChatStream:
-        """Asks a model; a text is one message of the user. `parameters` are fields of the request (`max_tokens`, …).
+        """Send a chat request. A string is one user message. `parameters` are request fields such as `max_tokens`.
 
-        `timeout_s` bounds the whole call. Raises SvcError.
+        `timeout_s` limits the whole call, in seconds. Raises SvcError.
         """
         if stream:
             return ChatStream(run_sync(self._core.stream(messages, model, timeout_s, parameters)))
         return run_sync(self._core.chat(messages, model, timeout_s, parameters))
 
     def models(self) -> list[ModelInfo]:
-        """What the gateway offers to this key. Raises SvcError."""
+        """Return the models that the key may use. Raises SvcError."""
         return run_sync(self._core.models())
 
     def transcribe(
         self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
     ) -> Transcript:
-        """What is said in a WAV file, given by its path or as its bytes. Raises SvcError."""
+        """Transcribe a WAV file, given as a path or as bytes. Raises SvcError."""
         return run_sync(self._core.transcribe(audio, model, language))
 
     def live(
@@ -80,17 +80,17 @@ class Client(BaseClient):
         vad: bool | None = None,
         model_dir: str | None = None,
     ) -> Live:
-        """A live session, ready to be fed. Use it as a context. Raises SvcError."""
+        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError."""
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
         return Live(run_sync(self._core.live(config)))
 
     def bundle(self, reference: str) -> Bundle:
-        """A model on this machine, downloaded if need be: `.path`, `.metadata`, `.reference`. Raises SvcError."""
+        """Return a bundle on this machine. Downloads it if necessary. Raises SvcError."""
         bundle: Bundle = run_sync(self._core.bundle(reference))
         return bundle
 
     def close(self) -> None:
-        """Closes unused connections."""
+        """Close idle connections."""
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class Client(BaseClient):
 
 
 class ChatStream(Iterator["ChatChunk"]):
-    """Pieces of an answer as they come; raises SvcError when it breaks off. `.text` and `.usage` are of all so far."""
+    """The chunks of a streamed response. Raises SvcError if it is interrupted. `text` and `usage` are totals."""
 
     def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
@@ -115,7 +115,7 @@ class ChatStream(Iterator["ChatChunk"]):
         return record_chunk(self, self._stream, run_sync(self._stream.next()), StopIteration)
 
     def close(self) -> None:
-        """Stops the answer."""
+        """Cancel the response."""
         self._stream.close()
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class ChatStream(Iterator["ChatChunk"]):
 
 
 class Live(Iterator[Partial | Final]):
-    """Live speech: `feed` audio, iterate over partials and finals until the session is closed."""
+    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed."""
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -136,23 +136,23 @@ class Live(Iterator[Partial | Final]):
 
     @property
     def closed(self) -> str | None:
-        """Why the server closed the session."""
+        """The reason for which the server closed the session."""
         return self._session.close_reason
 
     def feed(self, pcm: bytes) -> None:
-        """16-bit little-endian samples, 16000 per second, mono; any length. Raises GatewayFailed."""
+        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
         run_sync(self._session.feed(pcm))
 
     def flush(self) -> None:
-        """Asks for the final, which comes when iterating."""
+        """End the utterance. The iteration yields the final."""
         run_sync(self._session.flush())
 
     def reset(self) -> None:
-        """Forgets the utterance."""
+        """Discard the utterance."""
         run_sync(self._session.reset())
 
     def finish(self) -> Final:
-        """Flushes and waits for the final. Raises SvcError."""
+        """End the utterance and wait for its final. Raises SvcError."""
         return run_sync(self._session.finish())
 
     def __next__(self) -> Partial | Final:
@@ -162,7 +162,7 @@ class Live(Iterator[Partial | Final]):
         return event
 
     def close(self) -> None:
-        """Ends the session."""
+        """Close the session."""
         run_sync(self._session.close())
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""What the SDK was told for the whole process: `svc.init`, `svc.set_gateway_url`, `svc.set_api_key`. No I/O.
+"""The process-wide configuration of the client library: `svc.init`, `svc.set_gateway_url`, `svc.set_api_key`. No I/O.
 
-Clients that are made afterwards use it; what a client is given itself comes first, the environment last.
+Clients that are created later use it. Arguments of a client take precedence over it, and it over the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from svc.errors import InvalidRequest
 
 
 class SdkConfig(msgspec.Struct, frozen=True):
-    """`gateway` is complete, with `/v1`. None: the environment decides."""
+    """The configuration. `gateway` is complete, with `/v1`. None means that the environment decides."""
 
     api_key: str | None = msgspec.field(default=None)
     gateway: str | None = None
@@ -25,7 +25,7 @@ class SdkConfig(msgspec.Struct, frozen=True):
 
 
 class _ConfigHolder:
-    """The one configuration of a process, changed as a whole."""
+    """Holds the configuration of the process, which is replaced as a whole."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ _config_holder = _ConfigHolder()
 
 
 def current_config() -> SdkConfig:
-    """As of now."""
+    """Return the current configuration."""
     return _config_holder.config
 
 
@@ -50,9 +50,9 @@ def init(
     platform_url: str | None = None,
     registry: str | None = None,
 ) -> None:
-    """Configures the SDK anew; what is not given comes from the environment. Raises InvalidRequest for a bad value.
+    """Configure the client library. Values that are None come from the environment. Raises InvalidRequest.
 
-    `/v1` is added to either address where it is missing; `gateway_url` comes before `platform_url`.
+    Adds `/v1` to either URL if it is missing. `gateway_url` takes precedence over `platform_url`.
     """
     gateway = with_v1_suffix(gateway_url) if gateway_url else None
     if gateway is None and platform_url:
@@ -61,20 +61,20 @@ def init(
 
 
 def set_gateway_url(url: str) -> None:
-    """The gateway's address; `/v1` is added where it is missing. Raises InvalidRequest."""
+    """Set the URL of the gateway. Adds `/v1` if it is missing. Raises InvalidRequest."""
     _config_holder.update(gateway=with_v1_suffix(url))
 
 
 def set_api_key(key: str) -> None:
-    """The key that is sent to the gateway. Raises InvalidRequest for one that a header cannot carry."""
+    """Set the API key for the gateway. Raises InvalidRequest if it cannot be sent in a header."""
     _config_holder.update(api_key=normalize_api_key(key))
 
 
 def normalize_api_key(key: str | None) -> str | None:
-    """The key without the space that copying leaves around it; None for nothing."""
+    """Return the key without surrounding whitespace, or None if it is empty. Raises InvalidRequest."""
     text = (key or "").strip()
     if not text:
         return None
-    if any(ord(letter) < 33 or ord(letter) > 126 for letter in text):
-        raise InvalidRequest("The API key has characters that a header cannot carry.", param="api_key")
+    if any(ord(character) < 33 or ord(character) > 126 for character in text):
+        raise InvalidRequest("The API key has characters that are not allowed in a header.", param="api_key")
     return text

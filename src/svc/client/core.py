@@ -1,4 +1,4 @@
-"""The SDK itself, written once as coroutines over a net: `Client` and `AsyncClient` are its two faces."""
+"""The implementation of the client library: coroutines over a transport. `Client` and `AsyncClient` wrap it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SDK_MAX_AUDIO_FILE_BYTES = 512 << 20
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """A model that the gateway offers to this key."""
+    """A model that the key may use."""
 
     id: str
     owned_by: str = ""
@@ -39,7 +39,7 @@ class _ModelList(msgspec.Struct):
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """What was said. `raw` is the gateway's own JSON."""
+    """The text of an audio file. `raw` is the JSON of the gateway."""
 
     text: str
     raw: dict[str, Any]
@@ -50,7 +50,7 @@ class DirectProvider(msgspec.Struct, frozen=True):
 
     base_url: str
     headers: dict[str, str]
-    """Its key among them."""
+    """The request headers, including the key."""
     backend: ChatBackend
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class DirectProvider(msgspec.Struct, frozen=True):
 
 
 class ClientCore:
-    """Everything that a client does. Addresses and keys are read from configuration and environment when it is made."""
+    """The calls of a client. Reads addresses and keys from the configuration and environment when it is created."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ClientCore:
             )
             key = self.api_key or (
                 read_local_api_key(home) if base_url == local_gateway else None
-            )  # not `self.key`: a registry would get it
+            )  # not `self.api_key`: a registry would receive it
             headers = {"authorization": f"Bearer {key}"} if key else {}
         server_kind = "provider" if direct else "gateway"
         self.session = HttpSession(
@@ -93,12 +93,12 @@ class ClientCore:
         )
         self.transport = transport
 
-    # chats
+    # chat
 
     async def chat(
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
     ) -> ChatResult:
-        """A whole answer."""
+        """Return a complete response."""
         chat_module = _load_chat_module()
         backend = self._backend(model)
         request = chat_module.build_request(backend, messages, parameters, stream=False)
@@ -114,7 +114,7 @@ class ClientCore:
     async def stream(
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
     ) -> ChatResponseStream:
-        """An answer piece by piece."""
+        """Return a streamed response."""
         chat_module = _load_chat_module()
         backend = self._backend(model)
         request = chat_module.build_request(backend, messages, parameters, stream=True)
@@ -134,25 +134,25 @@ class ClientCore:
         return backend
 
     async def _first_model(self) -> str | None:
-        """For one who named none: the default is not offered here, so the first that is."""
+        """Return the first model of the gateway, for a caller that named none when the default model is missing."""
         if self.direct:
             return None
         return next((model.id for model in await self.models()), None)
 
-    # models, files
+    # models, audio files
 
     async def models(self) -> list[ModelInfo]:
-        """What the gateway offers to this key."""
+        """Return the models that the key may use."""
         _, body = await self.session.fetch("GET", "/models")
         try:
             return msgspec.json.decode(body, type=_ModelList).data
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise GatewayFailed("What came is no list of models; is the address that of a gateway?") from error
+            raise GatewayFailed("The response is not a model list. Check that the address is a gateway's.") from error
 
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None
     ) -> Transcript:
-        """A whole WAV file."""
+        """Transcribe a WAV file."""
         data = (
             bytes(audio)
             if isinstance(audio, bytes | bytearray | memoryview)
@@ -167,14 +167,14 @@ class ClientCore:
             raw = msgspec.json.decode(response_body, type=dict[str, Any])
             return Transcript(str(raw["text"]), raw)
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-            raise GatewayFailed("What came is no transcript; is the address that of a gateway?") from error
+            raise GatewayFailed("The response is not a transcript. Check that the address is a gateway's.") from error
 
     async def live(self, config: Mapping[str, Any]) -> Any:
-        """A live session that is ready. Raises SvcError: what `config` was answered with."""
+        """Open a live session and wait until it is ready. Raises SvcError."""
         return await plugins.load("client", "live").open_live(self.session, config)
 
     async def bundle(self, reference: str) -> Any:
-        """Resolves a reference; blocking work."""
+        """Resolve a reference to a bundle. Blocking."""
         bundles = plugins.load("client", "bundles")
         trusted = tuple(key.strip() for key in os.environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip())
         options = bundles.ResolveOptions(
@@ -183,16 +183,16 @@ class ClientCore:
             key=os.environ.get("SVC_REGISTRY_KEY") or self.api_key,
             trusted_keys=trusted,
         )
-        work: Callable[[], Any] = lambda: bundles.resolve_bundle(reference, options)  # noqa: E731 it is typed so
+        work: Callable[[], Any] = lambda: bundles.resolve_bundle(reference, options)  # noqa: E731 typed as a variable
         return await self.transport.run_blocking(work)
 
     def close(self) -> None:
-        """Closes unused connections."""
+        """Close idle connections."""
         self.session.close()
 
 
 def _load_chat_module() -> Any:
-    """Loaded when the first chat asks for it: the dialects take longer to import than all the rest."""
+    """Import the chat module at the first chat: the dialects are slow to import."""
     return plugins.load("client", "chat")
 
 

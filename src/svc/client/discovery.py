@@ -1,7 +1,7 @@
-"""The gateway that `svc up` runs on this machine with the same SVC_HOME: its address, and the key that goes only there.
+"""Finds the gateway that `svc up` runs on this machine with the same SVC_HOME, and its API key.
 
-$SVC_HOME/api_key       the key, readable by its owner alone
-$SVC_HOME/gateway.json  {"url", "pid"} while `svc up` runs; a file that a killed process left behind is ignored
+$SVC_HOME/api_key       the key, readable only by its owner; sent only to this gateway
+$SVC_HOME/gateway.json  {"url", "pid"} while `svc up` runs; ignored after its process was killed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _GatewayRecord(msgspec.Struct):
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """`SVC_HOME`, else `~/.svc`; unexpanded where the user has no home folder."""
+    """Return `SVC_HOME`, else `~/.svc`. Not expanded if the user has no home folder."""
     path = Path(environ.get("SVC_HOME") or "~/.svc")
     try:
         return path.expanduser()
@@ -31,7 +31,7 @@ def state_folder(environ: Mapping[str, str]) -> Path:
 
 
 def find_gateway(home: Path) -> str | None:
-    """Return the address, with `/v1`, of the gateway that `svc up` runs now; None if it does not run."""
+    """Return the URL, with `/v1`, of the gateway that `svc up` is running, or None."""
     url, pid = read_gateway_record(home)
     if pid <= 0:
         return None
@@ -40,12 +40,12 @@ def find_gateway(home: Path) -> str | None:
     except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
-        pass  # it lives, and is somebody else's
+        pass  # the process exists and belongs to another user
     return url
 
 
 def read_local_api_key(home: Path) -> str | None:
-    """Return the API key of this machine, if there is one that this user can read."""
+    """Return the API key of this machine, or None if this user cannot read one."""
     try:
         text = (home / "api_key").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -54,7 +54,7 @@ def read_local_api_key(home: Path) -> str | None:
 
 
 def read_gateway_record(home: Path) -> tuple[str, int]:
-    """Return address and process id of `gateway.json`, "" and 0 if there is none."""
+    """Return the URL and process id in `gateway.json`, or "" and 0."""
     try:
         record = msgspec.json.decode((home / "gateway.json").read_bytes(), type=_GatewayRecord)
     except (OSError, ValueError):

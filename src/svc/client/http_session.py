@@ -1,6 +1,6 @@
-"""Requests to one server: kept connections, retries, errors as exceptions. It knows no endpoint.
+"""HTTP requests to one server: a connection pool, retries, a circuit breaker, and errors as exceptions.
 
-open ─> breaker ─> (connection kept or made ─> request ─> head of the answer) × (1 + retries) ─> Answer, or SvcError
+open ─> breaker ─> (pooled or new connection ─> request ─> response head) × (1 + retries) ─> HttpResponse, or SvcError
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from svc.errors import GatewayFailed, InvalidRequest, RateLimited, SvcError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 SDK_MAX_IDLE_CONNECTIONS = 8
-"""Unused connections that are kept."""
+"""The maximum number of idle connections in the pool."""
 SDK_IDLE_CONNECTION_SECONDS = 30.0
 SDK_MAX_RESPONSE_BYTES = 64 << 20
 SDK_MAX_ERROR_BODY_BYTES = 64 << 10
 
 
 class SessionTimeouts(msgspec.Struct, frozen=True):
-    """In seconds."""
+    """Timeouts in seconds."""
 
     connect: float = 10.0
     idle: float = 120.0
-    """Without a byte from the server."""
+    """The longest wait for a byte from the server."""
     total: float | None = None
-    """For the whole call, retries and all."""
+    """The limit of the whole call, including retries."""
 
 
 class HttpSession:
-    """One server and one key. Usable from several threads, or from one event loop."""
+    """A session with one server and one key. Use it from several threads, or from one event loop."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class HttpSession:
         timeouts: SessionTimeouts,
         server_kind: str = "gateway",
     ) -> None:
-        """`whose` the server is, for messages: the gateway's, or a provider's."""
+        """Create a session. `server_kind` is "gateway" or "provider", for error messages."""
         parts = urlsplit(base_url)
         tls = parts.scheme == "https"
         self.base_url, self.timeouts = base_url, timeouts
@@ -74,12 +74,12 @@ class HttpSession:
         headers: Mapping[str, str] | None = None,
         total_timeout: float | None = None,
     ) -> tuple[HttpResponse, bytes]:
-        """A whole answer with a good status. Raises SvcError."""
+        """Return a successful response and its body. Raises SvcError."""
         response, deadline = await self.open(method, path, body, headers, total_timeout)
         try:
             return response, await self._read_body(response, deadline, SDK_MAX_RESPONSE_BYTES)
         except OSError as error:
-            raise self._to_gateway_error(error, "broke off") from error
+            raise self._to_gateway_error(error, "was interrupted") from error
         finally:
             self.release(response)
 
@@ -91,9 +91,9 @@ class HttpSession:
         headers: Mapping[str, str] | None = None,
         total_timeout: float | None = None,
     ) -> tuple[HttpResponse, float]:
-        """An answer with a good status whose body is still to be read, and the deadline for it. Raises SvcError.
+        """Return a successful response whose body is not read yet, and its deadline. Raises SvcError.
 
-        Whoever opens it reads it with `piece` and gives it back with `release`.
+        The caller reads the body with `read_chunk` and then calls `release`.
         """
         timeout = self.timeouts.total if total_timeout is None else total_timeout
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -111,7 +111,7 @@ class HttpSession:
     async def _attempt(
         self, request_bytes: bytes, deadline: float, attempt: int
     ) -> tuple[HttpResponse | SvcError, float | None]:
-        """An answer, or why there is none and how long to wait before the next try (None: do not try again)."""
+        """Send the request once. Return the response, or the error and the delay before a retry (None: no retry)."""
         try:
             response = await self._send(request_bytes, deadline)
         except OSError as error:
@@ -137,14 +137,14 @@ class HttpSession:
         ) else None
 
     async def _send(self, request_bytes: bytes, deadline: float) -> HttpResponse:
-        """On a kept connection, or on a new one when there is none or the kept one turns out to be closed."""
+        """Send the request on a pooled connection. Uses a new one if there is none, or if the pooled one is closed."""
         for connection in self._take_idle_connection():
             try:
                 return await self._exchange(connection, request_bytes, deadline)
             except TimeoutError:
                 raise
             except OSError:
-                continue  # the server closed it just now: that is no failure
+                continue  # the server closed the idle connection: not a failure
         connection = await self.transport.connect(self.origin, self._remaining_seconds(deadline, self.timeouts.connect))
         return await self._exchange(connection, request_bytes, deadline)
 
@@ -160,11 +160,11 @@ class HttpSession:
         return response
 
     async def read_chunk(self, response: HttpResponse, deadline: float) -> bytes:
-        """The next bytes of an answer's body; none at its end. Raises GatewayFailed."""
+        """Return the next bytes of the body, or b"" at its end. Raises GatewayFailed."""
         try:
             return await response.read(self._remaining_seconds(deadline))
         except OSError as error:
-            raise self._to_gateway_error(error, "broke off") from error
+            raise self._to_gateway_error(error, "was interrupted") from error
 
     async def _read_body(self, response: HttpResponse, deadline: float, limit: int) -> bytes:
         chunks, size = [], 0
@@ -172,7 +172,7 @@ class HttpSession:
             chunks.append(data)
             size += len(data)
             if size > limit:
-                raise ConnectionError("the answer is too long")
+                raise ConnectionError("the response is too long")
         return b"".join(chunks)
 
     def _remaining_seconds(self, deadline: float, limit: float | None = None) -> float:
@@ -184,7 +184,7 @@ class HttpSession:
     # connections
 
     def _take_idle_connection(self) -> Iterator[TransportConnection]:
-        """Kept connections that are still good; at most one is tried before a new one is made."""
+        """Yield at most one pooled connection that is still usable."""
         while True:
             with self._lock:
                 if not self._idle_connections:
@@ -196,7 +196,7 @@ class HttpSession:
             connection.close()
 
     def release(self, response: HttpResponse) -> None:
-        """Keeps the connection if the whole answer was read, else closes it. Once for each answer."""
+        """Return the connection to the pool if the response is complete, else close it. Call it once per response."""
         with self._lock:
             if response.is_reusable and len(self._idle_connections) < SDK_MAX_IDLE_CONNECTIONS and not self._is_closed:
                 self._idle_connections.append((time.monotonic(), response.connection))
@@ -204,7 +204,7 @@ class HttpSession:
         response.connection.close()
 
     def close(self) -> None:
-        """Closes the connections that are not in use, and keeps none any more."""
+        """Close the idle connections. Later connections are not pooled."""
         with self._lock:
             self._is_closed = True
             idle_connections, self._idle_connections = self._idle_connections, []
@@ -213,11 +213,11 @@ class HttpSession:
 
     def _to_gateway_error(self, error: OSError, what_failed: str = "cannot be reached") -> GatewayFailed:
         if isinstance(error, TimeoutError):
-            return GatewayFailed(f"The {self._server_kind} at {self.base_url} took too long.")
+            return GatewayFailed(f"The {self._server_kind} at {self.base_url} timed out.")
         reason = error.strerror or str(error) or type(error).__name__
         message = f"The {self._server_kind} at {self.base_url} {what_failed}: {reason}."
         if self.base_url == PRODUCTION_GATEWAY:
-            message += " Name yours with SVC_GATEWAY_URL or svc.set_gateway_url(…), or start one here: svc up"
+            message += " Set SVC_GATEWAY_URL or call svc.set_gateway_url(…), or start a gateway on this machine: svc up"
         return GatewayFailed(message)
 
 
@@ -225,16 +225,16 @@ class HttpSession:
 def _errors_by_code() -> dict[str, type[SvcError]]:
     exported = (getattr(errors, name) for name in dir(errors))
     return {
-        each.code: each
-        for each in exported
-        if isinstance(each, type) and issubclass(each, SvcError) and each.__base__ is SvcError
+        error_type.code: error_type
+        for error_type in exported
+        if isinstance(error_type, type) and issubclass(error_type, SvcError) and error_type.__base__ is SvcError
     }
 
 
 class _SdkErrorObject(msgspec.Struct):
     message: str = ""
     code: str | int | None = None
-    """A number where it is no server of ours: some providers repeat the status."""
+    """The error code. Some providers send the status as a number."""
     param: str | None = None
 
 
@@ -243,7 +243,7 @@ class _SdkErrorEnvelope(msgspec.Struct):
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> SvcError:
-    """The exception that an error answer stands for."""
+    """Return the exception for an error response."""
     try:
         error_object = msgspec.json.decode(body, type=_SdkErrorEnvelope).error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -258,11 +258,11 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes) ->
 def error_from_code(
     code: str | None, message: str, status: int = 0, headers: Mapping[str, str] | None = None
 ) -> SvcError:
-    """The exception of a code; for a code that is not ours, by the status."""
+    """Return the exception for an error code, or for the status if the code is unknown."""
     error_type = _errors_by_code().get(code or "") or _ERRORS_BY_STATUS.get(
         status, InvalidRequest if 400 <= status < 500 else GatewayFailed
     )
-    text = message or f"The server answered with status {status}."
+    text = message or f"The server returned status {status}."
     if error_type is RateLimited:
         try:
             retry_after = float((headers or {}).get("retry-after", "60"))

@@ -1,4 +1,4 @@
-"""Live speech over a WebSocket: feed PCM, hear partials and finals. One source for both nets; no audio processing.
+"""Live speech over a WebSocket: send PCM audio, receive partials and finals. For both transports.
 
 open_live ── config ──> ready; then in any order:  feed, flush, reset, close  /  next: Partial | Final, None at the end
 """
@@ -28,17 +28,17 @@ from svc.wire import speech
 
 LIVE_SPEECH_PATH = "/audio/transcriptions/stream"
 LIVE_AUDIO_FRAME_BYTES = 32000
-"""Bytes of audio in a frame: one second."""
+"""The maximum size of an audio frame, in bytes: one second."""
 MAX_LIVE_MESSAGE_BYTES = 4 << 20
 LIVE_READY_TIMEOUT_SECONDS = 60.0
-"""Loading a model takes some."""
+"""Seconds for the handshake and for `ready`: the server may have to load a model."""
 
 
 _MESSAGE_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(speech.ServerMessage)
 
 
 async def open_live(session: HttpSession, config: Mapping[str, Any]) -> LiveSession:
-    """Connects, configures and waits for `ready`. Raises SvcError."""
+    """Connect, configure and wait for `ready`. Raises SvcError."""
     live = await connect_live(session)
     try:
         await live.send_config(config)
@@ -50,7 +50,7 @@ async def open_live(session: HttpSession, config: Mapping[str, Any]) -> LiveSess
 
 
 async def connect_live(session: HttpSession) -> LiveSession:
-    """A connection on which nothing has been said yet. Raises SvcError."""
+    """Connect without sending a message. Raises SvcError."""
     parts = urlsplit(session.base_url)
     scheme = "wss" if parts.scheme == "https" else "ws"
     uri = urlunsplit((scheme, parts.netloc, parts.path + LIVE_SPEECH_PATH, "", ""))
@@ -68,7 +68,7 @@ async def connect_live(session: HttpSession) -> LiveSession:
 
 
 class LiveSession:
-    """One session. One thread or task may feed while another takes `next`."""
+    """A session. One thread or task may call `feed` while another calls `next`."""
 
     def __init__(
         self, connection: TransportConnection, uri: str, headers: Mapping[str, str], idle_timeout: float
@@ -83,10 +83,10 @@ class LiveSession:
         self.session_id = ""
         self.model = ""
         self.close_reason: str | None = None
-        """Why the server closed: `client_close`, `idle_timeout`, …"""
+        """Why the server closed the session: `client_close`, `idle_timeout`, …"""
 
     async def handshake(self) -> None:
-        """The handshake. Raises SvcError."""
+        """Do the WebSocket handshake (RFC 6455, section 4). Raises SvcError."""
         request = self._protocol.connect()
         for name, value in self._headers.items():
             request.headers[name] = value
@@ -98,7 +98,7 @@ class LiveSession:
         self._check_handshake()
 
     async def wait_until_ready(self) -> None:
-        """Waits for `ready`. Raises SvcError: what `config` was answered with."""
+        """Wait for `ready`. Raises SvcError if the server rejects the configuration."""
         deadline = time.monotonic() + LIVE_READY_TIMEOUT_SECONDS
         while True:
             event = await self._next_event(deadline)
@@ -115,36 +115,36 @@ class LiveSession:
             headers = {name.lower(): value for name, value in response.headers.raw_items()}
             raise error_from_response(response.status_code, headers, bytes(response.body or b""))
         if error is not None:
-            raise GatewayFailed("What answered is no gateway with live speech.") from error
+            raise GatewayFailed("The server is not a gateway with live speech.") from error
 
-    # what is said
+    # sending
 
     async def send_config(self, config: Mapping[str, Any]) -> None:
-        """The first message; fields that are None are left to the server."""
+        """Send the configuration. Fields that are None use the server's defaults."""
         fields = {name: value for name, value in config.items() if value is not None}
         await self._send_message({"type": "config", **fields})
 
     async def feed(self, pcm: bytes) -> None:
-        """Audio: 16-bit little-endian samples, 16000 per second, mono; of any length. Raises GatewayFailed."""
+        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
         for offset in range(0, len(pcm), LIVE_AUDIO_FRAME_BYTES):
             await self._send_frame(
-                lambda piece=bytes(pcm[offset : offset + LIVE_AUDIO_FRAME_BYTES]): self._protocol.send_binary(piece)
+                lambda frame=bytes(pcm[offset : offset + LIVE_AUDIO_FRAME_BYTES]): self._protocol.send_binary(frame)
             )
 
     async def flush(self) -> None:
-        """Asks for the final; it comes with `next`."""
+        """End the utterance. `next` returns the final."""
         await self._send_message({"type": "flush"})
 
     async def reset(self) -> None:
-        """Forgets the utterance."""
+        """Discard the utterance."""
         await self._send_message({"type": "reset"})
 
     async def send_close(self) -> None:
-        """Asks for the end; it comes with `message`."""
+        """Ask the server to close the session. `next_message` returns its event."""
         await self._send_message({"type": "close"})
 
     async def close(self) -> None:
-        """Says good-bye, waits for the server's, and closes. Safe to call twice."""
+        """Close the session and wait for the server. Safe to call twice."""
         try:
             if self._protocol.state is State.OPEN:
                 await self.send_close()
@@ -153,7 +153,7 @@ class LiveSession:
                     await self._receive(deadline)
                     self._update_close_reason()
         except (GatewayFailed, OSError):
-            pass  # it is over either way
+            pass  # the session is closed in any case
         finally:
             self.abort()
 
@@ -162,24 +162,27 @@ class LiveSession:
         self.close_reason = reasons[0] if reasons else None
 
     def abort(self) -> None:
-        """Closes without a word."""
+        """Close the connection without a message."""
         self._is_aborted = True
         self._connection.close()
 
     async def finish(self) -> speech.Final:
-        """Flushes and waits for the final. Raises SvcError."""
+        """End the utterance and wait for its final. Raises SvcError."""
         await self.flush()
         while True:
             event = await self.next()
             if isinstance(event, speech.Final):
                 return event
             if event is None:
-                raise GatewayFailed("The gateway closed the session before its final.")
+                raise GatewayFailed("The gateway closed the session before the final.")
 
-    # what is heard
+    # receiving
 
     async def next(self) -> speech.Partial | speech.Final | None:
-        """The next partial or final; None at the end. An `error` of the server is raised; the session may go on."""
+        """Return the next partial or final, or None at the end.
+
+        Raises an `error` event of the server as SvcError. The session may continue after it.
+        """
         while True:
             event = await self._next_event(math.inf)
             if event is None or isinstance(event, speech.Partial | speech.Final):
@@ -192,7 +195,7 @@ class LiveSession:
         return None if isinstance(event, speech.ClosedEvent) else event
 
     async def next_message(self, deadline: float = math.inf) -> speech.ServerMessage | None:
-        """Whatever the server says next, errors and `closed` too; None when the connection is over."""
+        """Return the next message of any type, or None if the connection is closed."""
         while not self._events:
             if self.close_reason is not None or self._protocol.state is State.CLOSED:
                 return None
@@ -206,7 +209,7 @@ class LiveSession:
         try:
             data = await self._connection.read(min(self._idle_timeout, max(0.001, deadline - time.monotonic())))
         except OSError as error:
-            raise GatewayFailed(f"Live speech broke off: {_describe_os_error(error)}.") from error
+            raise GatewayFailed(f"The live session was interrupted: {_describe_os_error(error)}.") from error
         with self._lock:
             if data:
                 self._protocol.receive_data(data)
@@ -229,18 +232,18 @@ class LiveSession:
         try:
             text = msgspec.json.encode(message)
         except TypeError as error:
-            raise InvalidRequest(f"The configuration cannot be written as JSON: {error}.") from None
+            raise InvalidRequest(f"The configuration cannot be encoded as JSON: {error}.") from None
         await self._send_frame(lambda: self._protocol.send_text(text))
 
     async def _send_frame(self, write_frame: Any) -> None:
         with self._lock:
             if self._is_aborted or self._protocol.state is not State.OPEN:
-                raise GatewayFailed(f"The session is over{f' ({self.close_reason})' if self.close_reason else ''}.")
+                raise GatewayFailed(f"The session is closed{f' ({self.close_reason})' if self.close_reason else ''}.")
             write_frame()
         await self._flush_output()
 
     async def _flush_output(self) -> None:
-        """Sends what the protocol wants to be sent; whoever takes it gives it away, so that the order stays."""
+        """Send the protocol's output. The lock covers taking and writing it, so that the order is kept."""
         try:
             with self._lock:
                 if data := b"".join(self._protocol.data_to_send()):
@@ -248,7 +251,7 @@ class LiveSession:
             if data:
                 await self._connection.drain(self._idle_timeout)
         except OSError as error:
-            raise GatewayFailed(f"Live speech broke off: {_describe_os_error(error)}.") from error
+            raise GatewayFailed(f"The live session was interrupted: {_describe_os_error(error)}.") from error
 
 
 def _decode_message(raw: bytes) -> speech.ServerMessage:
@@ -256,7 +259,7 @@ def _decode_message(raw: bytes) -> speech.ServerMessage:
         message: speech.ServerMessage = _MESSAGE_DECODER.decode(raw)
         return message
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise GatewayFailed("The gateway said something that is no event of live speech.") from error
+        raise GatewayFailed("The gateway sent a message that is not a live speech event.") from error
 
 
 def _to_exception(event: speech.ErrorEvent) -> SvcError:
@@ -264,4 +267,4 @@ def _to_exception(event: speech.ErrorEvent) -> SvcError:
 
 
 def _describe_os_error(error: OSError) -> str:
-    return "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

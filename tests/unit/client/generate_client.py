@@ -23,11 +23,11 @@ NAMES = {
     "__anext__": "__next__",
 }
 TEXTS = {
-    "The SDK's face for programs on an event loop. `client`, for those that wait, is made from it: `make faces`.": (
-        "The SDK's face for programs that wait. Made from `aio`, the other face, by `make faces`: change that one."
+    "The asyncio client. `make faces` generates the blocking client in `client.py` from this module.": (
+        "The blocking client. Generated from `aio.py` by `make faces`: edit that module."
     ),
-    "A gateway, for programs on an event loop; one loop for its life. Use it as a context, or call `close`.": (
-        "A gateway, for programs that wait. Threads may share it; use it as a context, or call `close`."
+    "A client for asyncio programs. Belongs to one event loop. Use it as a context manager, or call `close`.": (
+        "A blocking client. Thread-safe. Use it as a context manager, or call `close`."
     ),
 }
 

@@ -145,7 +145,7 @@ def test_check_runs_nothing_and_needs_no_key(provider: FakeProvider, capsys: pyt
         }
     ]
     assert run(ONE + "  - missing@1\n", "--check") == 1
-    assert "Stage 'missing': There is no bundle missing@1 here" in capsys.readouterr().err
+    assert "Stage 'missing': There is no bundle missing@1 on this machine" in capsys.readouterr().err
 
 
 def bundle(template: str, **files: str) -> None:

@@ -59,7 +59,7 @@ def test_a_bundle_that_is_nowhere_says_where_to_look(capsys: pytest.CaptureFixtu
     for arguments in (["--check"], ["--input", "Hi"]):
         assert run("name: x\nstages: [moonshine-tiny-en@1.0.0]", *arguments) == 1
         assert capsys.readouterr().err.endswith(
-            " here, and no registry is named: set SVC_REGISTRY_URL, or see svc models ls.\n"
+            " on this machine, and no registry is configured: set SVC_REGISTRY_URL, or see svc models ls.\n"
         )
 
 
@@ -83,7 +83,7 @@ def test_a_warning_is_one_line_like_an_error(gateway: FakeProvider) -> None:
     environ = {**os.environ, "SVC_GATEWAY_URL": f"{gateway.address}/api"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert done.stderr == "svc: SVC_GATEWAY_URL does not end in /v1; it is used as it is.\n"
+    assert done.stderr == "svc: SVC_GATEWAY_URL does not end in /v1. It is used unchanged.\n"
 
 
 def test_two_runs_do_not_write_one_file(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:

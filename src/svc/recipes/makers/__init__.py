@@ -1,6 +1,6 @@
-"""Makers: files that a recipe derives from others, one module per kind, named by `[[derived]] maker` in the recipe.
+"""Makers derive files of a recipe from other files. A module each, named by `[[derived]] maker`.
 
-A maker is a pure function of bytes:
+A maker is a function of bytes without I/O:
 
     def make(*sources: bytes) -> bytes
 """

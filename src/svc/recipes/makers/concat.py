@@ -1,8 +1,8 @@
-"""One file out of its parts, as packages carry files that are too large for one of them."""
+"""Concatenates the parts of a file that is too large for one package."""
 
 from __future__ import annotations
 
 
 def make(*parts: bytes) -> bytes:
-    """The parts, one after the other."""
+    """Return the concatenated parts."""
     return b"".join(parts)

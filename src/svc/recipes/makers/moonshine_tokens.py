@@ -1,6 +1,6 @@
-"""tokens.txt out of Moonshine's tokenizer.bin: what sherpa-onnx reads.
+"""Converts Moonshine's tokenizer.bin to a tokens.txt for sherpa-onnx.
 
-tokenizer.bin = (length token)*    length: one byte below 128, or two: the first less 128, plus 128 times the second
+tokenizer.bin = (length token)*    length: one byte below 128, or two: the first minus 128, plus 128 times the second
 tokens.txt    = (base64(token) " " number "\\n")*
 """
 
@@ -10,7 +10,7 @@ from base64 import b64encode
 
 
 def make(tokenizer: bytes) -> bytes:
-    """The tokens in the order of their numbers. Raises ValueError when the file ends inside a token."""
+    """Return the tokens in the order of their numbers. Raises ValueError if the file ends inside a token."""
     lines: list[bytes] = []
     offset = 0
     while offset < len(tokenizer):

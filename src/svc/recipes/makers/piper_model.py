@@ -1,7 +1,7 @@
-"""A voice's ONNX model with the properties that sherpa-onnx reads, out of Piper's own model and its JSON.
+"""Adds the properties that sherpa-onnx requires to the ONNX model of a Piper voice, from its JSON.
 
-A model is one protobuf message, and a message with more fields behind it is the same message with these fields:
-field 14 of the model is a property, with its name in field 1 and its value in field 2.
+A model is one protobuf message (https://protobuf.dev/programming-guides/encoding/), so fields can be appended. Field 14
+of a model is a property, with its name in field 1 and its value in field 2.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 
 
 def make(model: bytes, config: bytes) -> bytes:
-    """Raises ValueError, KeyError for a configuration that is not Piper's."""
+    """Return the model with the properties. Raises ValueError and KeyError if `config` is not Piper's."""
     config_json = json.loads(config)
     properties = {
         "model_type": "vits",

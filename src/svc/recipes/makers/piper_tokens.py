@@ -1,4 +1,4 @@
-"""tokens.txt out of a Piper voice's JSON: what sherpa-onnx reads, a phoneme and its number in each line."""
+"""Converts the JSON of a Piper voice to a tokens.txt for sherpa-onnx: a phoneme and its number per line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import json
 
 
 def make(config: bytes) -> bytes:
-    """Raises ValueError, KeyError for a configuration that is not Piper's."""
+    """Return the tokens. Raises ValueError and KeyError if `config` is not Piper's."""
     numbers = json.loads(config)["phoneme_id_map"]
-    return "".join(f"{phoneme} {places[0]}\n" for phoneme, places in numbers.items()).encode()
+    return "".join(f"{phoneme} {ids[0]}\n" for phoneme, ids in numbers.items()).encode()
