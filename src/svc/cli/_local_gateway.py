@@ -3,7 +3,7 @@
 $SVC_HOME/api_key        created once, mode 0600
 $SVC_HOME/up.lock        flock of the running `svc up`, which the kernel releases at process exit
 $SVC_HOME/gateway.lock   flock of `svc gateway`, of which several may run
-$SVC_HOME/gateway.json   {"url", "pid"} of the running gateway, ignored unless up.lock is held
+$SVC_HOME/gateway.json   {"url", "pid"} of the running `svc up`, ignored if no process has that pid
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def hold_up_lock(home: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_gateway_lock(home: Path) -> Iterator[bool]:
-    """Lock the state folder against `svc up`. Yields False when another gateway uses the folder."""
+    """Mark the state folder as in use by `svc gateway`. Yields False if another gateway already uses it."""
     prepare_state_dir(home)
     file = os.open(home / "gateway.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -54,7 +54,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class ResolveOptions(msgspec.Struct, frozen=True):
-    """How to resolve. `registry` is a URL or `file://<path>`. None uses only this machine."""
+    """Options for resolving. `registry` is a URL or `file://<path>`. None uses only this machine."""
 
     root: Path
     registry: str | None = None

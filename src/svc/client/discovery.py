@@ -1,7 +1,7 @@
 """Finds the gateway that `svc up` runs on this machine with the same SVC_HOME, and its API key.
 
-$SVC_HOME/api_key       the key, readable only by its owner; sent only to this gateway
-$SVC_HOME/gateway.json  {"url", "pid"} while `svc up` runs; ignored after its process was killed
+$SVC_HOME/api_key       the key, mode 0600, sent only to this gateway
+$SVC_HOME/gateway.json  {"url", "pid"} while `svc up` runs, ignored if no process has that pid
 """
 
 from __future__ import annotations

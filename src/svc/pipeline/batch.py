@@ -29,7 +29,7 @@ MAX_AHEAD_INPUTS_PER_JOB = 4
 
 
 class PipelineRunner(Protocol):
-    """Runs a pipeline: an `Orchestrator` here, or a Ray cluster. Must be thread-safe."""
+    """Runs a pipeline: an `Orchestrator` in this process, or a Ray cluster. Must be thread-safe."""
 
     @property
     def input_kind(self) -> DataKind: ...
@@ -132,9 +132,9 @@ def _lines_in_order(
             first = pending.popleft()
             yield first if isinstance(first, bytes) else msgspec.json.encode(first.result())
     finally:
-        for one in pending:
-            if isinstance(one, Future):
-                one.cancel()
+        for result in pending:
+            if isinstance(result, Future):
+                result.cancel()
 
 
 def _run_one(

@@ -161,7 +161,7 @@ class RayCluster:
 
 
 def cluster_environment(pipeline: Pipeline, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses and keys that the stages use; keys of providers only if a stage calls a provider."""
+    """Return the addresses and keys that the stages use. Has provider keys only if a stage calls a provider."""
     calls_provider = any(stage.target == "integration" for stage in pipeline.stages)
     return {
         name: value

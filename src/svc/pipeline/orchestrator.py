@@ -27,7 +27,7 @@ class StageOutput(msgspec.Struct, omit_defaults=True):
 
 
 class StageResult(msgspec.Struct):
-    """The result of one stage. `ms` is the time from its first input to its last chunk; stages overlap."""
+    """The result of one stage. `ms` is the time from its first input to its last chunk. Stages overlap."""
 
     id: str
     route: str
@@ -83,7 +83,7 @@ class Orchestrator:
     @property
     def stages(self) -> list[str]:
         """The ids of the stages in order."""
-        return [one.id for one in self._prepared_stages]
+        return [stage.id for stage in self._prepared_stages]
 
     @property
     def input_kind(self) -> DataKind:

@@ -16,7 +16,7 @@ SpeechRequestStatus = Literal["ok", "error", "cut", "client_closed"]
 
 
 class TrackedSpeechRequest(Protocol):
-    """An admitted request. Call `finish` before the last byte is sent; later calls have no effect."""
+    """An admitted request. Call `finish` before the last byte is sent. Later calls have no effect."""
 
     @property
     def headers(self) -> Mapping[str, str]:

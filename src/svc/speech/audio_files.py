@@ -1,4 +1,4 @@
-"""The samples of an uploaded audio file. The gateway parses WAV itself; a child process decodes other formats.
+"""The samples of an uploaded audio file. The gateway parses WAV. A child process decodes other formats.
 
 The format is detected from the first bytes, never from the file name, and is passed to the decoder. A library that
 guesses the format could parse a playlist and fetch the URLs in it.

@@ -45,14 +45,15 @@ class SpeechModelCatalog:
         self._allowed_folders = (
             self._models_folder,
             self._registry_folder,
-            *(Path(each).expanduser() for each in settings.speech.model_dirs),
+            *(Path(folder).expanduser() for folder in settings.speech.model_dirs),
         )
 
     def resolve(self, config: ConfigMessage) -> tuple[RecognitionModel, str | None]:
         """Return the model and its language.
 
-        Raises ModelNotFound, InvalidRequest for a folder that is not allowed or an unsupported language, SpeechFailed
-        if the folder cannot be read or speech is not installed, and NotASpeechModel if the folder has no speech model.
+        Raises ModelNotFound. Raises InvalidRequest for a folder that is not allowed or an unsupported language. Raises
+        SpeechFailed if the folder cannot be read or speech is not installed. Raises NotASpeechModel if the folder has
+        no speech model.
         """
         if not is_speech_installed():
             raise SpeechFailed(f"Speech is not installed. Install it with: {install_command('speech')}.")
@@ -99,7 +100,7 @@ class SpeechModelCatalog:
         ]
         if version and version != "latest":
             versions = (
-                [version] if version in versions else [each for each in versions if each.startswith(f"{version}.")]
+                [version] if version in versions else [name for name in versions if name.startswith(f"{version}.")]
             )
         chosen = newest_version(versions)
         return _find_content_folder(self._registry_folder / identifier / chosen) if chosen else None

@@ -26,7 +26,7 @@ from svc.speech.stable_prefix import join_texts
 from svc.wire import speech as wire
 
 MAX_CONSECUTIVE_WORKER_LOSSES = 3
-"""Workers that may die in a row without a result, before the session gives up."""
+"""Workers that may die in a row without a result, before the session is refused."""
 
 
 class SendToClient(msgspec.Struct, frozen=True):

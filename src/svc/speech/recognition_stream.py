@@ -3,9 +3,9 @@
 audio -> floats at 16 kHz -> windows -> endpointer -> open segment -> engine -> stable prefix -> hypothesis
 flush -> (the open segment, unless it is decoded up to its last word) -> final
 
-Work by urgency: work without the engine, a flush, the end of a segment, a decode during silence (so that a flush finds
-the result), a partial. Work that needs the engine is a DecodeJob, which runs in another thread while audio comes in.
-A stream can have two jobs: a background partial, and an urgent job that does not wait for that partial.
+Work by urgency: work without the engine, a flush, the end of a segment, a decode during silence, a partial. A flush
+uses the result of the decode during silence. Work that needs the engine is a DecodeJob, which runs in another thread
+while audio comes in. A stream can have two jobs: a background partial, and an urgent job that does not wait for it.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ def _normalize_word(word: str) -> str:
 
 def _count_common_words(left: list[str], right: list[str], *, exact: bool) -> int:
     count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other and (exact or _normalize_word(one) != _normalize_word(other)):
+    for left_word, right_word in zip(left, right, strict=False):
+        if left_word != right_word and (exact or _normalize_word(left_word) != _normalize_word(right_word)):
             break
         count += 1
     return count

@@ -37,7 +37,7 @@ def build_response(response_format: str, transcript: FinalTranscript, seconds: f
                 "duration": round(seconds, 3),
                 "text": transcript.text,
                 "usage": _usage_object(seconds),
-                "segments": [_segment_object(number, each) for number, each in enumerate(transcript.segments)],
+                "segments": [_segment_object(number, segment) for number, segment in enumerate(transcript.segments)],
             }
         case _:
             body = {"text": transcript.text, "usage": _usage_object(seconds)}
@@ -46,7 +46,7 @@ def build_response(response_format: str, transcript: FinalTranscript, seconds: f
 
 def _detected_language(segments: Sequence[TranscriptSegment]) -> str:
     """Return the first language that the engine detected, else "und" (ISO 639-2: undetermined)."""
-    return next((each.details.language for each in segments if each.details.language), "und")
+    return next((segment.details.language for segment in segments if segment.details.language), "und")
 
 
 def encode_delta_event(text: str) -> bytes:

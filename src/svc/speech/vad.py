@@ -1,4 +1,4 @@
-"""Voice activity detection per window: the Silero model, run by sherpa-onnx. Endpoint detection is not done here."""
+"""Voice activity detection per window: the Silero model, run by sherpa-onnx. `endpointer` finds segments."""
 
 from __future__ import annotations
 

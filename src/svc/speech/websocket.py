@@ -302,7 +302,7 @@ class WebSocketSession:
 
 
 class _DetachableListener:
-    """Forwards the messages of a stream until it is detached, so that a released slot is not heard any more."""
+    """Forwards the messages of a stream until it is detached. Messages of a released slot are dropped."""
 
     def __init__(self, session: WebSocketSession) -> None:
         self.session: WebSocketSession | None = session

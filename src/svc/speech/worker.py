@@ -3,8 +3,8 @@
 reader ── messages ──> run: streams, endpoints, results ── DecodeJob ──> inference threads: urgent; background
                         ^───────────────── decoded text ─────────────────┘
 `run` owns all state. An inference thread runs one job at a time. A decode cannot be interrupted, so partials run in a
-thread with a higher niceness, and the urgent thread takes the core from it. Urgent jobs never wait for partials, not
-even for one of the same stream.
+thread with a higher niceness, and the urgent thread preempts it. Urgent jobs never wait for partials, not even for one
+of the same stream.
 
 The worker exits when its socket is closed, so it never outlives the gateway. It decodes noise once while it loads the
 model, so a library that crashes its process does so before any session.

@@ -114,7 +114,7 @@ def to_json_text(value: Any) -> str:
 
 def _round_floats(value: Any) -> Any:
     if isinstance(value, list):
-        return [_round_floats(each) for each in value]
+        return [_round_floats(item) for item in value]
     return _round_float(value) if isinstance(value, float) else value
 
 
