@@ -27,14 +27,15 @@ from types import FrameType
 
 from svc.app.reload_signal import ControllingTerminal
 from svc.errors import CommandFailed, SvcError, UsageError
+from svc.resilience import Backoff
 from svc.stores.counters.shared_memory import SharedCounters
 
 log = logging.getLogger("svc.workers")
 
 WORKER_LISTEN_BACKLOG = 2048
 WORKER_READY_TIMEOUT_SECONDS = 60.0
-MIN_RESTART_BACKOFF_SECONDS, MAX_RESTART_BACKOFF_SECONDS = 0.1, 5.0
-"""Seconds before a worker that died at once is replaced; doubled each time."""
+WORKER_RESTART_BACKOFF = Backoff(0.1, 5.0)
+"""Before a worker is replaced that ended within MIN_STABLE_UPTIME_SECONDS."""
 MIN_STABLE_UPTIME_SECONDS = 5.0
 COUNTERS_FILE_PREFIX = "counters-"
 """Begins the name of their file, and the supervisor's number ends it."""
@@ -119,7 +120,7 @@ class Supervisor:
         self._check_config = check_config
         self._terminal = ControllingTerminal()
         self._workers: list[_WorkerProcess] = []
-        self._restart_backoff = MIN_RESTART_BACKOFF_SECONDS
+        self._early_ends = 0
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._pending_signals: set[int] = set()
 
@@ -222,10 +223,10 @@ class Supervisor:
 
     def _restart_worker(self, worker: _WorkerProcess) -> None:
         if time.monotonic() - worker.started_at > MIN_STABLE_UPTIME_SECONDS:
-            self._restart_backoff = MIN_RESTART_BACKOFF_SECONDS
+            self._early_ends = 0
         else:
-            time.sleep(self._restart_backoff)
-            self._restart_backoff = min(MAX_RESTART_BACKOFF_SECONDS, self._restart_backoff * 2)
+            time.sleep(WORKER_RESTART_BACKOFF.exponential(self._early_ends))
+            self._early_ends += 1
         self._start_worker(worker.listener_index)
 
     def _remove_worker(self, worker: _WorkerProcess) -> None:

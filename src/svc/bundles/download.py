@@ -24,6 +24,7 @@ import msgspec
 from svc.bundles.disk_space import translate_disk_full_errors
 from svc.bundles.registry_client import RegistryClient, RegistryUnreachable
 from svc.errors import BundleNotFound, RegistryFailed
+from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
 
 DOWNLOAD_BUFFER_BYTES = 256 << 10
@@ -32,6 +33,7 @@ large pieces, which a virtual machine has often given back to its host: a gigaby
 """
 DOWNLOAD_BUFFER_COUNT = 16
 MAX_EMPTY_DOWNLOAD_ATTEMPTS = 7
+DOWNLOAD_BACKOFF = Backoff(0.05, 3.0)
 """So often in a row may nothing at all come."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
@@ -259,4 +261,4 @@ def _fetch_all(entry: BundleEntry, source: BundleSource, state: DownloadState, p
             if failures >= MAX_EMPTY_DOWNLOAD_ATTEMPTS:
                 reason = error.message if isinstance(error, RegistryUnreachable) else f"{error or type(error).__name__}"
                 raise RegistryFailed(f"The download of {entry.key} does not go on: {reason}") from error
-            time.sleep(min(0.05 * 2**failures, 3.0))
+            time.sleep(DOWNLOAD_BACKOFF.exponential(failures))

@@ -16,7 +16,7 @@ import msgspec
 
 from svc import errors
 from svc.client.http_response import HttpResponse, encode_request
-from svc.client.patience import ClientCircuitBreaker, is_retryable, retry_delay
+from svc.client.retry import ClientCircuitBreaker, is_retryable, retry_delay
 from svc.client.transport import ClientTransport, ServerOrigin, TransportConnection
 from svc.errors import GatewayFailed, InvalidRequest, RateLimited, SvcError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY

@@ -21,7 +21,7 @@ from tests.unit.client import generate_client
 
 import svc
 from svc import errors
-from svc.client import patience
+from svc.client import retry
 
 Call = Callable[..., Any]
 
@@ -314,22 +314,22 @@ def test_one_face_is_made_from_the_other() -> None:
 
 
 def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SDK_BREAKER_OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(retry, "SDK_BREAKER_OPEN_SECONDS", 1.0)
     server.always_plays(answer(503, b"down for maintenance"))
     client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
-    for _ in range(patience.SDK_BREAKER_FAILURE_THRESHOLD):
+    for _ in range(retry.SDK_BREAKER_FAILURE_THRESHOLD):
         with pytest.raises(errors.GatewayFailed):
             client.models()
     for _ in range(3):
         with pytest.raises(errors.GatewayFailed, match="5 times in a row"):
             client.models()
-    assert len(server.requests) == patience.SDK_BREAKER_FAILURE_THRESHOLD  # it was spared
+    assert len(server.requests) == retry.SDK_BREAKER_FAILURE_THRESHOLD  # it was spared
     time.sleep(1.1)
     with pytest.raises(errors.GatewayFailed):  # one trial
         client.models()
     with pytest.raises(errors.GatewayFailed, match="6 times in a row"):
         client.models()
-    assert len(server.requests) == patience.SDK_BREAKER_FAILURE_THRESHOLD + 1
+    assert len(server.requests) == retry.SDK_BREAKER_FAILURE_THRESHOLD + 1
     server.always_plays(None)
     time.sleep(1.1)
     assert client.models()

@@ -21,12 +21,13 @@ from svc.gateway.endpoints.routes import authenticate_request
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend
-from svc.gateway.routing.circuit_breaker import BreakerState, worst_state
+from svc.gateway.routing.circuit_breaker import worst_state
 from svc.gateway.routing.providers import Provider
 from svc.keys import lifecycle
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.keys.usage_query import parse_usage_query
+from svc.resilience import BreakerState
 from svc.stores.database.thread import DatabaseThread
 
 MAX_ADMIN_BODY_BYTES = 1 << 20

@@ -24,6 +24,7 @@ import msgspec
 
 from svc.distribution import install_command
 from svc.errors import CommandFailed
+from svc.resilience import Backoff
 from svc.subprocess_env import build_subprocess_env
 
 LOCAL_MODEL_SLOTS = 4
@@ -33,8 +34,7 @@ MAX_LOCAL_MODEL_THREADS = 8
 LOCAL_MODEL_NICENESS = 5
 LOCAL_MODEL_START_TIMEOUT_SECONDS = 120.0
 LOCAL_MODEL_STOP_TIMEOUT_SECONDS = 10.0
-MIN_RESTART_DELAY_SECONDS = 0.5
-MAX_RESTART_DELAY_SECONDS = 30.0
+LOCAL_MODEL_RESTART_BACKOFF = Backoff(0.5, 30.0)
 STABLE_UPTIME_SECONDS = 60.0
 """A child that lived so long failed by accident: the next start is not delayed further."""
 
@@ -140,7 +140,7 @@ class LocalModelSupervisor:
 
     async def _supervise(self, started: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
-        delay = MIN_RESTART_DELAY_SECONDS
+        early_ends = 0
         while True:
             started_at = loop.time()
             try:
@@ -154,10 +154,11 @@ class LocalModelSupervisor:
                 )
                 return
             if loop.time() - started_at > STABLE_UPTIME_SECONDS:
-                delay = MIN_RESTART_DELAY_SECONDS
+                early_ends = 0
+            delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_ends)
             log.warning("the embedded model ended (%s); it is started again in %.1f s", status, delay)
             await asyncio.sleep(delay)
-            delay = min(delay * 2, MAX_RESTART_DELAY_SECONDS)
+            early_ends += 1
 
     async def _run_child(self, started: asyncio.Future[None]) -> str:
         """One life of the child; what it ended with."""

@@ -25,7 +25,8 @@ from svc.gateway.observability.series import (
     MetricsSnapshot,
     RequestSeries,
 )
-from svc.gateway.routing.circuit_breaker import BreakerState, worst_state
+from svc.gateway.routing.circuit_breaker import worst_state
+from svc.resilience import BreakerState
 
 MAX_METRIC_SERIES: Final = 2000
 LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")

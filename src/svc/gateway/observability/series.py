@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from svc.gateway.routing.circuit_breaker import BreakerState
+from svc.resilience import BreakerState
 
 LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper ends, in seconds."""

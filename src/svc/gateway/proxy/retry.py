@@ -26,9 +26,9 @@ from svc.gateway.proxy.attempt import Attempt, AttemptOwner
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import (
     MAX_RETRY_WAIT_SECONDS,
+    RETRY_BACKOFF,
     AttemptFailure,
     RetryDecision,
-    backoff_seconds,
 )
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.chat import ChatRequest
@@ -301,7 +301,7 @@ class RetryLoop(AttemptOwner):
             context.load_balancer.record_failure(attempt.backend, failure, now)
             self._retry_now()
         elif self._can_retry(failure) and context.load_balancer.acquire_retry(attempt.backend, now):
-            self._backoff_seconds = max(backoff_seconds(self._backoff_seconds), failure.retry_after or 0.0)
+            self._backoff_seconds = max(RETRY_BACKOFF.decorrelated(self._backoff_seconds), failure.retry_after or 0.0)
             self._retry_timer = context.loop.call_later(self._backoff_seconds, self._retry_now)
         else:
             context.load_balancer.record_failure(attempt.backend, failure, now)

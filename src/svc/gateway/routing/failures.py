@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import enum
-import math
-import random
 import re
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from time import time
 from typing import Final
 
 import msgspec
@@ -16,13 +12,11 @@ import msgspec
 from svc.dialects.base import Dialect
 from svc.dialects.upstream_errors import credentials_rejected_error
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
+from svc.resilience import Backoff, parse_retry_after
 
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
 """Seconds; a provider that says `retry-after` a longer time is not waited for."""
-MAX_RETRY_AFTER_SECONDS: Final = 86400.0
-BACKOFF_BASE_SECONDS: Final = 0.1
-MAX_BACKOFF_SECONDS: Final = 2.0
-
+RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
 
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
 _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
@@ -66,13 +60,13 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
             ModelNotFound(message or "The provider does not know the model.", param="model"), RetryDecision.GIVE_UP
         )
     if status == 429:
-        return _rate_limit_failure(parse_retry_after(headers))
+        return _rate_limit_failure(_retry_after(headers))
     if status in (401, 403):
         return AttemptFailure(credentials_rejected_error(), RetryDecision.NEXT_BACKEND)
     if status == 408 or status >= 500:
         words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
         return AttemptFailure(
-            ProviderFailed(f"The provider {words}."), RetryDecision.SAME_BACKEND, parse_retry_after(headers), True
+            ProviderFailed(f"The provider {words}."), RetryDecision.SAME_BACKEND, _retry_after(headers), True
         )
     if 400 <= status < 500:
         return AttemptFailure(
@@ -144,26 +138,6 @@ def _rate_limit_failure(requested_wait: float | None) -> AttemptFailure:
     return AttemptFailure(error, retry_decision, requested_wait)
 
 
-def parse_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    """Seconds, LONGEST at most, from `retry-after-ms` or `retry-after` (a number or a date); None if not usable."""
-    try:
-        seconds = _retry_after_seconds(headers)
-    except (ValueError, OverflowError, TypeError):
-        return None
-    return None if seconds is None or math.isnan(seconds) else min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
-
-
-def _retry_after_seconds(headers: Mapping[bytes, bytes]) -> float | None:
-    if milliseconds := headers.get(b"retry-after-ms"):
-        return float(milliseconds) / 1000
-    value = headers.get(b"retry-after", b"").decode("ascii")
-    if not value:
-        return None
-    if value.replace(".", "", 1).isdigit():
-        return float(value)
-    return parsedate_to_datetime(value).timestamp() - time()
-
-
-def backoff_seconds(previous: float) -> float:
-    """Decorrelated jitter: seconds to wait, given the wait before (0 at first)."""
-    return min(MAX_BACKOFF_SECONDS, random.uniform(BACKOFF_BASE_SECONDS, 3 * (previous or BACKOFF_BASE_SECONDS)))  # noqa: S311
+def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    milliseconds, value = headers.get(b"retry-after-ms", b""), headers.get(b"retry-after", b"")
+    return parse_retry_after(milliseconds.decode("latin-1"), value.decode("latin-1"))

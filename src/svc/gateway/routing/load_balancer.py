@@ -16,10 +16,11 @@ from svc.dialects.base import RoutingInfo
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
-from svc.gateway.routing.circuit_breaker import BreakerState, CircuitBreaker
+from svc.gateway.routing.circuit_breaker import BackendCircuitBreaker
 from svc.gateway.routing.context_window import fits_context_window
 from svc.gateway.routing.failures import MAX_RETRY_WAIT_SECONDS, AttemptFailure, RetryDecision
 from svc.gateway.routing.retry_budget import RetryBudget
+from svc.resilience import BreakerState
 from svc.settings import RoutingSettings
 
 log = logging.getLogger("svc.gateway")
@@ -41,7 +42,9 @@ class BackendHealth:
         "retry_budget",
     )
 
-    def __init__(self, name: str, breaker: CircuitBreaker, retry_budget: RetryBudget, *, is_embedded: bool) -> None:
+    def __init__(
+        self, name: str, breaker: BackendCircuitBreaker, retry_budget: RetryBudget, *, is_embedded: bool
+    ) -> None:
         self.name = name
         self.is_embedded = is_embedded
         """On this machine: when it is slow, or late, it is busy, and no other place would be faster."""
@@ -52,7 +55,7 @@ class BackendHealth:
         """The share of its rate limits that it had at `left_at`."""
         self.remaining_share_at = 0.0
 
-    def reset(self, breaker: CircuitBreaker) -> None:
+    def reset(self, breaker: BackendCircuitBreaker) -> None:
         """It is reached at another address, or with another key."""
         self.breaker, self.cooldown_until, self.remaining_share, self.remaining_share_at = breaker, 0.0, 1.0, 0.0
 
@@ -96,7 +99,7 @@ class LoadBalancer:
                 if existing_health is None:
                     continue
                 if heads.get(backend_id, account.request_head) != account.request_head:
-                    existing_health.reset(CircuitBreaker(slow_after=routing.slow_after))
+                    existing_health.reset(BackendCircuitBreaker(slow_after=routing.slow_after))
                 self._health_by_backend[account] = (
                     existing_health  # for the next reload, which may come before a request
                 )
@@ -243,11 +246,11 @@ class LoadBalancer:
         provider, backend_id = backend.provider_name, _backend_id(backend)
         health = self._health_by_id.get(backend_id)
         if health is not None and health.is_embedded:  # a new offer is a new process: what the last one did is over
-            health.breaker = CircuitBreaker(slow_after=math.inf)
+            health.breaker = BackendCircuitBreaker(slow_after=math.inf)
         if health is None:
             budget = self._retry_budgets.setdefault(provider, RetryBudget(self._routing.retry_share))
             embedded = provider == EMBEDDED_PROVIDER
-            breaker = CircuitBreaker(slow_after=math.inf if embedded else self._routing.slow_after)
+            breaker = BackendCircuitBreaker(slow_after=math.inf if embedded else self._routing.slow_after)
             name = f"{provider}/{backend.model_id}" + (f"#{backend.account_number}" if backend.account_number else "")
             health = self._health_by_id[backend_id] = self._health_by_name[name] = BackendHealth(
                 name, breaker, budget, is_embedded=embedded

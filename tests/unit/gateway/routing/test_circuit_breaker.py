@@ -3,13 +3,13 @@ from svc.gateway.routing.circuit_breaker import (
     MAX_OPEN_SECONDS,
     MIN_OPEN_SECONDS,
     MIN_WINDOW_REQUESTS,
-    CircuitBreaker,
+    BackendCircuitBreaker,
     worst_state,
 )
 
 
-def broken(now: float = 100.0) -> CircuitBreaker:
-    breaker = CircuitBreaker()
+def broken(now: float = 100.0) -> BackendCircuitBreaker:
+    breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS):
         breaker.record_failure(now, no_response=True)
     assert breaker.state == "open"
@@ -18,7 +18,7 @@ def broken(now: float = 100.0) -> CircuitBreaker:
 
 
 def test_it_needs_twenty_requests_in_its_window() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     for at in range(MIN_WINDOW_REQUESTS - 1):
         breaker.record_failure(100 + at / 10)
     assert breaker.state == "closed"
@@ -27,7 +27,7 @@ def test_it_needs_twenty_requests_in_its_window() -> None:
 
 
 def test_half_of_them_failing_opens_it() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     for _ in range(11):
         breaker.record_success(100.0, 0.1, stream=False)
     for _ in range(10):
@@ -41,7 +41,7 @@ def test_half_of_them_failing_opens_it() -> None:
 
 
 def test_streams_that_break_count_once() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS // 2):
         breaker.record_success(100.0, 0.1, stream=True)
         breaker.record_failure(100.0, already_counted=True)
@@ -87,7 +87,7 @@ def test_a_probe_whose_client_left_says_nothing() -> None:
 
 
 def test_slow_answers_open_it_too() -> None:
-    breaker = CircuitBreaker(slow_after=0.5)
+    breaker = BackendCircuitBreaker(slow_after=0.5)
     for _ in range(MIN_WINDOW_REQUESTS):
         breaker.record_success(100.0, 0.6, stream=True)
     assert breaker.state == "open"
@@ -102,7 +102,7 @@ def test_slow_answers_open_it_too() -> None:
 
 def test_slow_is_what_is_slow_for_this_target() -> None:
     """A model that always thinks for 20 s is not out of order; one that took 0.3 s and takes 4 s is."""
-    patient, quick = CircuitBreaker(), CircuitBreaker()
+    patient, quick = BackendCircuitBreaker(), BackendCircuitBreaker()
     for at in range(100):
         patient.record_success(100 + at, 20.0, stream=True)
         quick.record_success(100 + at, 0.3, stream=True)
@@ -113,7 +113,7 @@ def test_slow_is_what_is_slow_for_this_target() -> None:
 
 
 def test_long_whole_answers_do_not_make_streams_slow() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS * 2):
         breaker.record_success(100.0, 0.3, stream=True)
         breaker.record_success(100.0, 30.0, stream=False)
@@ -121,7 +121,7 @@ def test_long_whole_answers_do_not_make_streams_slow() -> None:
 
 
 def test_being_outrun_says_something_only_of_who_was_silent_for_far_too_long() -> None:
-    new, known = CircuitBreaker(), CircuitBreaker()
+    new, known = BackendCircuitBreaker(), BackendCircuitBreaker()
     known.record_success(100.0, 0.3, stream=True)
     for _ in range(MIN_WINDOW_REQUESTS * 2):
         new.record_hedge_loss(100.0, 9.0, stream=True)
@@ -142,7 +142,7 @@ def test_a_probe_that_was_outrun_is_no_answer() -> None:
 
 
 def test_might_says_what_admits_would_and_changes_nothing() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     assert breaker.may_serve(100.0)
     breaker = broken()
     assert not breaker.may_serve(100 + MIN_OPEN_SECONDS - 0.01)
@@ -156,7 +156,7 @@ def test_might_says_what_admits_would_and_changes_nothing() -> None:
 def test_usual_time_follows_the_answers_slowly() -> None:
     """A target that got slower over a hundred answers is judged by what is usual now: 4 s, not 1 s."""
     for seconds, state in ((15.0, "closed"), (25.0, "open")):
-        breaker = CircuitBreaker()
+        breaker = BackendCircuitBreaker()
         for step in range(100):
             breaker.record_success(100.0 + step, 1.0, stream=True)
         for step in range(200):
@@ -167,7 +167,7 @@ def test_usual_time_follows_the_answers_slowly() -> None:
 
 
 def test_follow_when_closed_opens_for_so_long() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     assert breaker.open_from_peer(100.0, 3.0, is_slow=True, has_responses=True)
     assert (breaker.state, breaker.opened_for_slowness, breaker.has_responses) == ("open", True, True)
     assert not breaker.allow_request(102.9)
@@ -178,7 +178,7 @@ def test_follow_when_closed_opens_for_so_long() -> None:
 
 
 def test_follow_forgets_what_the_window_held() -> None:
-    breaker = CircuitBreaker()
+    breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS - 1):
         breaker.record_failure(100.0)
     breaker.open_from_peer(100.0, 1.0, is_slow=False, has_responses=False)

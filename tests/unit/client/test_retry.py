@@ -1,4 +1,4 @@
-"""svc.client.patience: what is tried again, how long it waits, and when it stops."""
+"""svc.client.retry: which requests are repeated, after which delay, and when the breaker opens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from svc.client.patience import (
+from svc.client.retry import (
     SDK_BREAKER_FAILURE_THRESHOLD,
     SDK_BREAKER_OPEN_SECONDS,
     ClientCircuitBreaker,
