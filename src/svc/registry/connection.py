@@ -1,8 +1,7 @@
-"""A connection of the registry that brought more than plain requests: uvicorn's protocol, but for `GET` and `HEAD` of
-bundles.
+"""A client connection of the registry: uvicorn's HTTP/1.1 protocol, except for `GET` and `HEAD` of bundles.
 
-Those never reach the application. They are answered here: small parts in one write, large ones by `sending`. Heads
-that are slow or too large end the connection.
+Those requests do not reach the application. This connection answers them: small ranges in one write, large ones with
+`sendfile` (`sendfile.py`). A head that is slow or too large ends the connection.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ REGISTRY_HEAD_TIMEOUT_SECONDS = 20.0
 REGISTRY_MAX_PIPELINED_REQUESTS = 2048
 """Requests that may wait for the answers before theirs."""
 
-BUNDLE_PATH_PATTERN = rb"/bundles/({0}/{0}/{0})/({0})(?:\?[\x21-\x7e]*)?".replace(
-    b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_BUNDLE_PATH = re.compile(
+    rb"/bundles/({0}/{0}/{0})/({0})(?:\?[\x21-\x7e]*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 )
-_BUNDLE_PATH = re.compile(BUNDLE_PATH_PATTERN)
 
 
 class _ResponseCycle:

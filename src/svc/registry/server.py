@@ -1,4 +1,4 @@
-"""The registry as a server on a bound socket: desk, threads and doors, from start to stop."""
+"""The registry as a server on a bound socket, from start to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import uvicorn
 
 from svc.errors import SvcError
-from svc.registry.fast_connection import FastConnection
+from svc.registry.connection import RegistryConnection
 from svc.registry.routes import create_app
 from svc.registry.sendfile import SendThreadPool
 from svc.registry.service import RegistryService
@@ -21,6 +21,8 @@ from svc.registry.service import RegistryService
 log = logging.getLogger("svc.registry")
 
 INDEX_POLL_SECONDS = 1.0
+REGISTRY_IDLE_TIMEOUT_SECONDS = 75
+"""A connection that waits for its next request for so long is closed."""
 
 
 class RegistryServer(uvicorn.Server):
@@ -52,14 +54,14 @@ async def open_server(
     send_pool = SendThreadPool()
     config = uvicorn.Config(
         create_app(service),
-        http=functools.partial(FastConnection, service, send_pool),  # type: ignore[arg-type]
+        http=functools.partial(RegistryConnection, service, send_pool),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=drain_seconds,
-        timeout_keep_alive=75,
+        timeout_keep_alive=REGISTRY_IDLE_TIMEOUT_SECONDS,
         backlog=2048,
     )
     index_task = asyncio.create_task(_follow_index(service))
