@@ -41,3 +41,24 @@ def test_every_package_that_is_depended_on_is_explained() -> None:
     section = text[text.index("dependencies = [") : text.index("[project.scripts]")]
     for name in re.findall(r'"([A-Za-z0-9_.-]+)', section):
         assert name.lower() in page, name
+
+
+TEXT_FOLDERS = ("src", "tests", "bench", "native", "examples", "docs")
+TEXT_SUFFIXES = frozenset({".py", ".md", ".txt", ".toml", ".yaml", ".yml", ".sql", ".lua", ".json"})
+DOCUMENTS_ELSEWHERE = re.compile(
+    r"§|\b(decisions|interface|wire-facts|moves|renames)\.md|\bdecisions,\s+sections?\b|\binterface,\s+\""
+    r"|\(wire facts\)|\bbench's\s+notes|\.\./shared\b",
+    re.IGNORECASE,
+)
+
+
+def test_no_file_refers_to_a_document_outside_the_repository() -> None:
+    paths = [path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES]
+    found = [
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+        for path in (*paths, *ROOT.glob("*.md"))
+        if path != Path(__file__)
+        for text in [path.read_text(encoding="utf-8")]
+        for match in DOCUMENTS_ELSEWHERE.finditer(text)
+    ]
+    assert found == []

@@ -209,7 +209,7 @@ class RateLimited(SvcError):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        # Clients read more than 120 s as "never" (wire facts), and 0 as "at once".
+        # Our SDK takes more than 120 s for "never", and clients take 0 for "at once".
         return {"retry-after": str(max(1, min(120, math.ceil(self.retry_after))))}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def data_lines(body: bytes) -> list[str]:
-    """The data of every event. Nothing but `data:` lines and comments may be there (wire facts)."""
+    """The data of every event. Nothing but `data:` lines and comments may be there."""
     found = []
     for event in body.decode("utf-8").split("\n\n"):
         lines = [line for line in event.split("\n") if line and not line.startswith(":")]

@@ -1,4 +1,4 @@
-"""The anthropic SDK as the client, every kind of upstream behind it (decisions, section 3, `POST /v1/messages`)."""
+"""The anthropic SDK as the client, every kind of upstream behind it: `POST /v1/messages`."""
 
 from __future__ import annotations
 

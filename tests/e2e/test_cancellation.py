@@ -1,4 +1,4 @@
-"""The client goes away, or does not read: what the upstream notices (decisions, section 3)."""
+"""The client goes away, or does not read: what the upstream notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as the openai SDK sees them: its own exception classes with our codes (decisions, section 3)."""
+"""Errors as the openai SDK sees them: its own exception classes with our codes."""
 
 from __future__ import annotations
 

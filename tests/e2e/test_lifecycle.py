@@ -1,4 +1,4 @@
-"""How the command starts, refuses to start, and stops (decisions, sections 1, 2 and 7)."""
+"""How the command starts, refuses to start, and stops."""
 
 from __future__ import annotations
 

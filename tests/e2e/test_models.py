@@ -1,4 +1,4 @@
-"""The list of models, and one model (interface, "Model object"; decisions, section 1)."""
+"""The list of models, and one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The truth about how a stream ended, and upstreams that say things wrong put right (decisions, section 3)."""
+"""The truth about how a stream ended, and upstreams that say things wrong put right."""
 
 from __future__ import annotations
 

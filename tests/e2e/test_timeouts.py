@@ -1,4 +1,4 @@
-"""Time-outs of the configuration file: connect, first byte, idle, total (decisions, section 7)."""
+"""Time-outs of the configuration file: connect, first byte, idle, total."""
 
 from __future__ import annotations
 

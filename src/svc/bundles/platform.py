@@ -1,4 +1,4 @@
-"""The platforms that bundles are made for, and which of them this machine is (interface; decisions, section 5)."""
+"""The platforms that bundles are made for, and which of them this machine is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to bundles and the order of versions (decisions, section 5). Pure.
+"""References to bundles and the order of versions. Pure.
 
 <id>@<version>   that one, withdrawn or not
 <id>, <id>@latest   the newest that is not withdrawn

@@ -1,4 +1,4 @@
-"""What a registry says about a bundle: the index entry (interface, "Registry index entry"; decisions, section 5).
+"""An entry of a registry's index, as its HTTP API and index.json have it.
 
 index = { "<model_id>/<version>/<platform>": entry }
 """

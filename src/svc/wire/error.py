@@ -1,4 +1,4 @@
-"""The error object that every answer of ours carries when it fails (interface, "Errors")."""
+"""The error object that every answer of ours carries when it fails: `{"error": {…}}`."""
 
 from __future__ import annotations
 

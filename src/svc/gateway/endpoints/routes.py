@@ -54,7 +54,7 @@ RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 class Health(msgspec.Struct):
-    """Interface, "Health response"."""
+    """Answer of `GET /health`."""
 
     status: str
     version: str
@@ -68,7 +68,7 @@ class VerboseHealth(Health):
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """Interface, "Model object", and what else is known."""
+    """A model for chats, as in the OpenAI API, with its context window and purpose."""
 
     id: str
     object: str = "model"
@@ -90,7 +90,7 @@ class SpeechModel(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct):
-    """Interface, "Model list"."""
+    """Answer of `GET /v1/models`, as in the OpenAI API."""
 
     data: list[Model | SpeechModel]
     object: str = "list"

@@ -354,7 +354,7 @@ class UpstreamConnection:
         if self._parser.get_status_code() < 200:
             return
         self._message_complete = True
-        self._is_reusable = self._parser.should_keep_alive()  # true only here, see the bench's notes
+        self._is_reusable = self._parser.should_keep_alive()  # llhttp knows it only in this callback
 
     def _finish(self) -> None:
         call = self._release()  # None if its last piece made it let go
