@@ -6,7 +6,7 @@ import argparse
 import os
 
 from svc import settings
-from svc.app import gateway
+from svc.app import registry
 from svc.app.listeners import listen
 from svc.app.stop_signals import restore_default_sigterm
 from svc.cli.registry import base
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     config = settings.load(os.environ)
     listener = listen(args.host, args.port)
     accel_prefix = args.accel_redirect
-    gateway.serve_registry(
+    registry.serve_registry(
         config,
         listener,
         lambda address: print(f"registry {address}", flush=True),

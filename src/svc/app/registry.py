@@ -1,0 +1,146 @@
+"""The composition root of the registry: settings -> service -> server, in the main thread or in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from uvicorn.loops.auto import auto_loop_factory
+
+from svc import telemetry
+from svc.allowed_hosts import AllowedHosts
+from svc.app import descriptors, listeners
+from svc.app.stop_signals import StopSignals
+from svc.bundles.registry_client import RegistryClient
+from svc.errors import CommandFailed
+from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
+from svc.registry.pull_through import PullThroughCache
+from svc.registry.server import RegistryServer, open_server
+from svc.registry.service import RegistryService
+from svc.security import Keyring
+from svc.settings import Settings
+from svc.stores.bundles.base import BundleStore
+from svc.stores.bundles.factory import open_store
+from svc.stores.database.factory import open_state_database
+
+log = logging.getLogger("svc")
+
+REGISTRY_START_TIMEOUT_SECONDS = 20.0
+"""Seconds until the registry answers; what kept it is in the log."""
+
+
+def serve_registry(
+    settings: Settings,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    *,
+    root: Path | None = None,
+    private: bool = False,
+    accel: str | None = None,
+    proxy: bool = False,
+    upstream: str | None = None,
+) -> None:
+    """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
+    writer = telemetry.configure()
+    descriptors.raise_open_file_limit()
+    try:
+        environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
+        opening = open_store(root or settings.registry_root, environ, proxy=proxy)
+        with StopSignals() as stop, opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            pull_through = _create_pull_through(upstream, store, settings) if upstream else None
+            hosts = _allowed_hosts(settings, listener)
+            create_service = functools.partial(
+                RegistryService, store, private=private, accel_prefix=accel, upstream=pull_through, hosts=hosts
+            )
+            runner.run(stop.run(_serve(settings, create_service, listener, on_ready, stop)))
+    finally:
+        writer.close()
+
+
+class RegistryThread:
+    """The registry in a thread and an event loop of its own, so that neither server waits for the other's work."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._server: RegistryServer | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+        self._error: Exception | None = None
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        try:
+            in_time = self._started.wait(REGISTRY_START_TIMEOUT_SECONDS)
+        except BaseException:
+            self.__exit__()
+            raise
+        if self._error is not None or not in_time:
+            self.__exit__()
+            raise CommandFailed(f"The registry did not start: {self._error or 'it took too long'}.")
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(REGISTRY_START_TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            found = open_store(self._settings.registry_root, self._settings.environ)
+            with found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+                runner.run(self._serve_until_stopped(store))
+        except Exception as error:  # the edge of a thread: whoever waits for it is told
+            self._error = error
+            log.exception("the registry ended")
+        finally:
+            self._started.set()
+
+    async def _serve_until_stopped(self, store: BundleStore) -> None:
+        async with (
+            _registry_keyring(self._settings) as keyring,
+            open_server(
+                RegistryService(store, keyring, hosts=_allowed_hosts(self._settings, self._listener)), self._started.set
+            ) as self._server,
+        ):
+            await self._server.serve([self._listener])
+
+
+def _allowed_hosts(settings: Settings, listener: socket.socket) -> AllowedHosts:
+    return AllowedHosts(str(listener.getsockname()[0]), settings.gateway.hosts)
+
+
+@contextlib.asynccontextmanager
+async def _registry_keyring(settings: Settings) -> AsyncIterator[Keyring]:
+    """Those of SVC_REGISTRY_KEYS may read and write, those of SVC_API_KEYS read; issued ones what their scopes say."""
+    publishers = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
+    issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
+    try:
+        await issued_keys.start()
+        yield Keyring(settings.api_keys, issued_keys, publishers=publishers)
+    finally:
+        await issued_keys.close()
+
+
+def _create_pull_through(url: str, store: BundleStore, settings: Settings) -> PullThroughCache:
+    return PullThroughCache(RegistryClient(url, key=settings.environ.get("SVC_REGISTRY_KEY")), store)
+
+
+async def _serve(
+    settings: Settings,
+    create_service: Callable[[Keyring], RegistryService],
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    stop: StopSignals,
+) -> None:
+    async with (
+        _registry_keyring(settings) as keyring,
+        open_server(create_service(keyring), lambda: on_ready(listeners.listener_url(listener))) as server,
+    ):
+        stop.set_callback(server.stop)
+        await server.serve([listener])
