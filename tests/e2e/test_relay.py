@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from svc.gateway.proxy.splice import FRAMED_CHUNK_SIZE_LINES
+from svc.gateway.upstream.splice import FRAMED_CHUNK_SIZE_LINES
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.harness import CLAUDE, GPT, Gateway
 from tests.e2e.reading import broken_stream, finish_of, text_of, whole_chunks

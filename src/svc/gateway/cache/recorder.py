@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from svc.gateway.proxy.splice import StreamSink
 from svc.gateway.routing.backends import Backend
+from svc.gateway.upstream.splice import StreamSink
 
 StoreResponse = Callable[[bytes, Backend, tuple[str, ...]], None]
 

@@ -22,9 +22,9 @@ import msgspec
 
 from svc.gateway.cache.memory import CachedResponse, LruMemoryCache
 from svc.gateway.cache.recorder import RecordingQuota, ResponseRecorder
-from svc.gateway.proxy.splice import StreamSink
 from svc.gateway.routing.backends import Backend
 from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.gateway.upstream.splice import StreamSink
 from svc.settings import CacheSettings, Settings
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.connection import RedisConnection, connect_redis

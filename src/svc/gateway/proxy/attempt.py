@@ -21,7 +21,6 @@ from svc.dialects.token_estimate import estimate_completion_tokens
 from svc.dialects.translation import create_stream_transform
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
-from svc.gateway.proxy.splice import Splice, StreamSink
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import (
     AttemptFailure,
@@ -37,6 +36,7 @@ from svc.gateway.routing.request_policy import RequestPolicy
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.pool import UpstreamPool
+from svc.gateway.upstream.splice import Splice, StreamSink
 from svc.wire.usage import TokenUsage
 
 MAX_PROVIDER_RESPONSE_BYTES: Final = 64 * 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from svc.dialects.fastpath.body_cache import BodyCache
-from svc.gateway.proxy.splice import StreamSink
+from svc.gateway.upstream.splice import StreamSink
 
 
 class Downstream(StreamSink):

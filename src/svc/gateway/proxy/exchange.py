@@ -12,8 +12,9 @@ There is no task here: everything happens in callbacks, which is what makes a re
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from svc.dialects.base import Dialect, EncodedResponse, RoutingInfo
@@ -32,11 +33,10 @@ from svc.gateway.proxy.cached_response import ResponseReplay, backend_of_cached
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.proxy.hedging import HedgedRetryLoop
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
-from svc.gateway.proxy.splice import StreamSink
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
-from svc.gateway.server.response import dropped_fields_header
 from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.gateway.upstream.splice import StreamSink
 from svc.wire.key import ApiKey
 from svc.wire.usage import TokenUsage
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("svc.gateway")
 
+_UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _now: Final = time.monotonic  # looked up once: on the hot path
 
 
@@ -357,7 +358,7 @@ class Exchange(RetryOwner):
         if self._context.cache is not None:
             lines += f"x-svc-cache: {'miss' if retry_loop.attempt_count else 'hit'}\r\n"
         if retry_loop.dropped_fields:
-            lines += dropped_fields_header(retry_loop.dropped_fields)
+            lines += _dropped_fields_header(retry_loop.dropped_fields)
         return lines
 
     def _record_outcome(
@@ -396,3 +397,8 @@ class Exchange(RetryOwner):
             ),
             self._downstream.client_field,
         )
+
+
+def _dropped_fields_header(field_names: Sequence[str]) -> str:
+    """The header line that names the request's fields that the upstream did not get as they were."""
+    return f"x-svc-dropped: {','.join(_UNSAFE_FIELD_NAME_CHARS.sub('?', name[:64]) for name in field_names[:32])}\r\n"

@@ -27,7 +27,7 @@ from svc.gateway.server import response
 from svc.gateway.server.asgi import AsgiProtocol
 from svc.gateway.server.request import Request
 from svc.gateway.server.request_parser import RequestParser
-from svc.gateway.server.response import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
+from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 LINGER_TIMEOUT_SECONDS: Final = 5.0
 """After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""

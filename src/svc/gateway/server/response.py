@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -12,6 +11,7 @@ from svc.errors import SvcError
 from svc.gateway.server.error_dialect import dialect_for_path
 from svc.gateway.server.request import Request
 from svc.wire.error import encode_error_body
+from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 CORS_EXPOSED_HEADERS: Final = (
@@ -29,11 +29,7 @@ CORS_EXPOSED_HEADERS: Final = (
 )
 """Headers that a page in a browser may read."""
 _CORS_EXPOSE_HEADERS_LINE: Final = f"access-control-expose-headers: {', '.join(CORS_EXPOSED_HEADERS)}\r\n"
-_UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-SIZE_LINE_COUNT: Final = 2048
-CHUNK_SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(SIZE_LINE_COUNT))
-"""What a chunk begins with, by its size: made once, since it is needed for every piece of every stream."""
 
 
 def format_headers(headers: Mapping[str, str]) -> str:
@@ -50,11 +46,6 @@ def add_connection_headers(header_lines: str, request: Request, allowed_origins:
     if allowed_origins and request.origin and ("*" in allowed_origins or request.origin in allowed_origins):
         header_lines += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_CORS_EXPOSE_HEADERS_LINE}"
     return header_lines
-
-
-def dropped_fields_header(field_names: Sequence[str]) -> str:
-    """The header line that names the request's fields that the upstream did not get as they were."""
-    return f"x-svc-dropped: {','.join(_UNSAFE_FIELD_NAME_CHARS.sub('?', name[:64]) for name in field_names[:32])}\r\n"
 
 
 def request_id_headers(request_id: str, request: Request | None, dialect: Dialect | None) -> str:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from svc.gateway.proxy.splice import Splice, StreamSink
-
-if TYPE_CHECKING:
-    from svc.gateway.upstream.connection import UpstreamConnection
+from svc.gateway.upstream.splice import Splice, StreamSink
 
 
 class ResponseReceiver(ABC):
@@ -46,6 +42,26 @@ class ResponseReceiver(ABC):
         """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
 
 
+class CallConnection(ABC):
+    """The connection that a call uses, as the call sees it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close at once."""
+
+    @abstractmethod
+    def pause_reading(self) -> None: ...
+
+    @abstractmethod
+    def resume_reading(self) -> None: ...
+
+    @abstractmethod
+    def enable_splice(self, splice: Splice) -> None:
+        """Let the splice forward the next reads."""
+
+
 class UpstreamCall:
     """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
 
@@ -54,7 +70,7 @@ class UpstreamCall:
     def __init__(self, receiver: ResponseReceiver, request_parts: tuple[bytes, ...]) -> None:
         self.receiver: ResponseReceiver | None = receiver
         self.request_parts = request_parts
-        self.connection: UpstreamConnection | None = None
+        self.connection: CallConnection | None = None
         self.connect_task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:

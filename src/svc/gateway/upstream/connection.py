@@ -15,10 +15,10 @@ from svc.gateway.net.head_match import MAX_HEAD_CACHE_MISSES, split_at_content_l
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.net.tls import ConnectionTransport
-from svc.gateway.proxy.splice import Splice
 from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.server.head_cache import ResponseHeadCache
-from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
+from svc.gateway.upstream.call import CallConnection, ResponseReceiver, UpstreamCall
+from svc.gateway.upstream.splice import Splice
 
 log = logging.getLogger("svc.gateway")
 
@@ -44,7 +44,7 @@ class ConnectionPool(Protocol):
     def remove(self, connection: UpstreamConnection) -> None: ...
 
 
-class UpstreamConnection:
+class UpstreamConnection(CallConnection):
     """One connection to an origin: a Protocol of asyncio's, by its methods; over TLS those of an `Upper`.
 
     llhttp calls the `on_…` ones.

@@ -16,7 +16,7 @@ from svc.dialects.fastpath.chunk_template import ChunkTemplate, is_plain_json_te
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES
 from svc.gateway.net.socket_writer import SocketWriter
-from svc.gateway.server.response import CHUNK_SIZE_LINES
+from svc.wire.http_chunk import CHUNK_SIZE_LINES
 
 _CRLF: Final = b"\r\n"
 _SIZE_LINES_BY_FRAMED_BYTES: Final = {

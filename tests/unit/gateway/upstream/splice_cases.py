@@ -10,10 +10,10 @@ import pytest
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
-from svc.gateway.proxy.splice import Splice
 from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
+from svc.gateway.upstream.splice import Splice
 
 PREFIX, SUFFIX = b'data: {"delta":{"content":"', b'"}}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
