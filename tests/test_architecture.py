@@ -1,6 +1,9 @@
-"""What keeps the documents and the code together. The layers themselves are import-linter's (`make lint`)."""
+"""Rules for names, imports and pages. The layers are in `[tool.importlinter]` of pyproject.toml: `make lint`."""
 
+import ast
 import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -9,6 +12,16 @@ from svc import plugins
 from svc.settings import FileSettings
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_bytes())
+    for path in sorted((SOURCE / "svc").rglob("*.py"))
+}
+PARALLEL_IMPLEMENTATIONS = (
+    ("svc.dialects.openai", "svc.dialects.anthropic"),
+    ("svc.speech.engines.sherpa_offline", "svc.speech.engines.sherpa_online", "svc.speech.engines.faster_whisper"),
+)
+"""Implementations of one seam, which name the same thing alike. No other module repeats a name of another module."""
 TABLES = ("gateway", "routing", "local", "speech", "limits", "ledger")
 
 
@@ -62,3 +75,44 @@ def test_no_file_refers_to_a_document_outside_the_repository() -> None:
         for match in DOCUMENTS_ELSEWHERE.finditer(text)
     ]
     assert found == []
+
+
+def _repeated_names(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
+    """The modules of each name that several modules define, but for parallel implementations of one seam."""
+    modules: dict[str, list[str]] = defaultdict(list)
+    for module, tree in MODULES.items():
+        for name in names_of(tree):
+            modules[name].append(module)
+    return {name: found for name, found in modules.items() if len(found) > 1 and not _are_parallel(found)}
+
+
+def _are_parallel(modules: list[str]) -> bool:
+    for packages in PARALLEL_IMPLEMENTATIONS:
+        owners = [package for module in modules for package in packages if f"{module}.".startswith(f"{package}.")]
+        if len(owners) == len(set(owners)) == len(modules):
+            return True
+    return False
+
+
+def _class_names(tree: ast.Module) -> Iterator[str]:
+    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def _constant_names(tree: ast.Module) -> Iterator[str]:
+    """UPPER_CASE names of the module, but for type variables, which each module has to define for itself."""
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if not (isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("TypeVar(")):
+            for name in (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)):
+                if name.id.isupper():
+                    yield name.id
+
+
+def test_no_class_name_is_used_twice() -> None:
+    assert _repeated_names(_class_names) == {}
+
+
+def test_no_constant_name_is_used_twice() -> None:
+    assert _repeated_names(_constant_names) == {}
