@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
+from starlette.routing import Route
 
 from svc.gateway.routing.providers import key_variables
+from svc.registry import routes
 from tests.documentation.pages import ROOT
 from tests.documentation.reference.regions import PAGES, REGIONS, names, render
 
@@ -59,3 +62,16 @@ def test_every_environment_variable_is_described() -> None:
     assert used - described == set()
     own = {name for name in described if name.startswith("SVC_")}
     assert own - used == set()
+
+
+def test_every_route_of_the_registry_is_described() -> None:
+    page = (PAGES / "http-api.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, flags=re.M))
+    served = {
+        f"{method} {route.path}"
+        for route in routes.create_app(Mock()).routes
+        if isinstance(route, Route)
+        for method in (route.methods or ())
+        if method != "HEAD"
+    }
+    assert described == served

@@ -50,69 +50,106 @@ _MSGSPEC_TYPE = re.compile(r"`(\w+)`")
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked for. null is no limit; `expires` is a time in ISO 8601."""
+    """A key to create."""
 
     name: KeyName
+    """The name of the key, 1 to 200 printable characters."""
     scopes: KeyScopes = ("chat", "speech", "registry:read")
+    """What the key may do."""
     models: KeyModels | None = None
+    """The models that the key may use. Null is all."""
     rpm: LimitValue | None = None
+    """Requests per minute. Null is no limit."""
     tpm: LimitValue | None = None
+    """Tokens per minute. Null is no limit."""
     concurrency: LimitValue | None = None
+    """Concurrent requests. Null is no limit."""
     budget_usd: BudgetUsd | None = None
+    """The budget in USD. Null is no limit."""
     budget_period: BudgetPeriod | None = None
+    """When the budget refills, in UTC. `total` never refills."""
     expires: str | None = None
+    """When the key expires: ISO 8601. Null is never."""
     tags: KeyTags = {}
+    """Tags for reports, at most 32."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be different; what is not named stays, null takes a limit away."""
+    """Changes of a key. Missing fields stay as they are, and null removes a limit."""
 
     name: KeyName | UnsetType = UNSET
+    """The name of the key, 1 to 200 printable characters."""
     scopes: KeyScopes | UnsetType = UNSET
+    """What the key may do."""
     models: KeyModels | UnsetType | None = UNSET
+    """The models that the key may use. Null is all."""
     rpm: LimitValue | UnsetType | None = UNSET
+    """Requests per minute. Null is no limit."""
     tpm: LimitValue | UnsetType | None = UNSET
+    """Tokens per minute. Null is no limit."""
     concurrency: LimitValue | UnsetType | None = UNSET
+    """Concurrent requests. Null is no limit."""
     budget_usd: BudgetUsd | UnsetType | None = UNSET
+    """The budget in USD. Null is no limit."""
     budget_period: BudgetPeriod | UnsetType | None = UNSET
+    """When the budget refills, in UTC. `total` never refills."""
     expires: str | UnsetType | None = UNSET
+    """When the key expires: ISO 8601. Null is never."""
     tags: KeyTags | UnsetType = UNSET
+    """Tags for reports, at most 32."""
 
 
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """So many seconds the secret before stays valid."""
+    """How to replace a secret."""
 
     grace: Annotated[float, msgspec.Meta(ge=0, le=MAX_ROTATION_GRACE_SECONDS)] = DEFAULT_ROTATION_GRACE_SECONDS
+    """Seconds that the previous secret stays valid."""
 
 
 class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it is shown; times in ISO 8601, UTC. `spent_usd` is that of its budget period, or of ever."""
+    """A key without its secret. Times are ISO 8601, UTC."""
 
     id: str
+    """The id of the key."""
     name: str
+    """The name of the key, 1 to 200 printable characters."""
     prefix: str
+    """The first characters of the secret."""
     created: str
+    """When the key was created: ISO 8601, UTC."""
     expires: str | None
+    """When the key expires: ISO 8601. Null is never."""
     revoked: str | None
+    """When the key was revoked. Null if it is valid."""
     old_until: str | None
-    """Until then the secret before the last rotation is valid too."""
+    """Until when the previous secret is valid too."""
     scopes: tuple[str, ...]
+    """What the key may do."""
     models: tuple[str, ...] | None
+    """The models that the key may use. Null is all."""
     rpm: int | None
+    """Requests per minute. Null is no limit."""
     tpm: int | None
+    """Tokens per minute. Null is no limit."""
     concurrency: int | None
+    """Concurrent requests. Null is no limit."""
     budget_usd: float | None
+    """The budget in USD. Null is no limit."""
     budget_period: BudgetPeriod | None
+    """When the budget refills, in UTC. `total` never refills."""
     spent_usd: float
+    """USD spent in the budget period, or in total without a budget."""
     tags: dict[str, str]
+    """Tags for reports, at most 32."""
     last_used: str | None = None
-    """When the last request that the ledger has was made; null for none."""
+    """When the last request of the ledger was made."""
 
 
 class MadeKey(ShownKey, frozen=True, kw_only=True):
-    """With its secret, which is shown this once."""
+    """A key with its secret, which is shown only once."""
 
     key: str
+    """The secret."""
 
 
 def parse_key_request(kind: type[Form], fields: Any) -> Form:

@@ -8,22 +8,31 @@ from svc.stores.database.base import BudgetPeriod
 
 
 class KeyLimitUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a key (null is no limit), and what counts against it now. Nothing is counted without a limit."""
+    """The limits of a key, and their current use."""
 
     id: str
+    """The id of the key."""
     name: str
+    """The name of the key."""
     revoked: bool
+    """Whether the key is revoked."""
     rpm: int | None
+    """Requests per minute. Null is no limit."""
     requests: int
-    """Let through in the last 61 seconds."""
+    """Requests in the last 61 seconds. It counts only with a limit."""
     tokens: int
-    """Used or reserved in these."""
+    """Tokens used or reserved in the last 61 seconds. It counts only with a limit."""
     tpm: int | None
+    """Tokens per minute. Null is no limit."""
     concurrency: int | None
+    """Concurrent requests. Null is no limit."""
     running: int
+    """Requests in flight. It counts only with a limit."""
     budget_usd: float | None
+    """The budget in USD. Null is no limit."""
     budget_period: BudgetPeriod | None
+    """When the budget refills, in UTC."""
     spent_usd: float
-    """In the budget's period, or ever."""
+    """USD spent in the budget period, or in total without a budget."""
     reserved_usd: float
-    """For what runs."""
+    """USD reserved for requests in flight."""

@@ -8,18 +8,23 @@ from svc.errors import SvcError
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """`error` of an error answer; `param` names the field at fault or is null."""
+    """An error."""
 
     message: str
+    """The cause, for a person."""
     type: str
+    """The kind of error, as in the OpenAI API."""
     code: str
+    """The error code."""
     param: str | None = None
+    """The field of the request that is wrong."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """The whole body: `{"error": {...}}`."""
+    """The body of an error response."""
 
     error: Problem
+    """The error."""
 
 
 def to_problem(error: SvcError) -> Problem:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from svc import cli, plugins
-from tests.documentation.reference.markdown import table
+from tests.documentation.reference.markdown import paragraph, table
 
 COLUMNS = 100
 
@@ -55,8 +55,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argpar
 
 
 def _paragraphs(text: str) -> list[str]:
-    paragraphs = [_escape(" ".join(paragraph.split())) for paragraph in text.split("\n\n")]
-    return ["\n".join(textwrap.wrap(paragraph, 120, break_on_hyphens=False)) for paragraph in paragraphs if paragraph]
+    return [paragraph(_escape(part)) for part in text.split("\n\n") if part.strip()]
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[str]:

@@ -31,6 +31,11 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def paragraph(text: str) -> str:
+    """A paragraph with lines of at most 120 columns."""
+    return "\n".join(textwrap.wrap(" ".join(text.split()), 120, break_on_hyphens=False, break_long_words=False))
+
+
 def code(value: object) -> str:
     """The value as JSON, in a code span."""
     return f"`{json.dumps(value, ensure_ascii=False)}`"

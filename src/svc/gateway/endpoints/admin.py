@@ -36,45 +36,61 @@ AdminHandler = Callable[[Request], Awaitable[Response]]
 
 
 class DefaultLimits(msgspec.Struct, frozen=True):
-    """For keys that carry none of their own; null is no limit."""
+    """The limits of keys without their own. Null is no limit."""
 
     rpm: int | None
+    """Requests per minute."""
     tpm: int | None
+    """Tokens per minute."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds, how often each limit was reached since the gateway started, and what keys use of theirs now."""
+    """The limits and their current use."""
 
     object: str = "limits"
+    """Always `limits`."""
     defaults: DefaultLimits
+    """The limits of keys without their own."""
     reached: dict[str, int]
-    """Over all workers of this machine."""
+    """How often each limit was reached on this machine since the gateway started."""
     data: list[KeyLimitUsage]
-    """Keys in the order of ids, revoked ones too."""
+    """The current use of each key, in the order of ids, with the revoked ones."""
     has_more: bool
+    """Whether there is another page."""
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """A model at a provider. `breaker` is the worst of all workers and accounts; prices in USD per million tokens."""
+    """A model at a provider."""
 
     id: str
+    """The id of the model."""
     context_window: int
+    """Tokens of prompt and response together."""
     max_output_tokens: int | None
+    """Tokens of the longest response. Null is unknown."""
     input_price: float | None
+    """USD for a million input tokens."""
     output_price: float | None
+    """USD for a million output tokens."""
     breaker: BreakerState
+    """The worst state of the circuit breaker over all workers and accounts."""
     accounts: dict[str, BreakerState]
-    """By number, where the provider has several."""
+    """The state of the circuit breaker of each account, by its number."""
 
 
 class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider that is offered; never its key."""
+    """A provider, without its key."""
 
     name: str
+    """The name of the provider."""
     dialect: str
+    """Its dialect."""
     base_url: str
+    """Its address."""
     accounts: int
+    """The number of its accounts."""
     models: list[ModelState]
+    """Its models."""
 
 
 class AdminApi:

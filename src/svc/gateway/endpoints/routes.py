@@ -54,43 +54,59 @@ RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 class Health(msgspec.Struct):
-    """Answer of `GET /health`."""
+    """The health of the process."""
 
     status: str
+    """Always `ok`."""
     version: str
+    """The version of the gateway."""
     service: str
+    """Always `svc-gateway`."""
 
 
 class VerboseHealth(Health):
-    """What is degraded: `keys`, `ledger`, `journal`; the gateway answers all the same."""
+    """The health of the process and its components. The gateway serves requests in any case."""
 
     degraded: list[str]
+    """The degraded components: `keys`, `ledger`, `journal`, `redis`."""
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A model for chats, as in the OpenAI API, with its context window and purpose."""
+    """A chat model, as in the OpenAI API, with further fields."""
 
     id: str
+    """The id of the model."""
     object: str = "model"
+    """Always `model`."""
     created: int
+    """Unix seconds."""
     owned_by: str
+    """The provider."""
     context_window: int
+    """Tokens of prompt and response together."""
     max_output_tokens: int | None
+    """Tokens of the longest response. Null is unknown."""
     use_case: str | None
+    """A description."""
 
 
 class SpeechModel(msgspec.Struct, kw_only=True):
-    """A model of this machine that turns speech into text: there is no chat with it."""
+    """A speech model of this machine. It cannot chat."""
 
     id: str
+    """The id of the model."""
     object: str = "model"
+    """Always `model`."""
     created: int
+    """Unix seconds."""
     owned_by: str = "local"
+    """Always `local`."""
     use_case: str = "speech to text"
+    """Always `speech to text`."""
 
 
 class ModelList(msgspec.Struct):
-    """Answer of `GET /v1/models`, as in the OpenAI API."""
+    """A list of models."""
 
     data: list[Model | SpeechModel]
     object: str = "list"
