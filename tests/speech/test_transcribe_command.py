@@ -69,7 +69,7 @@ def test_json_has_every_message(gateway: Gateway, clips: dict[str, Path]):
         (["-", "--rate", "7"], {}, 2, "--rate"),
         (["-"], {"SVC_API_KEY": "wrong"}, 1, "SVC_API_KEY"),
         (["-"], {"SVC_GATEWAY_URL": "http://127.0.0.1:1/v1"}, 1, "svc up"),
-        (["-"], {"SVC_GATEWAY_URL": "ftp://nonsense"}, 2, "address"),
+        (["-"], {"SVC_GATEWAY_URL": "ftp://nonsense"}, 2, "http or https URL"),
         (["-", "--language", "fr"], {}, 1, "en"),
         (["-", "--model", "none"], {}, 1, "moonshine-tiny-en"),
     ],

@@ -180,7 +180,7 @@ def _registry_folder(registry: str) -> Path | None:
         raise UsageError(f"{registry!r} has a host. Use file:///PATH for a folder.")
     folder = Path(unquote(f"{parts.netloc}{parts.path}".removeprefix("localhost"))).expanduser()
     if not folder.is_dir():
-        raise RegistryUnreachable(f"The folder {folder} does not exist.")
+        raise RegistryUnreachable(f"There is no folder {folder}.")
     return folder
 
 
