@@ -24,7 +24,9 @@ from svc.dialects.translation import create_stream_transform
 from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.accounting.price import Price
 from svc.gateway.limits.rate_limiter import RateLimiter
-from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.observability.metrics import RequestMetrics
+from svc.gateway.observability.request_log import RequestLog
+from svc.gateway.proxy.context import GatewayContext, create_context
 from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.gateway.routing.router import Router
@@ -121,7 +123,18 @@ async def main() -> None:
     counters = SharedCounters(home / "counters", workers=4)
     gate = RateLimiter(found.limits, counters, ledger.prices, books)
     lines = telemetry.LineWriter(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
-    plane = GatewayContext(found, Router(offers, {}), Keyring(["key"]), upstream, ledger, gate, lines)
+    metrics, request_log = RequestMetrics(), RequestLog(lines, is_enabled=found.gateway.access_log)
+    plane = create_context(
+        found,
+        Router(offers, {}),
+        Keyring(["key"]),
+        upstream,
+        ledger,
+        gate,
+        metrics,
+        request_log,
+        observers=(ledger, metrics, request_log),
+    )
     upstream_wire = Wire()
     client = ClientConnection(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
     client.connection_made(Wire())

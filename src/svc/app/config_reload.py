@@ -84,7 +84,7 @@ class ConfigReloader:
 
     def _load_config(self) -> _LoadedConfig:
         """In a thread. Raises UsageError."""
-        settings = reload_settings(self._load_settings, self._context.settings)
+        settings = reload_settings(self._load_settings, self._context.config.current.settings)
         providers = build_providers(settings)
         backends = [offer for provider in providers for offer in build_backends(provider)]
         return _LoadedConfig(
@@ -98,14 +98,19 @@ class ConfigReloader:
             log.exception("the configuration is reloaded in part only: restart the gateway")
 
     def _apply_config(self, loaded: _LoadedConfig) -> None:
-        context = self._context
-        unchanged = changed_settings(context.settings, loaded.settings, RESTART_SETTINGS)
-        settings = _keep_restart_settings(context.settings, loaded.settings)
-        if cache_needs_restart(context.settings, settings):
+        running = self._context.config.current
+        unchanged = changed_settings(running.settings, loaded.settings, RESTART_SETTINGS)
+        settings = _keep_restart_settings(running.settings, loaded.settings)
+        if cache_needs_restart(running.settings, settings):
             unchanged.append("[cache] enabled")
-            settings = msgspec.structs.replace(settings, cache=context.settings.cache)
-        context.cache = reconfigure_cache(context.cache, context.settings, settings)
-        context.configure(settings, loaded.backends, models_without_key(settings, loaded.providers), loaded.tls)
+            settings = msgspec.structs.replace(settings, cache=running.settings.cache)
+        self._context.configure(
+            settings,
+            reconfigure_cache(running.cache, running.settings, settings),
+            loaded.backends,
+            models_without_key(settings, loaded.providers),
+            loaded.tls,
+        )
         self._apply_settings(settings)
         log.warning("reloaded the configuration from %s", settings.path or "the environment (there is no file)")
         if unchanged:

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import StopSignals
 from svc.client import bundles
 from svc.gateway.accounting.ledger import Ledger
-from svc.gateway.cache.response_cache import open_cache
+from svc.gateway.cache.response_cache import ResponseCache, open_cache
 from svc.gateway.endpoints.admin import AdminApi
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.openapi import routes as openapi_routes
@@ -36,8 +36,11 @@ from svc.gateway.endpoints.usage import routes as usage_routes
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.warm_start import warm_start_counters
 from svc.gateway.local_model.provider import run_embedded_model
-from svc.gateway.observability.metrics import WorkerMetrics
-from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.observability.metrics import RequestMetrics
+from svc.gateway.observability.observer import RequestObserver
+from svc.gateway.observability.prometheus import WorkerMetrics
+from svc.gateway.observability.request_log import RequestLog
+from svc.gateway.proxy.context import GatewayContext, create_context
 from svc.gateway.proxy.tracked_request import RequestTracker
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers, models_without_key
@@ -50,6 +53,7 @@ from svc.gateway.upstream.pool import UpstreamPool, default_ssl_context
 from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
 from svc.security import Keyring
 from svc.settings import Settings
+from svc.speech.accounting import SpeechMetrics
 from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
 from svc.speech.model_catalog import SpeechBundleSource
 from svc.speech.routes import routes as speech_routes
@@ -164,9 +168,16 @@ async def _serve(
             stack.push_async_callback(reloader.close)
             reload.signal.set_callback(reloader.request)
         report_address = functools.partial(_report_address, print_address, listener)
-        server = GatewayServer(_uvicorn_config(context, app), report_address, speech.stop_sessions)
+        server = create_server(context, speech, app, report_address)
         stop.set_callback(server.stop)
         await server.serve([listener])
+
+
+def create_server(
+    context: GatewayContext, speech: Speech, app: _ReloadableApp, on_ready: Callable[[], None]
+) -> GatewayServer:
+    """Return the server for what `gateway_services` runs."""
+    return GatewayServer(_uvicorn_config(context, app), on_ready, speech.stop_sessions)
 
 
 def _apply_settings(speech: Speech, app: _ReloadableApp, settings: Settings) -> None:
@@ -180,18 +191,31 @@ def _report_address(on_ready: Callable[[str], None], listener: socket.socket) ->
 
 @contextlib.asynccontextmanager
 async def gateway_services(
-    settings: Settings, writer: LineWriter, counters_slot: SharedCountersSlot | None = None
+    settings: Settings,
+    writer: LineWriter,
+    counters_slot: SharedCountersSlot | None = None,
+    *,
+    observers: Sequence[RequestObserver] = (),
 ) -> AsyncIterator[tuple[GatewayContext, Speech, _ReloadableApp]]:
-    """Everything that a gateway's process needs, running, and its cold routes; without a server."""
+    """Run everything that a gateway's process needs, without a server. `observers` come after the built-in ones."""
+    speech_metrics = SpeechMetrics()
     async with (
         _database_thread(settings, "books") as limits_database,
         _database_thread(settings, "desk") as admin_database,
         connect_redis(settings.environ) as redis,
         open_cache(settings) as cache,
-        _gateway_context(settings, writer, limits_database, counters_slot, redis) as (context, metrics_publisher),
-        _speech_service(settings, context) as speech,
+        _gateway_context(
+            settings,
+            writer,
+            limits_database,
+            counters_slot,
+            redis,
+            cache=cache,
+            observers=observers,
+            extra_metrics=speech_metrics.values,
+        ) as (context, metrics_publisher),
+        _speech_service(settings, context, speech_metrics) as speech,
     ):
-        context.cache = cache
         routes = [
             *metrics_publisher.routes(),
             *usage_routes(context, admin_database),
@@ -202,7 +226,15 @@ async def gateway_services(
         yield (
             context,
             speech,
-            _ReloadableApp(functools.partial(create_app, context, routes, speech_models=speech.list_models)),
+            _ReloadableApp(
+                functools.partial(
+                    create_app,
+                    context,
+                    routes,
+                    list_degraded=metrics_publisher.list_degraded,
+                    speech_models=speech.list_models,
+                )
+            ),
         )
 
 
@@ -213,6 +245,10 @@ async def _gateway_context(
     limits_database: DatabaseThread,
     counters_slot: SharedCountersSlot | None,
     redis: RedisConnection | None,
+    *,
+    cache: ResponseCache | None,
+    observers: Sequence[RequestObserver],
+    extra_metrics: Callable[[], dict[str, float]],
 ) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher]]:
     backends: list[Backend] = []
     providers = build_providers(settings)
@@ -231,8 +267,19 @@ async def _gateway_context(
     rate_limiter = RateLimiter(
         settings.limits, counters, ledger.prices, limits_database, RedisCounters(redis) if redis else None
     )
-    context = GatewayContext(
-        settings, router, Keyring(settings.api_keys, issued_keys), upstream, ledger, rate_limiter, writer
+    metrics = RequestMetrics()
+    request_log = RequestLog(writer, is_enabled=settings.gateway.access_log)
+    context = create_context(
+        settings,
+        router,
+        Keyring(settings.api_keys, issued_keys),
+        upstream,
+        ledger,
+        rate_limiter,
+        metrics,
+        request_log,
+        cache=cache,
+        observers=(ledger, metrics, request_log, *observers),
     )
     async with run_embedded_model(settings, router):
         ledger.prices.set_configured_prices(router.backends())
@@ -241,6 +288,7 @@ async def _gateway_context(
             issued_keys,
             WorkerMetrics(counters_slot.metrics_dir if counters_slot else None, str(os.getpid())),
             redis,
+            extra_metrics,
         )
         shared_breakers = SharedBreakers(context.load_balancer, redis) if redis else None
         async with contextlib.AsyncExitStack() as stack:  # each is closed, wherever the start ends
@@ -263,16 +311,17 @@ async def _database_thread(settings: Settings, name: str) -> AsyncIterator[Datab
 
 
 @contextlib.asynccontextmanager
-async def _speech_service(settings: Settings, context: GatewayContext) -> AsyncIterator[Speech]:
+async def _speech_service(settings: Settings, context: GatewayContext, metrics: SpeechMetrics) -> AsyncIterator[Speech]:
     root = settings.registry_root
     model_catalog = SpeechBundleSource(
         functools.partial(find_unpacked, root),
         functools.partial(BundleContentIndex(root).models_with_file, MODEL_DESCRIPTION_FILE_NAME),
     )
-    speech = Speech(settings, context.keyring, RequestTracker(context), model_catalog, _bundle_fetcher(settings))
+    speech = Speech(
+        settings, context.keyring, RequestTracker(context), model_catalog, _bundle_fetcher(settings), metrics=metrics
+    )
     speech.find_other_endpoint = context.router.chat_endpoint
     context.router.find_other_endpoint = speech.endpoint_for
-    context.extra_metrics = speech.metrics.values
     speech.start()
     try:
         yield speech
@@ -308,6 +357,6 @@ def _uvicorn_config(context: GatewayContext, app: _ReloadableApp) -> uvicorn.Con
         access_log=False,
         proxy_headers=False,  # anyone can send them, and the access log says who has come
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(context.settings.gateway.drain_timeout),
-        timeout_keep_alive=int(context.settings.gateway.keep_alive),
+        timeout_graceful_shutdown=math.ceil(context.config.current.settings.gateway.drain_timeout),
+        timeout_keep_alive=int(context.config.current.settings.gateway.keep_alive),
     )

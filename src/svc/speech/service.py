@@ -49,11 +49,13 @@ class SpeechService:
         request_tracker: SpeechRequestTracker,
         bundle_source: SpeechBundleSource,
         pull_bundle: PullBundle | None = None,
+        *,
+        metrics: SpeechMetrics,
     ) -> None:
         self.settings = settings.speech
         self.keyring = keyring
         self.request_tracker = request_tracker
-        self.metrics = SpeechMetrics()
+        self.metrics = metrics
         self.pool = SpeechWorkerPool(settings.speech.workers, settings.speech.max_sessions, self.metrics)
         self.sessions: set[StoppableSession] = set()
         self._bundle_source = bundle_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from svc.gateway.observability.metrics import METRIC_HELP
+from svc.gateway.observability.prometheus import METRIC_HELP
 from svc.registry.metrics import REGISTRY_METRIC_HELP
 from tests.documentation.reference.markdown import table
 

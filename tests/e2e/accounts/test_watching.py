@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from svc.gateway.observability.metrics import METRIC_HELP
+from svc.gateway.observability.prometheus import METRIC_HELP
 from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_limits import ask
 from tests.e2e.conftest import StartGateway

@@ -18,6 +18,8 @@ from svc.gateway.accounting import price_list
 from svc.gateway.accounting.cost import PriceTable, compute_token_cost
 from svc.gateway.accounting.ingest import JournalIngester
 from svc.gateway.accounting.journal import Journal
+from svc.gateway.accounting.record import RecordEncoder, RequestRecord
+from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.routing.backends import Backend
 from svc.settings import LedgerSettings
 from svc.stores.database.base import Database, LedgerEntry
@@ -32,7 +34,7 @@ PRICE_FETCH_DELAY_SECONDS: Final = 60.0
 """So long after the start the price list is asked, if all prices are known as shipped."""
 
 
-class Ledger:
+class Ledger(RequestObserver):
     """Belongs to one event loop, from `start` to `close`."""
 
     def __init__(self, home: Path, settings: LedgerSettings, database: Database, backends: list[Backend]) -> None:
@@ -46,6 +48,7 @@ class Ledger:
             fill_missing_cost=self._fill_missing_cost,
             prices_ready=lambda: self.prices.is_complete,
         )
+        self._record_encoder = RecordEncoder()
         self._home = home
         self._rejects_when_full = settings.when_full == "refuse"
         self._is_stopping = False
@@ -96,6 +99,13 @@ class Ledger:
             raise InsufficientStorage(
                 f"The gateway cannot keep its ledger: {self.journal.full_reason}. Nothing was sent."
             )
+
+    def on_end(self, record: RequestRecord) -> None:
+        """Append the record to the journal. Requests that reached neither a provider nor the cache have no entry."""
+        if record.attempt_count > 0 or record.from_cache:
+            if not record.line:
+                record.line = self._record_encoder.encode(record)
+            self.journal.append(record.line + b"}\n", record)
 
     def timestamp(self) -> str:
         """Now, as entries have it."""

@@ -16,6 +16,7 @@ from svc.wire.key import ApiKey
 from svc.wire.usage import TokenUsage
 
 RequestStatus = Literal["ok", "error", "cut", "client_closed"]
+AttemptOutcome = Literal["ok", "failed", "abandoned", "hedge_loss"]
 JSON_NULL: Final = b"null"
 NULL_TOKEN_FIELDS: Final = b'"prompt_tokens":null,"cached_tokens":null,"completion_tokens":null,"reasoning_tokens":null'
 _JSON_BOOLEANS: Final = (b"false", b"true")
@@ -28,13 +29,64 @@ _USUAL_LAST_FIELDS: Final = b',"cache_write_tokens":0,"estimated":false,"from_ca
 """What most lines say of how a request went, and how they end."""
 
 
+class AttemptRecord:
+    """One attempt of a request at a provider, when it has ended.
+
+    `abandoned`: the gateway cancelled it, because the client left or the request failed otherwise.
+    `hedge_loss`: the other one of two simultaneous attempts began its response first.
+    """
+
+    __slots__ = (
+        "account",
+        "code",
+        "duration_ms",
+        "http_status",
+        "is_retry",
+        "is_timed",
+        "model",
+        "outcome",
+        "provider",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        provider: str,
+        model: str,
+        account: int | None,
+        outcome: AttemptOutcome,
+        code: str | None,
+        http_status: int | None,
+        duration_ms: float,
+        *,
+        is_retry: bool = False,
+        is_timed: bool = True,
+    ) -> None:
+        self.request_id = request_id
+        self.provider = provider
+        self.model = model
+        self.account = account
+        """The number of the provider's account, from 1, or None if the provider has one account."""
+        self.outcome = outcome
+        self.code = code
+        """The code of the error, if the attempt failed."""
+        self.http_status = http_status
+        """The status of the provider's response, or None if there was none."""
+        self.duration_ms = duration_ms
+        self.is_retry = is_retry
+        """Whether other attempts of the request came before it."""
+        self.is_timed = is_timed
+        """Whether the duration is a latency. The client decides how long live speech takes."""
+
+
 class RequestRecord:
     """One request. Those that never reached for an upstream are logged, and not kept in the ledger."""
 
     __slots__ = (
         "attempt_count",
-        "attempt_seconds",
         "bill",
+        "client_field",
         "client_request_id",
         "code",
         "duration_seconds",
@@ -42,8 +94,10 @@ class RequestRecord:
         "first_byte_seconds",
         "from_cache",
         "http_status",
+        "is_timed",
         "key",
         "limit_name",
+        "line",
         "model",
         "provider",
         "request_id",
@@ -74,7 +128,8 @@ class RequestRecord:
         from_cache: bool = False,
         resume_count: int = 0,
         limit_name: str = "",
-        attempt_seconds: float = 0.0,
+        client_field: bytes = b"",
+        is_timed: bool = True,
     ) -> None:
         self.key = key
         self.endpoint = endpoint
@@ -95,15 +150,14 @@ class RequestRecord:
         self.bill = bill
         self.from_cache = from_cache
         self.resume_count = resume_count
-        self.attempt_seconds = attempt_seconds
-        """Of the attempt that answered, where there were several."""
         self.limit_name = limit_name
         """The limit that refused it, see `RateLimited`; empty for all else."""
-
-    @property
-    def is_in_ledger(self) -> bool:
-        """In the ledger."""
-        return self.attempt_count > 0 or self.from_cache
+        self.client_field = client_field
+        """How its line in the access log ends, see `encode_client_field`."""
+        self.is_timed = is_timed
+        """Whether its duration is a latency. The client decides how long live speech takes."""
+        self.line = b""
+        """The encoded record, once an observer has encoded it."""
 
 
 class RecordEncoder:

@@ -177,7 +177,7 @@ class AdminApi:
         else:
             keys, has_more = [await self._database.run_query(lambda database: lifecycle.get_key(database, id))], False
         page = await self._metrics_publisher.aggregate()
-        defaults = self._context.settings.limits
+        defaults = self._context.config.current.settings.limits
         reached = {
             name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
             for name in self._context.metrics.limit_refusals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.allowed_hosts import is_local_request
 from svc.gateway.endpoints.routes import authenticate_request
-from svc.gateway.observability.metrics import WorkerMetrics, render_prometheus
+from svc.gateway.observability.prometheus import WorkerMetrics, render_prometheus
 from svc.gateway.observability.series import MetricsSnapshot
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.cache import IssuedKeyCache
@@ -28,15 +29,16 @@ class MetricsPublisher:
         issued_keys: IssuedKeyCache,
         worker_metrics: WorkerMetrics,
         redis: RedisConnection | None,
+        extra_metrics: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._context = context
         self._issued_keys = issued_keys
         self._worker_metrics = worker_metrics
         self._redis = redis
+        self._extra_metrics = extra_metrics
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._context.list_degraded = self.list_degraded
         self._task = asyncio.get_running_loop().create_task(self._publish(), name="metrics")
 
     async def close(self) -> None:
@@ -70,8 +72,8 @@ class MetricsPublisher:
             "svc_journal_lag_seconds": context.ledger.ingester.lag_seconds,
             "svc_journals_left_alone": len(context.ledger.ingester.unreadable_journals),
             "svc_journal_lost_total": context.ledger.journal.lost_lines,
-            "svc_log_lines_dropped_total": context.dropped_log_lines,
-            **context.extra_metrics(),
+            "svc_log_lines_dropped_total": context.request_log.dropped_lines,
+            **self._extra_metrics(),
             **{f'svc_errors_total{{code="{code}"}}': count for code, count in context.metrics.errors.items()},
             **{
                 f'svc_limits_reached_total{{limit="{name}"}}': count
@@ -82,10 +84,11 @@ class MetricsPublisher:
         for name, state in context.load_balancer.breaker_states().items():
             provider, _, model = name.partition("/")
             values[f'svc_breaker_open{{provider="{provider}",model="{model}"}}'] = state != "closed"
-        if context.cache is not None:
-            values["svc_cache_hits_total"] = context.cache.hits
-            values["svc_cache_misses_total"] = context.cache.misses
-            values["svc_cache_bytes"] = context.cache.used_bytes
+        cache = context.config.current.cache
+        if cache is not None:
+            values["svc_cache_hits_total"] = cache.hits
+            values["svc_cache_misses_total"] = cache.misses
+            values["svc_cache_bytes"] = cache.used_bytes
         return {name: float(value) for name, value in values.items()}
 
     def _snapshot(self) -> MetricsSnapshot:

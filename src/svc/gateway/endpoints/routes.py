@@ -120,7 +120,7 @@ class AccessLogMiddleware:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        id_headers = [(b"x-request-id", self._context.new_request_id().encode())]
+        id_headers = [(b"x-request-id", self._context.request_ids.generate().encode())]
         client_request_id = echoable_text(dict(scope["headers"]).get(b"x-request-id", b""))
         if client_request_id:
             id_headers.append((b"x-client-request-id", client_request_id.encode("ascii")))
@@ -172,7 +172,7 @@ class AccessLogMiddleware:
             latency_ms=round(seconds * 1000, 3),
             code=scope.get(SCOPE_ERROR_CODE),
         )
-        self._context.record_response(line, encode_client_field(client))
+        self._context.report_other_response(line, encode_client_field(client))
 
 
 class HostCheckMiddleware:
@@ -227,6 +227,7 @@ def create_app(
     context: GatewayContext,
     extra_routes: list[BaseRoute] | None = None,
     *,
+    list_degraded: Callable[[], list[str]] = list,
     speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
 ) -> Starlette:
     """The cold routes of a gateway; `extra` are those of other rooms, `speech_models` what a key may hear with."""
@@ -234,7 +235,7 @@ def create_app(
 
     async def health(request: Request) -> Response:
         if request.query_params.get("verbose") not in (None, "0"):
-            return _json_response(VerboseHealth("ok", __version__, "svc-gateway", context.list_degraded()))
+            return _json_response(VerboseHealth("ok", __version__, "svc-gateway", list_degraded()))
         return _json_response(Health("ok", __version__, "svc-gateway"))
 
     async def root(request: Request) -> Response:
@@ -313,10 +314,10 @@ class _ErrorResponse(Response):
 
 def _middleware(context: GatewayContext) -> list[Middleware]:
     middleware = [Middleware(AccessLogMiddleware, context=context)]
-    hosts = AllowedHosts(context.settings.gateway.host, context.settings.gateway.hosts)
+    hosts = AllowedHosts(context.config.current.settings.gateway.host, context.config.current.settings.gateway.hosts)
     if hosts.is_checked:
         middleware.append(Middleware(HostCheckMiddleware, context=context, hosts=hosts))
-    if origins := context.settings.gateway.cors_origins:
+    if origins := context.config.current.settings.gateway.cors_origins:
         cors = functools.partial(
             CORSMiddleware, allow_methods=["*"], allow_headers=["*"], expose_headers=CORS_EXPOSED_HEADERS
         )

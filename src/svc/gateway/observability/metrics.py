@@ -1,70 +1,40 @@
-"""What an operator watches: counters and histograms in Prometheus' text form. Names: docs/reference/metrics.md.
+"""Counters and histograms of requests and attempts, for one process. `prometheus` renders them.
 
-    note ── one look-up and a few additions for an ended answer
-    Board ── each worker lays its numbers down once a second; whoever is asked adds them all up
-
-Labels are bounded: providers and models come from the catalog, codes and statuses from our own lists; a series beyond
-MAX_SERIES is counted under "other".
+Labels are bounded: providers and models come from the catalog, codes and statuses from our own lists. Series beyond
+MAX_METRIC_SERIES and MAX_ATTEMPT_LABEL_SETS are counted under "other".
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from svc.gateway.accounting.record import RequestRecord
-from svc.gateway.observability.attempt_metrics import AttemptHistogram, AttemptMetrics, bucket_index
+from svc.gateway.accounting.record import AttemptRecord, RequestRecord
+from svc.gateway.observability.access_log import AccessLogEntry
+from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.series import (
     LATENCY_BUCKETS_SECONDS,
     AttemptSeries,
     MetricsSnapshot,
     RequestSeries,
 )
-from svc.gateway.routing.circuit_breaker import worst_state
 from svc.resilience import BreakerState
 
 MAX_METRIC_SERIES: Final = 2000
+MAX_ATTEMPT_LABEL_SETS: Final = 2000
 LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
-STALE_SNAPSHOT_SECONDS: Final = 5.0
-METRIC_HELP: Final = {
-    "svc_requests_total": ("counter", "Completed requests, by provider, model, status and HTTP status."),
-    "svc_errors_total": ("counter", "Responses and streams that ended with an error, by error code."),
-    "svc_request_seconds": ("histogram", "Seconds from the request to the last byte, by provider and model."),
-    "svc_first_byte_seconds": ("histogram", "Seconds from the request to the first byte, by provider and model."),
-    "svc_prompt_tokens_total": ("counter", "Prompt tokens, by provider and model."),
-    "svc_completion_tokens_total": ("counter", "Completion tokens, by provider and model."),
-    "svc_cost_usd_total": ("counter", "Cost in USD where the price is known, by provider and model."),
-    "svc_attempts_total": ("counter", "Attempts at providers, by provider, model, outcome and error code."),
-    "svc_attempt_seconds": ("histogram", "Seconds from start to end of an attempt, by provider, model and outcome."),
-    "svc_retries_total": ("counter", "Attempts after the first of a request, by provider and model of the attempt."),
-    "svc_fallbacks_total": ("counter", "Requests that another model than the requested one answered."),
-    "svc_limits_reached_total": ("counter", "Requests rejected by a limit: rpm, tpm, concurrency, budget, upstream."),
-    "svc_cache_hits_total": ("counter", "Requests answered from the cache."),
-    "svc_cache_misses_total": ("counter", "Requests whose response was not in the cache."),
-    "svc_cache_bytes": ("gauge", "Bytes of cached responses in memory."),
-    "svc_breaker_open": ("gauge", "1 while the circuit breaker of a provider and model is not closed."),
-    "svc_open_requests": ("gauge", "Requests in flight."),
-    "svc_open_streams": ("gauge", "Chat streams in flight."),
-    "svc_open_connections": ("gauge", "Open client connections."),
-    "svc_upstream_connections": ("gauge", "Open connections to providers."),
-    "svc_tasks": ("gauge", "Tasks of the event loop. A request has no task of its own."),
-    "svc_journal_lag_seconds": ("gauge", "Seconds since the journal was last written to the database completely."),
-    "svc_journals_left_alone": ("gauge", "Journals that this user may not read: another user started a gateway."),
-    "svc_journal_lost_total": ("counter", "Ledger entries lost because the journal was full."),
-    "svc_log_lines_dropped_total": ("counter", "Access log lines dropped because the reader was too slow."),
-    "svc_speech_sessions": ("gauge", "Open live speech sessions."),
-    "svc_speech_requests_total": ("counter", "Speech requests, by kind: stream or upload."),
-    "svc_speech_errors_total": ("counter", "Errors sent to speech clients, by error code."),
-    "svc_speech_audio_seconds_total": ("counter", "Seconds of audio that speech models received."),
-    "svc_speech_workers": ("gauge", "Running speech worker processes."),
-    "svc_speech_workers_lost_total": ("counter", "Speech worker processes that died during sessions."),
-    "svc_degraded": ("gauge", "1 while a component is degraded: keys, ledger, journal or redis."),
-}
+ATTEMPT_OUTCOME_LABELS: Final = {"ok": "ok", "failed": "error", "abandoned": "cancelled", "hedge_loss": "cancelled"}
+_BUCKET_UPPER_BOUNDS: Final = list(LATENCY_BUCKETS_SECONDS)
+
+
+class AttemptHistogram:
+    """The attempts of one provider, model, outcome and code."""
+
+    __slots__ = ("attempts", "bucket_counts", "seconds")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.seconds = 0.0
+        self.bucket_counts = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
 
 
 class RequestCounts:
@@ -84,7 +54,6 @@ class RequestCounts:
         "requests",
         "seconds",
         "status",
-        "successful_attempts",
     )
 
     def __init__(self, provider: str, model: str, status: str, http_status: int) -> None:
@@ -101,17 +70,6 @@ class RequestCounts:
         self.fallbacks = 0
         self.latency = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
         self.first_byte_latency = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
-        self.successful_attempts: AttemptHistogram | None = None
-        """The attempts that answered these requests."""
-
-    def has_labels(self, provider: str, model: str, status: str, http_status: int) -> bool:
-        """Of these."""
-        return (
-            self.http_status == http_status
-            and self.status == status
-            and self.model == model
-            and self.provider == provider
-        )
 
     def to_series(self) -> RequestSeries:
         """As others read it."""
@@ -129,215 +87,98 @@ class RequestCounts:
         )
 
 
-class RequestMetrics:
-    """Of this process."""
+class RequestMetrics(RequestObserver):
+    """The metrics of this process."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str, int], RequestCounts] = {}
-        self._last_counts: RequestCounts | None = None
-        """What was counted last, which is nearly always what comes next."""
-        self.attempts = AttemptMetrics()
+        """By provider, model, status and HTTP status."""
+        self._attempts: dict[tuple[str, str, str, str], AttemptHistogram] = {}
+        """By provider, model, outcome label and code."""
+        self._retries: dict[tuple[str, str], int] = {}
+        """By provider and model."""
         self.errors: dict[str, int] = {}
         """By code."""
         self.limit_refusals: dict[str, int] = dict.fromkeys(LIMIT_NAMES, 0)
-        """Requests that each limit refused."""
+        """Requests that each limit rejected."""
 
-    def count_error(self, code: str | None) -> None:
-        """Nothing for None."""
-        if code is not None:
-            self.errors[code] = self.errors.get(code, 0) + 1
+    def on_attempt(self, attempt: AttemptRecord) -> None:
+        labels = (attempt.provider, attempt.model, ATTEMPT_OUTCOME_LABELS[attempt.outcome], attempt.code or "")
+        histogram = self._attempts[labels] if labels in self._attempts else self._add_attempt_labels(labels)
+        histogram.attempts += 1
+        if attempt.is_timed:
+            seconds = attempt.duration_ms / 1000
+            histogram.seconds += seconds
+            histogram.bucket_counts[bucket_index(seconds)] += 1
+        if attempt.is_retry:
+            model = (attempt.provider, attempt.model)
+            self._retries[model] = self._retries.get(model, 0) + 1
 
-    def count_limit(self, limit: str) -> None:
-        """A request was refused by a limit of this name."""
-        self.limit_refusals[limit] = self.limit_refusals.get(limit, 0) + 1
-
-    def record_request(self, record: RequestRecord, include_latency: bool = True) -> None:
-        """Counts an ended answer; without its times unless they tell how fast we are."""
-        counts = self._counts_for(record.provider or "", record.model or "", record.status, record.http_status)
+    def on_end(self, record: RequestRecord) -> None:
+        labels = (record.provider or "", record.model or "", record.status, record.http_status)
+        counts = self._counts[labels] if labels in self._counts else self._add_labels(labels)
         counts.requests += 1
-        bucket = 0
-        if include_latency:
-            bucket = bucket_index(record.duration_seconds)
+        if record.is_timed:
             counts.seconds += record.duration_seconds
-            counts.latency[bucket] += 1
-        if include_latency and record.first_byte_seconds is not None:
-            counts.first_seconds += record.first_byte_seconds
-            counts.first_byte_latency[bucket_index(record.first_byte_seconds)] += 1
+            counts.latency[bucket_index(record.duration_seconds)] += 1
+            if record.first_byte_seconds is not None:
+                counts.first_seconds += record.first_byte_seconds
+                counts.first_byte_latency[bucket_index(record.first_byte_seconds)] += 1
         if record.code is not None:
-            self.count_error(record.code)
-            if record.limit_name:
-                self.count_limit(record.limit_name)
-        attempts, usage = record.attempt_count, record.bill.usage
-        if attempts:
+            self._count_error(record.code, record.limit_name)
+        if record.attempt_count:
+            usage = record.bill.usage
             if usage is not None:
                 counts.prompt_tokens += usage.prompt_tokens
                 counts.completion_tokens += usage.completion_tokens
             counts.cost_usd += record.bill.cost_usd or 0.0
             counts.fallbacks += record.model != record.requested_model
-            if record.status == "ok":  # all other attempts are counted when they end, see `tries`
-                successful = counts.successful_attempts
-                if successful is None:
-                    successful = counts.successful_attempts = self.attempts.labels(counts.provider, counts.model, "ok")
-                if not include_latency:
-                    successful.attempts += 1
-                elif attempts > 1:
-                    successful.observe(record.attempt_seconds)
-                else:
-                    successful.attempts += 1
-                    successful.seconds += record.duration_seconds
-                    successful.bucket_counts[bucket] += 1
 
-    def _counts_for(self, provider: str, model: str, status: str, http_status: int) -> RequestCounts:
-        counts = self._last_counts
-        if counts is None or not counts.has_labels(provider, model, status, http_status):
-            counts = self._last_counts = self._find_counts((provider, model, status, http_status))
-        return counts
+    def on_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str) -> None:
+        if entry.code is not None:
+            self._count_error(entry.code, limit_name)
 
-    def _find_counts(self, labels: tuple[str, str, str, int]) -> RequestCounts:
-        counts = self._counts.get(labels)
-        if counts is not None:
-            return counts
+    def _count_error(self, code: str, limit_name: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+        if limit_name:
+            self.limit_refusals[limit_name] = self.limit_refusals.get(limit_name, 0) + 1
+
+    def _add_attempt_labels(self, labels: tuple[str, str, str, str]) -> AttemptHistogram:
+        if len(self._attempts) >= MAX_ATTEMPT_LABEL_SETS:
+            labels = ("other", "other", labels[2], labels[3])
+        return self._attempts.setdefault(labels, AttemptHistogram())
+
+    def _add_labels(self, labels: tuple[str, str, str, int]) -> RequestCounts:
         if len(self._counts) >= MAX_METRIC_SERIES:
             labels = ("other", "other", labels[2], labels[3])
         return self._counts.setdefault(labels, RequestCounts(*labels))
 
     def snapshot(self, values: dict[str, float], breakers: dict[str, BreakerState]) -> MetricsSnapshot:
-        """What is counted, with the numbers that others keep."""
+        """Return all counts, with `values` and `breakers` of other parts."""
         series = [counts.to_series() for counts in self._counts.values()]
+        attempts = [
+            AttemptSeries(labels, each.attempts, each.seconds, each.bucket_counts)
+            for labels, each in self._attempts.items()
+        ]
         retries = {
-            f"svc_retries_total{{{_model_labels(*target)}}}": float(count)
-            for target, count in self.attempts.retries.items()
+            f"svc_retries_total{{{format_model_labels(*target)}}}": float(count)
+            for target, count in self._retries.items()
         }
-        return MetricsSnapshot(series, self.attempts.series(), {**values, **retries}, breakers)
+        return MetricsSnapshot(series, attempts, {**values, **retries}, breakers)
 
 
-class WorkerMetrics:
-    """A folder in which each worker lays down its page; None: there is one process alone."""
-
-    def __init__(self, folder: Path | None, name: str) -> None:
-        self._folder = folder
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"metrics-{name}.json" if folder else None
-
-    def write(self, snapshot: MetricsSnapshot) -> None:
-        """Blocking, but short: some kilobytes, once a second."""
-        if self._path is not None:
-            part = self._path.with_suffix(".part")
-            with contextlib.suppress(OSError):
-                part.write_bytes(msgspec.json.encode(snapshot))
-                part.replace(self._path)
-
-    def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """The sum over all workers."""
-        snapshots = [own_snapshot, *self._other_snapshots()]
-        series: dict[tuple[str, str, str, str], RequestSeries] = {}
-        attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
-        values: dict[str, float] = {}
-        breakers: dict[str, BreakerState] = {}
-        for snapshot in snapshots:
-            for name, state in snapshot.breakers.items():
-                breakers[name] = worst_state((state, breakers.get(name, "closed")))
-            for each in snapshot.series:
-                if each.labels in series:
-                    series[each.labels].merge(each)
-                else:
-                    series[each.labels] = msgspec.convert(msgspec.to_builtins(each), RequestSeries)
-            for one in snapshot.attempts:
-                attempts.setdefault(one.labels, AttemptSeries(one.labels)).merge(one)
-            for name, value in snapshot.values.items():
-                takes_maximum = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
-                values[name] = max(values.get(name, 0.0), value) if takes_maximum else values.get(name, 0.0) + value
-        return MetricsSnapshot(list(series.values()), list(attempts.values()), values, breakers)
-
-    def _other_snapshots(self) -> Iterable[MetricsSnapshot]:
-        if self._folder is None:
-            return
-        for path in self._folder.glob("metrics-*.json"):
-            if path != self._path:
-                with contextlib.suppress(OSError, msgspec.MsgspecError):
-                    snapshot = msgspec.json.decode(path.read_bytes(), type=MetricsSnapshot)
-                    if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:  # it has left: its counters stay
-                        snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
-                        snapshot.breakers = {}
-                    yield snapshot
+def bucket_index(seconds: float) -> int:
+    """Return the index of the first bucket whose upper bound is not below `seconds`."""
+    index = 0
+    for upper_bound in _BUCKET_UPPER_BOUNDS:
+        if seconds <= upper_bound:
+            break
+        index += 1
+    return index
 
 
-def render_prometheus(snapshot: MetricsSnapshot) -> str:
-    """Prometheus' text form, version 0.0.4."""
-    lines: list[str] = []
-    for name, (kind, what) in METRIC_HELP.items():
-        rows = list(_render_metric(name, snapshot))
-        if rows:
-            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *rows]
-    return "\n".join(lines) + "\n"
-
-
-_SUMMED_FIELDS: Final = {
-    "svc_prompt_tokens_total": "prompt_tokens",
-    "svc_completion_tokens_total": "completion_tokens",
-    "svc_cost_usd_total": "cost_usd",
-    "svc_fallbacks_total": "fallbacks",
-}
-
-
-def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
-    if name == "svc_requests_total":
-        for each in snapshot.series:
-            provider, model, status, http = each.labels
-            labels = f'{_model_labels(provider, model)},status="{status}",http_status="{http}"'
-            yield f"{name}{{{labels}}} {each.requests}"
-    elif name in ("svc_request_seconds", "svc_first_byte_seconds"):
-        for (provider, model), each in _sum_by_model(snapshot).items():
-            first = name == "svc_first_byte_seconds"
-            counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
-            yield from _render_histogram(name, _model_labels(provider, model), counts, total)
-    elif name in ("svc_attempts_total", "svc_attempt_seconds"):
-        yield from _render_attempt_metric(name, snapshot)
-    elif name in _SUMMED_FIELDS:
-        for (provider, model), each in _sum_by_model(snapshot).items():
-            if provider:
-                yield f"{name}{{{_model_labels(provider, model)}}} {getattr(each, _SUMMED_FIELDS[name]):.10g}"
-    else:
-        for full, value in snapshot.values.items():
-            if full.partition("{")[0] == name:
-                yield f"{full} {value:.10g}"
-
-
-def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
-    if name == "svc_attempts_total":
-        for each in snapshot.attempts:
-            provider, model, outcome, code = each.labels
-            labels = f'{_model_labels(provider, model)},outcome="{outcome}"' + (f',code="{code}"' if code else "")
-            yield f"{name}{{{labels}}} {each.attempts}"
-        return
-    by_outcome: dict[tuple[str, str, str], AttemptSeries] = {}
-    for each in snapshot.attempts:
-        by_outcome.setdefault(each.labels[:3], AttemptSeries(each.labels)).merge(each)
-    for (provider, model, outcome), each in by_outcome.items():
-        labels = f'{_model_labels(provider, model)},outcome="{outcome}"'
-        yield from _render_histogram(name, labels, each.latency, each.seconds)
-
-
-def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSeries]:
-    sums: dict[tuple[str, str], RequestSeries] = {}
-    for each in snapshot.series:
-        labels = each.labels[:2]
-        sums.setdefault(labels, RequestSeries((*labels, "", ""))).merge(each)
-    return sums
-
-
-def _render_histogram(name: str, labels: str, counts: list[int], total: float) -> Iterable[str]:
-    running = 0
-    for limit, count in zip((*LATENCY_BUCKETS_SECONDS, None), counts, strict=True):
-        running += count
-        upper_bound = "+Inf" if limit is None else f"{limit:g}"
-        yield f'{name}_bucket{{{labels},le="{upper_bound}"}} {running}'
-    yield f"{name}_sum{{{labels}}} {total:.10g}"
-    yield f"{name}_count{{{labels}}} {running}"
-
-
-def _model_labels(provider: str, model: str) -> str:
+def format_model_labels(provider: str, model: str) -> str:
+    """Return Prometheus labels."""
     return f'provider="{_escape_label(provider)}",model="{_escape_label(model)}"'
 
 

@@ -87,12 +87,13 @@ class Attempt(ResponseReceiver):
         "_policy",
         "_single_body_chunk",
         "_splice",
-        "_status",
         "_transform",
         "backend",
         "deadline",
         "first_chunk",
+        "http_status",
         "is_done",
+        "is_retry",
         "received_bytes",
         "response_headers",
         "sent_at",
@@ -142,7 +143,10 @@ class Attempt(ResponseReceiver):
         self._call: UpstreamCall | None = None
         self._min_pace: PaceMonitor | None = None
         self._is_paused = False
-        self._status = 0
+        self.http_status = 0
+        """The status of the provider's response, or 0 before its head."""
+        self.is_retry = False
+        """Whether other attempts of the request came before it."""
         self.response_headers: Mapping[bytes, bytes] = {}
         """Of the answer, once its head has come."""
         self._single_body_chunk = b""
@@ -224,7 +228,7 @@ class Attempt(ResponseReceiver):
         if self._owner is None:  # draining
             self.cancel()
             return
-        waiting = not self._status or (self._transform is not None and not self._transform.has_started)
+        waiting = not self.http_status or (self._transform is not None and not self._transform.has_started)
         self._abort(timeout_failure("to begin its answer" if waiting else "between two pieces of its answer"))
 
     # connection.Receiver
@@ -234,7 +238,7 @@ class Attempt(ResponseReceiver):
             self._owner.on_attempt_resend(self)
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        self._status = status
+        self.http_status = status
         self.response_headers = headers
         if (
             self._is_stream
@@ -297,12 +301,12 @@ class Attempt(ResponseReceiver):
         self._finish()
         if self._owner is None:
             return
-        if self._status != 200:
+        if self.http_status != 200:
             self._fail(
                 classify_error_response(
                     self.backend.dialect,
                     self._client_dialect,
-                    self._status,
+                    self.http_status,
                     self.response_headers,
                     self._collected_body(),
                 )
@@ -318,8 +322,8 @@ class Attempt(ResponseReceiver):
             return
         if timed_out:
             self._fail(timeout_failure("to accept a connection", reason))
-        elif self._status and self._status != 200:
-            self._fail(classify_status(self._status, self.response_headers, None))
+        elif self.http_status and self.http_status != 200:
+            self._fail(classify_status(self.http_status, self.response_headers, None))
         elif self._transform is not None and self._transform.has_started:
             self._interrupt_stream(
                 self._transform, ProviderFailed("The provider broke off in the middle of its answer.", reason=reason)
@@ -341,7 +345,7 @@ class Attempt(ResponseReceiver):
         if self._owner is None:
             return
         self._had_activity = True
-        if self._status != 200:
+        if self.http_status != 200:
             self._append_body(data, MAX_PROVIDER_ERROR_BYTES)
             return
         self.received_bytes += len(data)

@@ -15,7 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from svc.dialects.base import Dialect, EncodedResponse, RoutingInfo
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
@@ -27,9 +27,11 @@ from svc.gateway.cache.recorder import ResponseRecorder
 from svc.gateway.cache.response_cache import ResponseCache
 from svc.gateway.limits.limit_errors import LimitReached
 from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.proxy.billing import compute_bill
 from svc.gateway.proxy.cached_response import ResponseReplay, backend_of_cached
+from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.proxy.hedging import HedgedRetryLoop
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
@@ -39,9 +41,6 @@ from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
 from svc.wire.key import ApiKey
 from svc.wire.usage import TokenUsage
-
-if TYPE_CHECKING:
-    from svc.gateway.proxy.context import GatewayContext
 
 log = logging.getLogger("svc.gateway")
 
@@ -93,7 +92,7 @@ class Exchange(RetryOwner):
         self.is_done = False
         self._started_at = _now()
         self._first_byte_at = 0.0
-        self.deadline = self._started_at + context.request_policy.total_timeout
+        self.deadline = self._started_at + context.config.current.policy.total_timeout
         self._retry_loop: RetryLoop | ResponseReplay | None = None
         self._sink: StreamSink = downstream
         """Where the pieces of a stream go."""
@@ -103,6 +102,8 @@ class Exchange(RetryOwner):
         self._routing_info: RoutingInfo | None = None
         self._body = b""
         self._has_started_stream = False
+        if context.start_observers:
+            context.report_start(RequestStart(request_id, client_request_id, api_key, dialect.endpoint))
 
     def start(self, body: bytes) -> None:
         """Takes the request's body. Errors of the client's are answered at once."""
@@ -130,10 +131,11 @@ class Exchange(RetryOwner):
         routing_info = self._routing_info = self._downstream.body_cache.decode_routing_info(self._dialect, self._body)
         backends = self._context.router.route(routing_info.model, self._api_key)
         self._context.ledger.ensure_accepting()
-        if self._context.cache is None:
+        cache = self._context.config.current.cache
+        if cache is None:
             self._start_retry_loop(routing_info, backends, self._started_at)
         else:
-            self._look_up_cached(self._context.cache, routing_info, backends)
+            self._look_up_cached(cache, routing_info, backends)
 
     def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
         """The answer may have been given before, by one of the targets that may give it now."""
@@ -165,7 +167,7 @@ class Exchange(RetryOwner):
 
     def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...], started_at: float) -> None:
         retry_loop: RetryLoop
-        if len(backends) > 1 and self._context.request_policy.hedge_after > 0:
+        if len(backends) > 1 and self._context.config.current.policy.hedge_after > 0:
             retry_loop = HedgedRetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
         else:
             retry_loop = RetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
@@ -272,6 +274,7 @@ class Exchange(RetryOwner):
             self._downstream.write(data, True)
         else:
             self._first_byte_at = _now()
+            self._report_first_byte()
             self._record_outcome("ok", 200, None)
             self._downstream.send_response(200, self._build_headers(), data)
         self._finish()
@@ -281,10 +284,17 @@ class Exchange(RetryOwner):
         if not self._has_started_stream:
             self._has_started_stream = True
             self._first_byte_at = _now()
+            if self._context.first_byte_observers:
+                self._report_first_byte()
             self._downstream.start_stream(self._build_headers())
+
+    def _report_first_byte(self) -> None:
+        self._context.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
     def on_response(self, response: EncodedResponse, now: float) -> None:
         self._first_byte_at = now
+        if self._context.first_byte_observers:
+            self._report_first_byte()
         self._record_outcome("ok", 200, response.usage)
         if self._recorder is not None:
             self._recorder.append(response.body)
@@ -355,7 +365,7 @@ class Exchange(RetryOwner):
         if retry_loop is None or retry_loop.backend is None:
             return lines
         lines += f"x-svc-provider: {retry_loop.backend.provider_name}\r\nx-svc-attempts: {retry_loop.attempt_count}\r\n"
-        if self._context.cache is not None:
+        if self._context.config.current.cache is not None:
             lines += f"x-svc-cache: {'miss' if retry_loop.attempt_count else 'hit'}\r\n"
         if retry_loop.dropped_fields:
             lines += _dropped_fields_header(retry_loop.dropped_fields)
@@ -364,39 +374,47 @@ class Exchange(RetryOwner):
     def _record_outcome(
         self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
     ) -> None:
-        """Into the books, before the last byte leaves."""
+        """Report the end to the observers, before the last byte leaves."""
         context, retry_loop = self._context, self._retry_loop
-        backend, attempt, now = self._backend, self._attempt, _now()
+        now, backend = _now(), None
+        if retry_loop is not None:
+            backend = retry_loop.backend
+            if status != "ok" and isinstance(retry_loop, RetryLoop):
+                retry_loop.report_abandoned()
         bill = compute_bill(retry_loop, status, reported_usage, self._body, context.ledger)
         if self._reservation is not None:
             usage = bill.usage
             self._reservation.commit(
                 usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.cost_usd or 0.0
             )
-        context.record_request(
-            RequestRecord(
-                self._api_key,
-                self._dialect.endpoint,
-                self._routing_info.model if self._routing_info else None,
-                status,
-                http_status,
-                time=context.ledger.timestamp(),
-                request_id=self.request_id,
-                client_request_id=self.client_request_id,
-                model=backend.model_id if backend else None,
-                provider=backend.provider_name if backend else None,
-                attempt_count=retry_loop.attempt_count if retry_loop is not None else 0,
-                duration_seconds=now - self._started_at,
-                first_byte_seconds=self._first_byte_at - self._started_at if self._first_byte_at else None,
-                code=error.code if error is not None else None,
-                bill=bill,
-                from_cache=isinstance(retry_loop, ResponseReplay),
-                resume_count=retry_loop.resume_count if retry_loop is not None else 0,
-                limit_name=error.limit if isinstance(error, RateLimited) else "",
-                attempt_seconds=now - attempt.sent_at if attempt is not None else 0.0,
-            ),
-            self._downstream.client_field,
+        if not context.end_observers:
+            return
+        record = RequestRecord(
+            self._api_key,
+            self._dialect.endpoint,
+            self._routing_info.model if self._routing_info else None,
+            status,
+            http_status,
+            time=context.ledger.timestamp(),
+            request_id=self.request_id,
+            client_request_id=self.client_request_id,
+            model=backend.model_id if backend else None,
+            provider=backend.provider_name if backend else None,
+            attempt_count=retry_loop.attempt_count if retry_loop is not None else 0,
+            duration_seconds=now - self._started_at,
+            first_byte_seconds=self._first_byte_at - self._started_at if self._first_byte_at else None,
+            code=error.code if error is not None else None,
+            bill=bill,
+            from_cache=isinstance(retry_loop, ResponseReplay),
+            resume_count=retry_loop.resume_count if retry_loop is not None else 0,
+            limit_name=error.limit if isinstance(error, RateLimited) else "",
+            client_field=self._downstream.client_field,
         )
+        for observer in context.end_observers:  # as `report_end`, on the hot path
+            try:
+                observer.on_end(record)
+            except Exception:
+                log.exception(OBSERVER_FAULT, type(observer).__name__)
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:

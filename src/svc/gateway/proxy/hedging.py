@@ -7,17 +7,14 @@ one ── no first byte for a while ──> two ── the first byte of either
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from svc.dialects.base import Dialect, RoutingInfo
 from svc.errors import SvcError
 from svc.gateway.proxy.attempt import Attempt
+from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision
-
-if TYPE_CHECKING:
-    from svc.gateway.proxy.context import GatewayContext
 
 
 class HedgedRetryLoop(RetryLoop):
@@ -44,16 +41,22 @@ class HedgedRetryLoop(RetryLoop):
         super().start(now)
         if self._backend_index + 1 < len(self._backends):
             context = self._context
-            self._hedge_timer = context.loop.call_later(context.request_policy.hedge_after, self._start_hedge)
+            self._hedge_timer = context.clock.loop.call_later(
+                context.config.current.policy.hedge_after, self._start_hedge
+            )
 
     def close(self) -> None:
         self._cancel_hedge_timer()
         hedge_attempt, self._hedge_attempt = self._hedge_attempt, None
         if hedge_attempt is not None and not hedge_attempt.is_done:
             hedge_attempt.cancel()
-            self._count_attempt(hedge_attempt, "cancelled")
             self._context.load_balancer.record_abandoned(hedge_attempt.backend)
         super().close()
+
+    def report_abandoned(self) -> None:
+        super().report_abandoned()
+        if self._hedge_attempt is not None and not self._hedge_attempt.is_done:
+            self._report_attempt(self._hedge_attempt, "abandoned")
 
     def record_abandoned(self) -> None:
         """The client leaves: neither of two has lost, so that the second costs what the first does."""
@@ -87,7 +90,7 @@ class HedgedRetryLoop(RetryLoop):
             return
         first_backend = self.backend
         self._backend_attempt_count = 0
-        self._hedge_attempt = self._launch_attempt(self._backends[index], encoded, self._context.now())
+        self._hedge_attempt = self._launch_attempt(self._backends[index], encoded, self._context.clock.now())
         self._hedge_backend_index, self._hedge_dropped_fields = index, encoded.dropped_fields
         self.backend = first_backend
 
@@ -103,7 +106,7 @@ class HedgedRetryLoop(RetryLoop):
             self._promote_hedge(hedge_attempt)
             self._backend_attempt_count = 1
         self._hedge_attempt = None
-        self._context.load_balancer.record_failure(failed.backend, failure, self._context.now())
+        self._context.load_balancer.record_failure(failed.backend, failure, self._context.clock.now())
         return True
 
     def _promote_hedge(self, hedge_attempt: Attempt) -> None:
@@ -125,10 +128,10 @@ class HedgedRetryLoop(RetryLoop):
     def _cancel_loser(self, loser: Attempt) -> None:
         """It costs what it has said by now, and silence costs nothing."""
         loser.cancel()
-        self._count_attempt(loser, "cancelled")
+        self._report_attempt(loser, "hedge_loss")
         if loser.received_bytes and (part := self._bill_part(loser, loser.usage)).usage.completion_tokens:
             self.hedge_losses = (part,)
-        context, now = self._context, self._context.now()
+        context, now = self._context, self._context.clock.now()
         context.load_balancer.record_hedge_loss(
             loser.backend, now - loser.sent_at, now, stream=self._routing_info.stream
         )

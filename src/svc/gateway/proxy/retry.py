@@ -14,7 +14,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, RoutingInfo
 from svc.dialects.resume import ResumableTranslation, supports_resume
@@ -22,7 +21,9 @@ from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage
 from svc.errors import ProviderFailed, SvcError
 from svc.gateway.accounting.bill import PartialUsage
+from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
 from svc.gateway.proxy.attempt import Attempt, AttemptOwner
+from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import (
     MAX_RETRY_WAIT_SECONDS,
@@ -33,9 +34,6 @@ from svc.gateway.routing.failures import (
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.chat import ChatRequest
 from svc.wire.usage import TokenUsage
-
-if TYPE_CHECKING:
-    from svc.gateway.proxy.context import GatewayContext
 
 log = logging.getLogger("svc.gateway")
 
@@ -126,8 +124,8 @@ class RetryLoop(AttemptOwner):
         """The client does not read."""
         self._stop_failure: AttemptFailure | None = None
         """Why it was broken off from our side."""
-        self._min_tokens_per_second = context.request_policy.min_pace
-        self._can_resume = context.request_policy.resumes_streams and routing_info.stream
+        self._min_tokens_per_second = context.config.current.policy.min_pace
+        self._can_resume = context.config.current.policy.resumes_streams and routing_info.stream
         self._used_accounts: list[Backend] = []
         """Accounts that were tried, where a target has several."""
         self._interrupted_stream: ResumableTranslation | None = None
@@ -163,7 +161,7 @@ class RetryLoop(AttemptOwner):
     def resume(self) -> None:
         self._is_paused = False
         if self.attempt is not None:
-            self.attempt.resume(self._context.now())
+            self.attempt.resume(self._context.clock.now())
 
     def stop(self, failure: AttemptFailure) -> None:
         """Breaks off what runs, in an honest error: it fails at its target."""
@@ -187,7 +185,6 @@ class RetryLoop(AttemptOwner):
             self._context.attempts.discard(attempt)
         elif not attempt.is_draining:
             attempt.cancel()
-            self._count_attempt(attempt, "cancelled")
             if not self._has_winner or self._awaits_resume:
                 self._context.load_balancer.record_abandoned(attempt.backend)
 
@@ -209,7 +206,7 @@ class RetryLoop(AttemptOwner):
             self,
             backend,
             self._dialect,
-            context.request_policy,
+            context.config.current.policy,
             stream=routing_info.stream,
             include_usage=routing_info.include_usage,
             transform=self._resumable_transform(backend) if self._can_resume else None,
@@ -219,8 +216,7 @@ class RetryLoop(AttemptOwner):
         self.backend = backend
         self.attempt_count += 1
         self._backend_attempt_count += 1
-        if self.attempt_count > 1:
-            context.metrics.attempts.count_retry(backend.provider_name, backend.model_id)
+        attempt.is_retry = self.attempt_count > 1
         if self._backend_attempt_count == 1:
             context.load_balancer.record_request(backend, now)
         context.attempts.add(attempt)
@@ -250,7 +246,7 @@ class RetryLoop(AttemptOwner):
         return self._canonical_chat
 
     def _retry_now(self) -> None:
-        self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.now()))
+        self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.clock.now()))
 
     def _accept_winner(self, winner: Attempt, now: float) -> None:
         """The first byte."""
@@ -267,13 +263,44 @@ class RetryLoop(AttemptOwner):
         context = self._context
         if self._stop_failure is None or self._stop_failure.no_response:
             context.upstream_error_log.log_error(
-                attempt.backend.provider_name, error, self._owner.request_id, context.now()
+                attempt.backend.provider_name, error, self._owner.request_id, context.clock.now()
             )
 
-    def _count_attempt(self, attempt: Attempt, outcome: str, code: str = "") -> None:
-        """For the metrics: an attempt that did not answer the request, under its own target."""
-        backend, seconds = attempt.backend, self._context.now() - attempt.sent_at
-        self._context.metrics.attempts.labels(backend.provider_name, backend.model_id, outcome, code).observe(seconds)
+    def report_abandoned(self) -> None:
+        """Report the attempts that `close` cancels. Call this before the request's end is reported."""
+        attempt = self.attempt
+        if attempt is not None and not attempt.is_done and not attempt.is_draining:
+            self._report_attempt(attempt, "abandoned")
+
+    def _report_attempt(
+        self,
+        attempt: Attempt,
+        outcome: AttemptOutcome,
+        code: str | None = None,
+        *,
+        now: float = 0.0,
+        is_retry: bool | None = None,
+    ) -> None:
+        """Tell the observers that an attempt ended. `now` is loop time, read from the clock if it is left out."""
+        context, backend = self._context, attempt.backend
+        if not context.attempt_observers:
+            return
+        record = AttemptRecord(
+            self._owner.request_id,
+            backend.provider_name,
+            backend.model_id,
+            backend.account_number or None,
+            outcome,
+            code,
+            attempt.http_status or None,
+            ((now or context.clock.now()) - attempt.sent_at) * 1000,
+            is_retry=attempt.is_retry if is_retry is None else is_retry,
+        )
+        for observer in context.attempt_observers:  # as `report_attempt`, on the hot path
+            try:
+                observer.on_attempt(record)
+            except Exception:
+                log.exception(OBSERVER_FAULT, type(observer).__name__)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
         usage, is_estimated = billable_usage(reported_usage, self._body, attempt.estimated_tokens)
@@ -283,26 +310,26 @@ class RetryLoop(AttemptOwner):
 
     def on_attempt_resend(self, attempt: Attempt) -> None:
         self.attempt_count += 1
-        self._count_attempt(attempt, "error", ProviderFailed.code)
+        self._report_attempt(attempt, "failed", ProviderFailed.code, is_retry=False)
 
     def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
-        self._count_attempt(attempt, "error", failure.error.code)
+        self._report_attempt(attempt, "failed", failure.error.code)
         self._log_provider_error(attempt, failure.error)
         if attempt.backend.account_number:
             self._context.load_balancer.record_rate_limits(
-                attempt.backend, attempt.response_headers, self._context.now()
+                attempt.backend, attempt.response_headers, self._context.clock.now()
             )
         self._retry_or_advance(attempt, failure)
 
     def _retry_or_advance(self, attempt: Attempt, failure: AttemptFailure) -> None:
         """Another try after one that has failed, or the end."""
-        context, now = self._context, self._context.now()
+        context, now = self._context, self._context.clock.now()
         if self._has_other_account(failure, now):
             context.load_balancer.record_failure(attempt.backend, failure, now)
             self._retry_now()
         elif self._can_retry(failure) and context.load_balancer.acquire_retry(attempt.backend, now):
             self._backoff_seconds = max(RETRY_BACKOFF.decorrelated(self._backoff_seconds), failure.retry_after or 0.0)
-            self._retry_timer = context.loop.call_later(self._backoff_seconds, self._retry_now)
+            self._retry_timer = context.clock.loop.call_later(self._backoff_seconds, self._retry_now)
         else:
             context.load_balancer.record_failure(attempt.backend, failure, now)
             self._owner.run_guarded(lambda: self._advance_backend(failure))
@@ -324,7 +351,7 @@ class RetryLoop(AttemptOwner):
         self._backend_attempt_count = 0
         self._backoff_seconds = 0.0
         try:
-            self._attempt_current_backend(self._context.now())
+            self._attempt_current_backend(self._context.clock.now())
         except SvcError:
             return False
         return True
@@ -344,7 +371,7 @@ class RetryLoop(AttemptOwner):
         if failure.retry_decision is not RetryDecision.SAME_BACKEND or self._stop_failure is not None:
             return False
         return (
-            self._backend_attempt_count <= self._context.request_policy.max_retries
+            self._backend_attempt_count <= self._context.config.current.policy.max_retries
             and (failure.retry_after or 0.0) <= MAX_RETRY_WAIT_SECONDS
         )
 
@@ -361,29 +388,32 @@ class RetryLoop(AttemptOwner):
         if self._stop_failure is not None:
             return -1
         return context.load_balancer.select_next(
-            self._backends, index + 1, self._body, self._routing_info, context.now()
+            self._backends, index + 1, self._body, self._routing_info, context.clock.now()
         )
 
     def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:
-        now = self._context.now()
+        now = self._context.clock.now()
         self._accept_winner(attempt, now)
+        self._report_attempt(attempt, "ok", now=now)
         self._owner.on_response(response, now)
 
     def on_attempt_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
         if not self._has_winner:
-            self._accept_winner(attempt, self._context.now())
+            self._accept_winner(attempt, self._context.clock.now())
         elif self._awaits_resume:
             self._on_resumed(attempt)
         if transform.error is not None:
             failure = self._stop_failure or AttemptFailure(transform.error, RetryDecision.NEXT_BACKEND)
-            self._count_attempt(attempt, "error", transform.error.code)
+            self._report_attempt(attempt, "failed", transform.error.code)
             self._log_provider_error(attempt, transform.error)
             self._context.load_balancer.record_failure(
-                attempt.backend, failure, self._context.now(), already_counted=True
+                attempt.backend, failure, self._context.clock.now(), already_counted=True
             )
             if isinstance(transform, ResumableTranslation):
                 self._on_interrupted(attempt, chunk, transform, failure)
                 return
+        elif transform.has_ended:
+            self._report_attempt(attempt, "ok")
         self._owner.on_stream_chunk(attempt, chunk, transform)
 
     # a stream that goes on elsewhere
@@ -408,7 +438,7 @@ class RetryLoop(AttemptOwner):
     def _on_resumed(self, attempt: Attempt) -> None:
         if self._is_paused:  # it was while nothing came
             attempt.pause()
-        context, now = self._context, self._context.now()
+        context, now = self._context, self._context.clock.now()
         context.load_balancer.record_success(attempt.backend, now - attempt.sent_at, now, stream=True)
         self.resume_count += 1
         log.info("request %s: resumed by %s", self._owner.request_id, attempt.backend.provider_name)

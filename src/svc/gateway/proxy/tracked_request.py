@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping
 
 from svc.errors import RateLimited, SvcError
-from svc.gateway.accounting.record import RequestRecord, RequestStatus
+from svc.gateway.accounting.record import AttemptRecord, RequestRecord, RequestStatus
 from svc.gateway.limits.rate_limiter import Reservation
 from svc.gateway.observability.access_log import encode_client_field
+from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.context import GatewayContext
 from svc.wire.key import ApiKey
 
@@ -40,6 +41,8 @@ class TrackedRequest:
         self._reservation = reservation
         self._started_at = time.monotonic()
         self._is_done = False
+        if context.start_observers:
+            context.report_start(RequestStart(self._request_id, self._client_request_id, key, endpoint))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -65,18 +68,20 @@ class TrackedRequest:
         if self._reservation is not None:
             self._reservation.commit(0, 0.0)
         now = time.monotonic()
-        self._context.tracked_request_ids.add(self._request_id)
-        if model is not None and status != "ok":
-            outcome = "cancelled" if status == "client_closed" else "error"
-            self._context.metrics.attempts.labels(LOCAL_PROVIDER_NAME, model, outcome, code or "").attempts += 1
-        self._context.record_request(
+        context = self._context
+        context.tracked_request_ids.add(self._request_id)
+        if first_byte_at is not None:
+            context.report_first_byte(self._request_id, first_byte_at - self._started_at)
+        if model is not None:
+            self._report_attempt(model, status, code, now - self._started_at)
+        context.report_end(
             RequestRecord(
                 self._key,
                 self._endpoint,
                 requested_model,
                 status,
                 http_status,
-                time=self._context.ledger.timestamp(),
+                time=context.ledger.timestamp(),
                 request_id=self._request_id,
                 client_request_id=self._client_request_id,
                 model=model,
@@ -86,9 +91,24 @@ class TrackedRequest:
                 first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
                 code=code,
                 limit_name=limit,
-            ),
-            encode_client_field(self._client_address),
-            is_timed=not self._is_long_lived,
+                client_field=encode_client_field(self._client_address),
+                is_timed=not self._is_long_lived,
+            )
+        )
+
+    def _report_attempt(self, model: str, status: RequestStatus, code: str | None, seconds: float) -> None:
+        self._context.report_attempt(
+            AttemptRecord(
+                self._request_id,
+                LOCAL_PROVIDER_NAME,
+                model,
+                None,
+                "ok" if status == "ok" else "abandoned" if status == "client_closed" else "failed",
+                code,
+                None,
+                seconds * 1000,
+                is_timed=status == "ok" and not self._is_long_lived,
+            )
         )
 
 
@@ -118,7 +138,7 @@ class RequestTracker:
 
     async def _reserve(self, key: ApiKey) -> Reservation:
         """What is run on this machine costs neither tokens nor money: requests count, and those at the same time."""
-        got: asyncio.Future[Reservation | SvcError] = self._context.loop.create_future()
+        got: asyncio.Future[Reservation | SvcError] = self._context.clock.loop.create_future()
 
         def then(lease: Reservation | SvcError) -> None:
             if not got.cancelled():

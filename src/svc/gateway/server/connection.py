@@ -25,6 +25,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.exchange import Exchange
 from svc.gateway.server import response
 from svc.gateway.server.asgi import AsgiProtocol
+from svc.gateway.server.rejections import report_rejection
 from svc.gateway.server.request import Request
 from svc.gateway.server.request_parser import RequestParser
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
@@ -79,11 +80,11 @@ class ClientConnection(RequestParser):
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._context.client_connections.add(self)
         self._uvicorn_options["server_state"].connections.add(self)
-        self._enter_state("idle", self._context.request_policy.keep_alive)
+        self._enter_state("idle", self._context.config.current.policy.keep_alive)
 
     def eof_received(self) -> None:
         """The client has gone: `connection_lost` follows, once it has taken what waits for it, or took too long."""
-        self._enter_state("closing", self._context.request_policy.write_timeout)
+        self._enter_state("closing", self._context.config.current.policy.write_timeout)
         self._on_disconnect()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,7 +100,7 @@ class ClientConnection(RequestParser):
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._unsent_bytes = self.transport.get_write_buffer_size()
-        self._deadline = self._context.now() + self._context.request_policy.write_timeout
+        self._deadline = self._context.clock.now() + self._context.config.current.policy.write_timeout
         if self._exchange is not None:
             self._exchange.pause()
         elif self._asgi is not None:
@@ -135,7 +136,7 @@ class ClientConnection(RequestParser):
         """Looks whether the client is too slow."""
         if self._is_write_paused and (unsent_bytes := self.transport.get_write_buffer_size()) < self._unsent_bytes:
             self._unsent_bytes = unsent_bytes  # it does read, if slowly
-            self._deadline = now + self._context.request_policy.write_timeout
+            self._deadline = now + self._context.config.current.policy.write_timeout
         if now < self._deadline:
             return
         if self._state in ("head", "body") and not self._is_write_paused:
@@ -146,7 +147,7 @@ class ClientConnection(RequestParser):
             self.transport.abort()
 
     def _close(self) -> None:
-        self._enter_state("closing", self._context.request_policy.write_timeout)
+        self._enter_state("closing", self._context.config.current.policy.write_timeout)
         self.transport.close()
 
     def _unregister(self) -> None:
@@ -190,7 +191,7 @@ class ClientConnection(RequestParser):
         elif self._deferred_rejection is not None:
             self._reject(*self._deferred_rejection)
         elif self._incoming_request is None:
-            self._enter_state("idle", self._context.request_policy.keep_alive)
+            self._enter_state("idle", self._context.config.current.policy.keep_alive)
         else:
             self._resume_request(self._incoming_request)
         return False
@@ -207,10 +208,10 @@ class ClientConnection(RequestParser):
     def _dispatch_fast(self, request: Request, dialect: Dialect) -> None:
         if request.is_key_loading:
             return
-        request_id = self._context.new_request_id()
+        request_id = self._context.request_ids.generate()
         if request.api_key is None:
             error = request.rejection or AuthenticationFailed("There is no API key.")
-            self._context.record_rejection(request_id, request, error, error.status, self.client_field)
+            report_rejection(self._context, request_id, request, error, error.status, self.client_field)
             headers = response.request_id_headers(request_id, request, dialect) + response.format_headers(error.headers)
             self.send_response(error.status, headers, dialect.encode_error(error, request_id))
             return
@@ -281,10 +282,12 @@ class ClientConnection(RequestParser):
             return
         if self.transport.is_closing():  # the last answer has been given
             return
-        status, request_id = status or error.status, self._context.new_request_id()
-        self._context.record_rejection(request_id, self._incoming_request, error, status, self.client_field)
+        status, request_id = status or error.status, self._context.request_ids.generate()
+        report_rejection(self._context, request_id, self._incoming_request, error, status, self.client_field)
         self.socket_writer.write(
-            response.encode_rejection(error, status, self._context.date_header, request_id, self._incoming_request)
+            response.encode_rejection(
+                error, status, self._context.clock.date_header, request_id, self._incoming_request
+            )
         )
         self._queue.clear()
         self._enter_state("lingering", LINGER_TIMEOUT_SECONDS)
@@ -298,18 +301,20 @@ class ClientConnection(RequestParser):
         if request is None or self.transport.is_closing():
             return
         request.keep_alive = request.keep_alive and not self._is_shutting_down
-        headers = response.add_connection_headers(headers, request, self._context.request_policy.cors_origins)
-        self.socket_writer.write(response.encode_http_response(status, self._context.date_header, headers, body))
+        headers = response.add_connection_headers(headers, request, self._context.config.current.policy.cors_origins)
+        self.socket_writer.write(response.encode_http_response(status, self._context.clock.date_header, headers, body))
         self._on_response_sent()
 
     def start_stream(self, headers: str) -> None:
         request = self._active_request
         if request is not None:
             request.keep_alive = request.keep_alive and request.supports_chunked and not self._is_shutting_down
-            headers = response.add_connection_headers(headers, request, self._context.request_policy.cors_origins)
+            headers = response.add_connection_headers(
+                headers, request, self._context.config.current.policy.cors_origins
+            )
             self._is_chunked = request.supports_chunked
             self._pending_head = response.encode_stream_head(
-                self._context.date_header, headers, chunked=request.supports_chunked
+                self._context.clock.date_header, headers, chunked=request.supports_chunked
             )
 
     def chunk_writer(self) -> SocketWriter | None:

@@ -187,7 +187,7 @@ class RequestParser(Downstream):
         if is_new_request:
             if self._head_cache is not None and self._try_cached_head(self._head_cache, data):
                 return
-            self._enter_state("head", self._context.request_policy.header_timeout)
+            self._enter_state("head", self._context.config.current.policy.header_timeout)
         request = self._incoming_request
         if request is None or not request.is_head_complete:
             self._head_bytes += len(data)
@@ -221,7 +221,7 @@ class RequestParser(Downstream):
         context, body = self._context, head_cache.match_body(data)
         if (
             not body
-            or len(body) > context.request_policy.max_body_bytes
+            or len(body) > context.config.current.policy.max_body_bytes
             or not context.keyring.is_current(head_cache.key_digest, head_cache.api_key)
         ):
             return False
@@ -243,7 +243,7 @@ class RequestParser(Downstream):
 
     def _enter_state(self, state: str, seconds: float) -> None:
         self._state = state
-        self._deadline = self._context.now() + seconds
+        self._deadline = self._context.clock.now() + seconds
 
     # long bodies
 
@@ -289,7 +289,7 @@ class RequestParser(Downstream):
         request = self._incoming_request
         if request is None:
             return
-        policy = self._context.request_policy
+        policy = self._context.config.current.policy
         method, version = self._parser.get_method(), self._parser.get_http_version()
         if not self._request_lines.matches(method, request.url, version):
             raise InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
@@ -329,8 +329,8 @@ class RequestParser(Downstream):
         if request is None:
             return
         request.body_bytes += len(data)
-        if request.body_bytes > self._context.request_policy.max_body_bytes:
-            raise self._context.request_policy.body_too_large_error()
+        if request.body_bytes > self._context.config.current.policy.max_body_bytes:
+            raise self._context.config.current.policy.body_too_large_error()
         if (
             request.body_bytes > MAX_UNAUTHENTICATED_BODY_BYTES
             and request.dialect is None
@@ -361,7 +361,7 @@ class RequestParser(Downstream):
     def _check_incomplete_request(self) -> None:
         """After each read: how much of a head, or of a body, has come."""
         request = self._incoming_request
-        policy = self._context.request_policy
+        policy = self._context.config.current.policy
         if (
             self._active_request is not None
             and not self._is_throttled
@@ -385,7 +385,7 @@ class RequestParser(Downstream):
 
     def _resume_request(self, request: Request) -> None:
         """Of `request` a part came while the answer before it was running."""
-        policy = self._context.request_policy
+        policy = self._context.config.current.policy
         self._enter_state(
             *(("body", policy.body_timeout) if request.is_head_complete else ("head", policy.header_timeout))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response
@@ -13,11 +13,9 @@ from websockets.typing import StatusLike
 
 from svc.errors import InternalError, InvalidRequest, SvcError
 from svc.gateway.observability.access_log import encode_client_field, peer_address
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.server.rejections import report_rejection
 from svc.wire.error import encode_error_body
-
-if TYPE_CHECKING:
-    from svc.gateway.proxy.context import GatewayContext
-
 
 MAX_WEBSOCKET_BYTES_PER_TURN: Final = 16 * 1024
 """Bytes that are parsed in one turn of the loop. A read may bring 256 KB, which is 40,000 pings."""
@@ -33,7 +31,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(**options)
         self._backlog = b""
         """What was read and is to be parsed in a later turn; nothing is read meanwhile."""
-        self._write_timeout = context.request_policy.write_timeout
+        self._write_timeout = context.config.current.policy.write_timeout
         self._unsent_bytes = 0
         self._unsent_timer: asyncio.TimerHandle | None = None
         self.conn = self._handshake = _WebSocketHandshake(context, max_size=self.config.ws_max_size)
@@ -145,6 +143,6 @@ class _WebSocketHandshake(ServerProtocol):
         response = super().reject(status, encode_error_body(error).decode())
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
-        response.headers["x-request-id"] = request_id = self._context.new_request_id()
-        self._context.record_rejection(request_id, None, error, int(status), self.client_field)
+        response.headers["x-request-id"] = request_id = self._context.request_ids.generate()
+        report_rejection(self._context, request_id, None, error, int(status), self.client_field)
         return response

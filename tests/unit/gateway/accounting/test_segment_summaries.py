@@ -20,7 +20,7 @@ from svc.gateway.accounting.bill import EMPTY_BILL, Bill
 from svc.gateway.accounting.ingest import JournalIngester, ingest_orphans, wait_for_journal_writers
 from svc.gateway.accounting.journal import Journal
 from svc.gateway.accounting.record import RecordEncoder, RequestRecord
-from svc.gateway.proxy.context import TIMEOUT_CHECK_SECONDS
+from svc.gateway.proxy.clock import TICK_SECONDS
 from svc.stores.database import journal_lines
 from svc.stores.database.base import LedgerEntry, StoreUnavailable
 from svc.stores.database.segment import EntryBatch, JournalSegment
@@ -165,7 +165,7 @@ def test_an_entry_can_be_queried_within_two_seconds(tmp_path: Path, took: float,
                 new += 0.05
             elif now == tick:
                 journal.seal_segment_if_idle()
-                tick += TIMEOUT_CHECK_SECONDS
+                tick += TICK_SECONDS
             else:
                 before = intake.ingested_count
                 intake.ingest_all()

@@ -1,0 +1,183 @@
+"""Metrics in Prometheus' text form, summed over the workers. Names: docs/reference/metrics.md."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from svc.gateway.observability.metrics import format_model_labels
+from svc.gateway.observability.series import (
+    LATENCY_BUCKETS_SECONDS,
+    AttemptSeries,
+    MetricsSnapshot,
+    RequestSeries,
+)
+from svc.gateway.routing.circuit_breaker import worst_state
+from svc.resilience import BreakerState
+
+STALE_SNAPSHOT_SECONDS: Final = 5.0
+METRIC_HELP: Final = {
+    "svc_requests_total": ("counter", "Completed requests, by provider, model, status and HTTP status."),
+    "svc_errors_total": ("counter", "Responses and streams that ended with an error, by error code."),
+    "svc_request_seconds": ("histogram", "Seconds from the request to the last byte, by provider and model."),
+    "svc_first_byte_seconds": ("histogram", "Seconds from the request to the first byte, by provider and model."),
+    "svc_prompt_tokens_total": ("counter", "Prompt tokens, by provider and model."),
+    "svc_completion_tokens_total": ("counter", "Completion tokens, by provider and model."),
+    "svc_cost_usd_total": ("counter", "Cost in USD where the price is known, by provider and model."),
+    "svc_attempts_total": ("counter", "Attempts at providers, by provider, model, outcome and error code."),
+    "svc_attempt_seconds": ("histogram", "Seconds from start to end of an attempt, by provider, model and outcome."),
+    "svc_retries_total": ("counter", "Attempts after the first of a request, by provider and model of the attempt."),
+    "svc_fallbacks_total": ("counter", "Requests that another model than the requested one answered."),
+    "svc_limits_reached_total": ("counter", "Requests rejected by a limit: rpm, tpm, concurrency, budget, upstream."),
+    "svc_cache_hits_total": ("counter", "Requests answered from the cache."),
+    "svc_cache_misses_total": ("counter", "Requests whose response was not in the cache."),
+    "svc_cache_bytes": ("gauge", "Bytes of cached responses in memory."),
+    "svc_breaker_open": ("gauge", "1 while the circuit breaker of a provider and model is not closed."),
+    "svc_open_requests": ("gauge", "Requests in flight."),
+    "svc_open_streams": ("gauge", "Chat streams in flight."),
+    "svc_open_connections": ("gauge", "Open client connections."),
+    "svc_upstream_connections": ("gauge", "Open connections to providers."),
+    "svc_tasks": ("gauge", "Tasks of the event loop. A request has no task of its own."),
+    "svc_journal_lag_seconds": ("gauge", "Seconds since the journal was last written to the database completely."),
+    "svc_journals_left_alone": ("gauge", "Journals that this user may not read: another user started a gateway."),
+    "svc_journal_lost_total": ("counter", "Ledger entries lost because the journal was full."),
+    "svc_log_lines_dropped_total": ("counter", "Access log lines dropped because the reader was too slow."),
+    "svc_speech_sessions": ("gauge", "Open live speech sessions."),
+    "svc_speech_requests_total": ("counter", "Speech requests, by kind: stream or upload."),
+    "svc_speech_errors_total": ("counter", "Errors sent to speech clients, by error code."),
+    "svc_speech_audio_seconds_total": ("counter", "Seconds of audio that speech models received."),
+    "svc_speech_workers": ("gauge", "Running speech worker processes."),
+    "svc_speech_workers_lost_total": ("counter", "Speech worker processes that died during sessions."),
+    "svc_degraded": ("gauge", "1 while a component is degraded: keys, ledger, journal or redis."),
+}
+
+
+class WorkerMetrics:
+    """A folder in which each worker lays down its page; None: there is one process alone."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"metrics-{name}.json" if folder else None
+
+    def write(self, snapshot: MetricsSnapshot) -> None:
+        """Blocking, but short: some kilobytes, once a second."""
+        if self._path is not None:
+            part = self._path.with_suffix(".part")
+            with contextlib.suppress(OSError):
+                part.write_bytes(msgspec.json.encode(snapshot))
+                part.replace(self._path)
+
+    def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
+        """The sum over all workers."""
+        snapshots = [own_snapshot, *self._other_snapshots()]
+        series: dict[tuple[str, str, str, str], RequestSeries] = {}
+        attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
+        values: dict[str, float] = {}
+        breakers: dict[str, BreakerState] = {}
+        for snapshot in snapshots:
+            for name, state in snapshot.breakers.items():
+                breakers[name] = worst_state((state, breakers.get(name, "closed")))
+            for each in snapshot.series:
+                if each.labels in series:
+                    series[each.labels].merge(each)
+                else:
+                    series[each.labels] = msgspec.convert(msgspec.to_builtins(each), RequestSeries)
+            for one in snapshot.attempts:
+                attempts.setdefault(one.labels, AttemptSeries(one.labels)).merge(one)
+            for name, value in snapshot.values.items():
+                takes_maximum = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
+                values[name] = max(values.get(name, 0.0), value) if takes_maximum else values.get(name, 0.0) + value
+        return MetricsSnapshot(list(series.values()), list(attempts.values()), values, breakers)
+
+    def _other_snapshots(self) -> Iterable[MetricsSnapshot]:
+        if self._folder is None:
+            return
+        for path in self._folder.glob("metrics-*.json"):
+            if path != self._path:
+                with contextlib.suppress(OSError, msgspec.MsgspecError):
+                    snapshot = msgspec.json.decode(path.read_bytes(), type=MetricsSnapshot)
+                    if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:  # it has left: its counters stay
+                        snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
+                        snapshot.breakers = {}
+                    yield snapshot
+
+
+def render_prometheus(snapshot: MetricsSnapshot) -> str:
+    """Prometheus' text form, version 0.0.4."""
+    lines: list[str] = []
+    for name, (kind, what) in METRIC_HELP.items():
+        rows = list(_render_metric(name, snapshot))
+        if rows:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *rows]
+    return "\n".join(lines) + "\n"
+
+
+_SUMMED_FIELDS: Final = {
+    "svc_prompt_tokens_total": "prompt_tokens",
+    "svc_completion_tokens_total": "completion_tokens",
+    "svc_cost_usd_total": "cost_usd",
+    "svc_fallbacks_total": "fallbacks",
+}
+
+
+def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    if name == "svc_requests_total":
+        for each in snapshot.series:
+            provider, model, status, http = each.labels
+            labels = f'{format_model_labels(provider, model)},status="{status}",http_status="{http}"'
+            yield f"{name}{{{labels}}} {each.requests}"
+    elif name in ("svc_request_seconds", "svc_first_byte_seconds"):
+        for (provider, model), each in _sum_by_model(snapshot).items():
+            first = name == "svc_first_byte_seconds"
+            counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
+            yield from _render_histogram(name, format_model_labels(provider, model), counts, total)
+    elif name in ("svc_attempts_total", "svc_attempt_seconds"):
+        yield from _render_attempt_metric(name, snapshot)
+    elif name in _SUMMED_FIELDS:
+        for (provider, model), each in _sum_by_model(snapshot).items():
+            if provider:
+                yield f"{name}{{{format_model_labels(provider, model)}}} {getattr(each, _SUMMED_FIELDS[name]):.10g}"
+    else:
+        for full, value in snapshot.values.items():
+            if full.partition("{")[0] == name:
+                yield f"{full} {value:.10g}"
+
+
+def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    if name == "svc_attempts_total":
+        for each in snapshot.attempts:
+            provider, model, outcome, code = each.labels
+            labels = f'{format_model_labels(provider, model)},outcome="{outcome}"' + (f',code="{code}"' if code else "")
+            yield f"{name}{{{labels}}} {each.attempts}"
+        return
+    by_outcome: dict[tuple[str, str, str], AttemptSeries] = {}
+    for each in snapshot.attempts:
+        by_outcome.setdefault(each.labels[:3], AttemptSeries(each.labels)).merge(each)
+    for (provider, model, outcome), each in by_outcome.items():
+        labels = f'{format_model_labels(provider, model)},outcome="{outcome}"'
+        yield from _render_histogram(name, labels, each.latency, each.seconds)
+
+
+def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSeries]:
+    sums: dict[tuple[str, str], RequestSeries] = {}
+    for each in snapshot.series:
+        labels = each.labels[:2]
+        sums.setdefault(labels, RequestSeries((*labels, "", ""))).merge(each)
+    return sums
+
+
+def _render_histogram(name: str, labels: str, counts: list[int], total: float) -> Iterable[str]:
+    running = 0
+    for limit, count in zip((*LATENCY_BUCKETS_SECONDS, None), counts, strict=True):
+        running += count
+        upper_bound = "+Inf" if limit is None else f"{limit:g}"
+        yield f'{name}_bucket{{{labels},le="{upper_bound}"}} {running}'
+    yield f"{name}_sum{{{labels}}} {total:.10g}"
+    yield f"{name}_count{{{labels}}} {running}"
