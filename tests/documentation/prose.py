@@ -16,20 +16,6 @@ MAX_SENTENCE_WORDS = 30
 MAX_LINE_COLUMNS = 120
 MAX_GLOSSARY_ROWS = 20
 
-# Pages that are still to be rewritten. A page without findings must leave the list.
-PENDING = frozenset(
-    [
-        "docs/reference/dependencies.md",
-        "docs/reference/embedded-model.md",
-        "docs/reference/limits.md",
-        "docs/reference/logs.md",
-        "docs/reference/pipelines.md",
-        "docs/reference/providers.md",
-        "docs/reference/registry.md",
-        "docs/reference/sdk.md",
-    ]
-)
-
 # The words that the title of a how-to guide may begin with.
 IMPERATIVES = frozenset(
     [
@@ -279,24 +265,19 @@ def _title_is_no_instruction(parts: list[Block], kind: str) -> Iterator[Finding]
             yield title.line, f"the title '{title.text}' is an instruction: it does not belong in {kind}"
 
 
-def check(paths: list[Path], pending: frozenset[str] = PENDING, root: Path = ROOT) -> list[str]:
+def check(paths: list[Path], root: Path = ROOT) -> list[str]:
     """`FILE:LINE: MESSAGE` for everything that is wrong with these pages."""
-    wrong = []
-    for path in paths:
-        name = name_of(path, root)
-        found = findings(name, path.read_text(encoding="utf-8"))
-        if name not in pending:
-            wrong += [f"{name}:{line}: {message}" for line, message in found]
-        elif not found:
-            wrong.append(f"{name}:1: nothing is wrong any more: remove it from PENDING in {name_of(Path(__file__))}")
-    known = {name_of(path) for path in pages()}
-    return wrong + [f"{name}:1: in PENDING and not there" for name in sorted(pending - known)]
+    return [
+        f"{name_of(path, root)}:{line}: {message}"
+        for path in paths
+        for line, message in findings(name_of(path, root), path.read_text(encoding="utf-8"))
+    ]
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Pages that are named are checked even if they are pending."""
+    """Checks the named pages, or all."""
     named = [Path(argument).resolve() for argument in arguments]
-    wrong = check(named, frozenset(), root) if named else check(pages())
+    wrong = check(named or pages(), root)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))
     return 1 if wrong else 0
 

@@ -123,14 +123,6 @@ def test_glossary_over_the_limit_is_found() -> None:
     assert "21 rows" in found
 
 
-def test_pending_page_without_findings_has_to_leave_the_list() -> None:
-    clean = ROOT / "docs" / "index.md"
-    (found,) = prose.check([clean], frozenset({"docs/index.md"}))
-    assert "remove it from PENDING" in found
-    (found,) = prose.check([clean], frozenset({"docs/no-such-page.md"}))
-    assert "not there" in found
-
-
 def test_command_exits_1_and_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "docs" / "how-to" / "keys.md"
     page.parent.mkdir(parents=True)
