@@ -116,3 +116,29 @@ def test_no_class_name_is_used_twice() -> None:
 
 def test_no_constant_name_is_used_twice() -> None:
     assert _repeated_names(_constant_names) == {}
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """The modules of svc that a module imports by name, those under TYPE_CHECKING included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            assert not node.level, "imports are absolute"
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
+            found |= submodules or {node.module}
+    return found & MODULES.keys()
+
+
+def test_no_imports_form_a_cycle() -> None:
+    """Imports under TYPE_CHECKING count. A module that is part of no cycle ends up without imports, or importers."""
+    imports = {module: _imports(tree) - {module} for module, tree in MODULES.items()}
+    while True:
+        imported = set().union(*imports.values())
+        kept = {module: found & imports.keys() for module, found in imports.items() if found and module in imported}
+        if kept == imports:
+            break
+        imports = kept
+    assert imports == {}
