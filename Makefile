@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
 
 run: setup
 	$(BIN)/svc up
@@ -88,6 +88,9 @@ bench-steps: setup ## what each step of the hot path costs
 
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
 	$(BIN)/python -m tests.unit.client.generate_client
+
+ledger: $(VENV)/.dev ## writes what is made from the table of ledger fields
+	$(BIN)/python -m tests.unit.gateway.accounting.generate_ledger
 
 faults: $(VENV)/.dev ## writes docs/reference/faults.md from the catalogue of faults
 	$(BIN)/python -m tests.faults.page

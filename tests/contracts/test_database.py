@@ -16,7 +16,9 @@ import msgspec
 import psycopg
 import pytest
 
+from svc.stores.database import journal_lines
 from svc.stores.database.base import (
+    AttemptDetail,
     Database,
     LedgerEntry,
     StoredKey,
@@ -24,6 +26,8 @@ from svc.stores.database.base import (
     budget_period_start,
 )
 from svc.stores.database.factory import open_database
+from svc.stores.database.sql import SqlDatabase
+from tests.unit.gateway.accounting import generate_ledger
 
 Opener = Callable[[], Database]
 
@@ -133,6 +137,33 @@ def test_entries_are_taken_once(database: Database) -> None:
     (total,) = database.aggregate_usage("key")
     assert (total.value, total.name, total.requests) == ("k1", "one", 3)
     assert (total.prompt_tokens, total.completion_tokens, total.cost_usd) == (20, 15, 0.5)
+
+
+def test_a_ledger_field_flagged_as_a_column_is_one(database: Database) -> None:
+    """The entry's own columns have names of before; those of the sums are the fields' names."""
+    assert isinstance(database, SqlDatabase)
+    named = {name for column in ("sum", "label", "total") for name in generate_ledger.names_of(column)}
+    for table in ("hours", "days"):
+        cursor = database._run_statement(f"SELECT * FROM {table}")
+        assert {each[0] for each in cursor.description} == named | {"start", "requests", "priced"}
+
+
+def test_every_field_comes_back_from_a_batch_of_one_and_of_many(database: Database) -> None:
+    attempts = [
+        AttemptDetail(provider="a", model="m", outcome="error", code="provider_error", ms=1.5),
+        AttemptDetail(provider="b", model="n", outcome="ok", ms=20.125),
+    ]
+    fields: dict[str, object] = {"attempts": 2, "cache_write_tokens": 7, "tags": {"t": "x"}}
+    ids = [f"req_{1:016x}{number:08x}" for number in range(3)]
+    alone, *together = [an_entry(id, attempts_detail=attempts, **fields) for id in ids]
+    for journal, entries in (("j1", [alone]), ("j2", together)):
+        data = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        assert database.ingest(
+            journal, database.committed_offset(journal), len(data), journal_lines.parse_segment(data)
+        )
+    assert database.list_entries() == [*reversed(together), alone]
+    assert database.insert_entries([msgspec.structs.replace(alone, request_id="r1")]) == 1
+    assert database.list_entries(limit=1)[0].attempts_detail == attempts
 
 
 def test_an_unknown_price_is_not_zero(database: Database) -> None:

@@ -37,6 +37,10 @@ def test_a_hedge_answers_and_the_slow_one_is_let_go(
     assert provider_a.wait().wait_left(2.0) < ended + 0.1
     if stream:
         assert text_of(whole_chunks(got.body)) == anthropic_wire.TEXT
+    lost, won = logged(hedged, got)["attempts_detail"]
+    assert (lost["provider"], lost["outcome"], lost["code"]) == ("openai", "cancelled", None)
+    assert (won["provider"], won["outcome"], won["code"]) == ("anthropic", "ok", None)
+    assert won["ms"] + 200 < lost["ms"] + 1, "it began after `hedge_after`"
     assert bill(hedged, got) == bill(hedged, hedged.chat(CLAUDE)), "silence costs nothing"
 
 
@@ -121,6 +125,8 @@ def test_the_client_leaves_both(hedged: Gateway, provider_a: FakeProvider, provi
     hedged.logged("client_closed")
     (line,) = [json.loads(line) for line in hedged.log.splitlines() if '"client_closed"' in line]
     assert (line["attempts"], line["estimated"]) == (2, True)
+    attempts = [(each["provider"], each["outcome"], each["code"]) for each in line["attempts_detail"]]
+    assert attempts == [("openai", "cancelled", None), ("anthropic", "cancelled", None)]
     one, rest = divmod(line["prompt_tokens"], 2)
     assert (one > 0, rest) == (True, 0)
     assert line["cost_usd"] == pytest.approx(one * (0.15 + 3) / 1e6)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -246,10 +247,17 @@ def test_what_the_client_sees(matrix: Matrix, cell: Cell) -> None:
     else:
         assert seen.retry == "false"
     ended = {WHOLE: "ok", CUT: "cut"}.get(expected, "error")
-    assert ledger(gateway, seen.request_id)["status"] == ended
+    entry = ledger(gateway, seen.request_id)
+    assert entry["status"] == ended
+    if (entry["attempts"], ended) == (1, "ok"):
+        assert entry["attempts_detail"] is None, "the entry's other fields describe it"
+    else:
+        outcomes = [(attempt["outcome"], attempt["code"] is None) for attempt in entry["attempts_detail"]]
+        last = [("ok", True)] if ended == "ok" else [("error", False)]
+        assert outcomes == [("error", False)] * (seen.attempts - 1) + last
 
 
-def ledger(gateway: Gateway, request_id: str) -> dict[str, object]:
+def ledger(gateway: Gateway, request_id: str) -> dict[str, Any]:
     """The one line of the access log for a request."""
     lines = [line for line in gateway.logged(f'"request_id":"{request_id}"').splitlines() if request_id in line]
     entries = [json.loads(line) for line in lines if line.startswith('{"request_id"') or '"attempts":' in line]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from svc.errors import InvalidRequest
-from svc.stores.database.base import Database, GroupBy
+from svc.stores.database.base import AttemptDetail, Database, GroupBy, LedgerEntry
 
 MAX_USAGE_ROWS = 10_000
 DEFAULT_USAGE_ENTRIES = 1000
@@ -39,7 +39,7 @@ class UsageQuery(msgspec.Struct, frozen=True):
             found = database.list_entries(
                 key_id=self.key_id, **span, before=self.before, limit=self.limit or DEFAULT_USAGE_ENTRIES
             )
-            return [msgspec.to_builtins(entry) for entry in found]
+            return [_show_entry(entry) for entry in found]
         rows = []
         sums = database.aggregate_usage(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
         for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:
@@ -54,6 +54,19 @@ class UsageQuery(msgspec.Struct, frozen=True):
             }
             rows.append(row)
         return rows
+
+
+def _show_entry(entry: LedgerEntry) -> dict[str, Any]:
+    """The entry with every attempt: that of a request with one successful attempt is not in its journal line."""
+    shown: dict[str, Any] = msgspec.to_builtins(entry)
+    if entry.attempts_detail is None and entry.attempts == 0:
+        shown["attempts_detail"] = []
+    elif entry.attempts_detail is None and entry.attempts == 1 and entry.status == "ok":
+        attempt = AttemptDetail(
+            provider=entry.provider or "", model=entry.model or "", outcome="ok", ms=entry.latency_ms
+        )
+        shown["attempts_detail"] = [msgspec.to_builtins(attempt)]
+    return shown
 
 
 def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:

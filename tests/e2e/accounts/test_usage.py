@@ -16,6 +16,7 @@ from tests.e2e.accounts.test_keys import create
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 from tests.e2e.reading import data_lines
+from tests.e2e.test_healing import logged
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
@@ -92,12 +93,63 @@ def test_an_answer_of_a_fallback_is_billed_to_what_answered(start_gateway: Start
     assert entry["cost_usd"] == pytest.approx(cost / 1e6)
 
 
+def test_each_attempt_of_a_failover_is_in_the_entry(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    """A fails twice, the second time with a limit; B answers."""
+    gateway = start_gateway(config=f'[routing]\nretries = 1\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.plays(answer(500, openai_wire.error("down")))
+    provider_a.plays(answer(429, openai_wire.error("too many")))
+    got = gateway.chat()
+    assert (got.status, got.headers["x-svc-attempts"]) == (200, "3")
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["attempts"], entry["status"], entry["code"]) == (3, "ok", None)
+    detail = entry["attempts_detail"]
+    assert [list(attempt) for attempt in detail] == [["provider", "model", "outcome", "code", "ms"]] * 3
+    assert [tuple(attempt.values())[:4] for attempt in detail] == [
+        ("openai", GPT, "error", "provider_error"),
+        ("openai", GPT, "error", "rate_limit_exceeded"),
+        ("anthropic", CLAUDE, "ok", None),
+    ]
+    assert all(0 < attempt["ms"] < entry["latency_ms"] for attempt in detail)
+    admin = create(gateway, "--name", "boss", "--scope", "admin")
+    assert gateway.request("GET", "/v1/admin/usage", key=admin["key"]).json["data"] == [entry]
+    assert usage(gateway) == [entry]
+
+
+def test_the_one_attempt_of_a_plain_answer_is_shown_and_not_written(gateway: Gateway) -> None:
+    got = gateway.chat()
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    attempt = {"provider": "openai", "model": GPT, "outcome": "ok", "code": None, "ms": entry["latency_ms"]}
+    assert entry["attempts_detail"] == [attempt]
+    assert logged(gateway, got)["attempts_detail"] is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_written_to_the_provider_s_cache_have_their_price(
+    gateway: Gateway, provider_b: FakeProvider, stream: bool
+) -> None:
+    told = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 3}
+    events = [
+        anthropic_wire.event("message_start", message=anthropic_wire.message(usage=told)),
+        *anthropic_wire.block(0, anthropic_wire.text("Hi")),
+        *anthropic_wire.closing(usage=told),
+    ]
+    provider_b.plays(sse(events) if stream else answer(200, anthropic_wire.message(usage=told)))
+    got = gateway.chat(CLAUDE, stream=stream)
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    tokens = ("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens")
+    assert [entry[name] for name in tokens] == [125, 100, 20, 3, 0]
+    assert entry["cost_usd"] == pytest.approx((5 * 3 + 100 * 0.3 + 20 * 3.75 + 3 * 15) / 1e6)
+    assert [attempt["provider"] for attempt in entry["attempts_detail"]] == ["anthropic"]
+
+
 def test_an_error_of_the_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.always_plays(answer(400, {"error": {"message": "no"}}))
     got = gateway.chat()
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["status"], entry["http_status"], entry["attempts"]) == ("error", 400, 1)
     assert (entry["prompt_tokens"], entry["completion_tokens"], entry["cost_usd"]) == (None, None, None)
+    (attempt,) = entry["attempts_detail"]
+    assert (attempt["provider"], attempt["outcome"], attempt["code"]) == ("openai", "error", "invalid_request")
 
 
 @pytest.mark.parametrize("tokens", [2**63, 10**400])
@@ -166,6 +218,7 @@ def test_a_client_that_hangs_up_pays_for_what_came(
     assert fake.wait().wait_left() - left < 0.1
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["status"], entry["http_status"], entry["estimated"]) == ("client_closed", 499, True)
+    assert [(each["outcome"], each["code"]) for each in entry["attempts_detail"]] == [("cancelled", None)]
     assert 1 <= entry["completion_tokens"] <= 20
     assert entry["prompt_tokens"] > 0
     assert entry["cost_usd"] > 0

@@ -1,7 +1,8 @@
 """What is known of an answer when it has ended, and the line that it makes: in the ledger, and in the access log.
 
-The line is an `Entry` in JSON, written here and not by msgspec: nearly all of it is text that was there before, so that
-it takes two thirds of the instructions. tests/unit/gateway/accounting/test_record.py holds it to what an `Entry` reads.
+The line is a `LedgerEntry` in JSON, written here and not by msgspec: nearly all of it is text that was there before, so
+that it takes two thirds of the instructions. What lies between `begin` and `end` is generated from
+`stores/database/ledger_fields.toml` by `make ledger`, and a test fails while it is not current: change that table.
 """
 
 from __future__ import annotations
@@ -17,16 +18,14 @@ from svc.wire.usage import TokenUsage
 
 RequestStatus = Literal["ok", "error", "cut", "client_closed"]
 AttemptOutcome = Literal["ok", "failed", "abandoned", "hedge_loss"]
+ATTEMPT_OUTCOME_LABELS: Final = {"ok": "ok", "failed": "error", "abandoned": "cancelled", "hedge_loss": "cancelled"}
+"""How metrics and ledger name an outcome."""
 JSON_NULL: Final = b"null"
-NULL_TOKEN_FIELDS: Final = b'"prompt_tokens":null,"cached_tokens":null,"completion_tokens":null,"reasoning_tokens":null'
 _JSON_BOOLEANS: Final = (b"false", b"true")
 _THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1000))
 _SMALL_NUMBER_COUNT: Final = 1000
 _SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_COUNT))
 """Made once, since each line needs some."""
-_SUCCESS_FIELDS: Final = b',"attempts":1,"status":"ok","http_status":200'
-_USUAL_LAST_FIELDS: Final = b',"cache_write_tokens":0,"estimated":false,"from_cache":false,"resumed":0,"code":null'
-"""What most lines say of how a request went, and how they end."""
 
 
 class AttemptRecord:
@@ -83,8 +82,10 @@ class AttemptRecord:
 class RequestRecord:
     """One request. Those that never reached for an upstream are logged, and not kept in the ledger."""
 
+    # begin: request record, from ledger_fields.toml by `make ledger`
     __slots__ = (
         "attempt_count",
+        "attempt_records",
         "bill",
         "client_field",
         "client_request_id",
@@ -123,10 +124,11 @@ class RequestRecord:
         attempt_count: int,
         duration_seconds: float,
         first_byte_seconds: float | None,
-        code: str | None,
         bill: Bill = EMPTY_BILL,
         from_cache: bool = False,
         resume_count: int = 0,
+        code: str | None = None,
+        attempt_records: tuple[AttemptRecord, ...] = (),
         limit_name: str = "",
         client_field: bytes = b"",
         is_timed: bool = True,
@@ -134,7 +136,6 @@ class RequestRecord:
         self.key = key
         self.endpoint = endpoint
         self.requested_model = requested_model
-        """The model, by the client's name."""
         self.status = status
         self.http_status = http_status
         self.time = time
@@ -144,12 +145,12 @@ class RequestRecord:
         self.provider = provider
         self.attempt_count = attempt_count
         self.duration_seconds = duration_seconds
-        """To its end, and to its first byte."""
         self.first_byte_seconds = first_byte_seconds
-        self.code = code
         self.bill = bill
         self.from_cache = from_cache
         self.resume_count = resume_count
+        self.code = code
+        self.attempt_records = attempt_records
         self.limit_name = limit_name
         """The limit that refused it, see `RateLimited`; empty for all else."""
         self.client_field = client_field
@@ -158,6 +159,18 @@ class RequestRecord:
         """Whether its duration is a latency. The client decides how long live speech takes."""
         self.line = b""
         """The encoded record, once an observer has encoded it."""
+
+    # end: request record
+
+
+# begin: encoder, from ledger_fields.toml by `make ledger`
+_USUAL_ATTEMPTS_TO_HTTP_STATUS: Final = b',"attempts":1,"status":"ok","http_status":200'
+_NULL_PROMPT_TOKENS_TO_REASONING_TOKENS: Final = (
+    b',"prompt_tokens":null,"cached_tokens":null,"completion_tokens":null,"reasoning_tokens":null'
+)
+_USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL: Final = (
+    b',"cache_write_tokens":0,"estimated":false,"from_cache":false,"resumed":0,"code":null,"attempts_detail":null'
+)
 
 
 class RecordEncoder:
@@ -174,44 +187,83 @@ class RecordEncoder:
         self._shared_fields = b""
 
     def encode(self, record: RequestRecord) -> bytes:
-        """Without its last brace: the access log has a field more. In the order of an `Entry`, which is read faster."""
+        """Without its last brace: the access log adds fields. In the order of a LedgerEntry, which is read faster."""
         bill, usage = record.bill, record.bill.usage
-        usual = usage is not None and not (usage.cache_write_tokens or bill.is_estimated or record.from_cache)
         return (
-            b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b,%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
-            % (
-                record.time.encode(),
-                record.request_id.encode(),
-                _encode_text(record.client_request_id),
-                self._shared_fields_of(record),
-                _SUCCESS_FIELDS
-                if record.http_status == 200 and record.attempt_count == 1 and record.status == "ok"
-                else _encode_outcome(record),
-                NULL_TOKEN_FIELDS if usage is None else _encode_tokens(usage, bill.is_estimated),
-                JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
-                _encode_milliseconds(record.duration_seconds),
-                JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
-                _USUAL_LAST_FIELDS
-                if usual and not record.resume_count and record.code is None
-                else _encode_last_fields(record),
-            )
+            b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
+        ) % (
+            record.time.encode(),
+            record.request_id.encode(),
+            _encode_text(record.client_request_id),
+            self._shared_fields_of(record),
+            _USUAL_ATTEMPTS_TO_HTTP_STATUS
+            if record.attempt_count == 1 and record.status == "ok" and record.http_status == 200
+            else _encode_attempts_to_http_status(record),
+            _NULL_PROMPT_TOKENS_TO_REASONING_TOKENS
+            if usage is None
+            else _encode_prompt_tokens_to_reasoning_tokens(usage, bill),
+            JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
+            _encode_milliseconds(record.duration_seconds),
+            JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
+            _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL
+            if usage is not None
+            and not usage.cache_write_tokens
+            and not bill.is_estimated
+            and not record.from_cache
+            and not record.resume_count
+            and record.code is None
+            and not record.attempt_records
+            else _encode_cache_write_tokens_to_attempts_detail(record),
         )
 
     def _shared_fields_of(self, record: RequestRecord) -> bytes:
         """What the lines of a key's requests for a model have in common."""
         if (
             record.key is not self._key
+            or record.endpoint != self._endpoint
             or record.requested_model != self._requested_model
             or record.model != self._model
             or record.provider != self._provider
-            or record.endpoint != self._endpoint
         ):
-            self._key, self._endpoint, self._requested_model = record.key, record.endpoint, record.requested_model
-            self._model, self._provider = record.model, record.provider
+            self._key = record.key
+            self._endpoint = record.endpoint
+            self._requested_model = record.requested_model
+            self._model = record.model
+            self._provider = record.provider
             self._shared_fields = _encode_shared_fields(
                 record.key, record.endpoint, record.requested_model, record.model, record.provider
             )
         return self._shared_fields
+
+
+def _encode_attempts_to_http_status(record: RequestRecord) -> bytes:
+    return b',"attempts":%d,"status":"%b","http_status":%d' % (
+        record.attempt_count,
+        record.status.encode(),
+        record.http_status,
+    )
+
+
+def _encode_prompt_tokens_to_reasoning_tokens(usage: TokenUsage, bill: Bill) -> bytes:
+    return b',"prompt_tokens":%b,"cached_tokens":%b,"completion_tokens":%b,"reasoning_tokens":%b' % (
+        _encode_number(usage.prompt_tokens),
+        _encode_number(usage.cached_tokens),
+        JSON_NULL if bill.is_estimated and not usage.completion_tokens else _encode_number(usage.completion_tokens),
+        _encode_number(usage.reasoning_tokens),
+    )
+
+
+def _encode_cache_write_tokens_to_attempts_detail(record: RequestRecord) -> bytes:
+    bill = record.bill
+    usage = record.bill.usage
+    return b',"cache_write_tokens":%b,"estimated":%b,"from_cache":%b,"resumed":%d,"code":%b,"attempts_detail":%b' % (
+        JSON_NULL if usage is None else _encode_number(usage.cache_write_tokens),
+        _JSON_BOOLEANS[bill.is_estimated],
+        _JSON_BOOLEANS[record.from_cache],
+        record.resume_count,
+        _encode_text(record.code),
+        _encode_attempts(record.attempt_records),
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,6 +280,9 @@ def _encode_shared_fields(
         "provider": provider,
     }
     return b"," + escape_unprintable(msgspec.json.encode(fields))[1:-1]
+
+
+# end: encoder
 
 
 def escape_unprintable(line: bytes) -> bytes:
@@ -249,33 +304,25 @@ def _encode_text(text: str | None) -> bytes:
     return JSON_NULL if text is None else msgspec.json.encode(text)
 
 
-def _encode_outcome(record: RequestRecord) -> bytes:
-    return b',"attempts":%d,"status":"%b","http_status":%d' % (
-        record.attempt_count,
-        record.status.encode(),
-        record.http_status,
-    )
+def _encode_attempts(records: tuple[AttemptRecord, ...]) -> bytes:
+    """Null for none: one attempt that succeeded is described by the other fields."""
+    if not records:
+        return JSON_NULL
+    return escape_unprintable(b"[%b]" % b",".join([_encode_attempt(record) for record in records]))
 
 
-def _encode_last_fields(record: RequestRecord) -> bytes:
-    bill, usage = record.bill, record.bill.usage
-    return b',"cache_write_tokens":%b,"estimated":%b,"from_cache":%b,"resumed":%d,"code":%b' % (
-        JSON_NULL if usage is None else b"%d" % usage.cache_write_tokens,
-        _JSON_BOOLEANS[bill.is_estimated],
-        _JSON_BOOLEANS[record.from_cache],
-        record.resume_count,
+# begin: attempt encoder, from ledger_fields.toml by `make ledger`
+def _encode_attempt(record: AttemptRecord) -> bytes:
+    return b'{"provider":%b,"model":%b,"outcome":"%b","code":%b,"ms":%b}' % (
+        _encode_text(record.provider),
+        _encode_text(record.model),
+        ATTEMPT_OUTCOME_LABELS[record.outcome].encode(),
         _encode_text(record.code),
+        _encode_milliseconds(record.duration_ms / 1000),
     )
 
 
-def _encode_tokens(usage: TokenUsage, is_estimated: bool) -> bytes:
-    completion = usage.completion_tokens
-    return b'"prompt_tokens":%b,"cached_tokens":%b,"completion_tokens":%b,"reasoning_tokens":%b' % (
-        _encode_number(usage.prompt_tokens),
-        _encode_number(usage.cached_tokens),
-        JSON_NULL if is_estimated and not completion else _encode_number(completion),
-        _encode_number(usage.reasoning_tokens),
-    )
+# end: attempt encoder
 
 
 def _encode_number(number: int) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc.gateway.accounting.record import AttemptRecord, RequestRecord
+from svc.gateway.accounting.record import ATTEMPT_OUTCOME_LABELS, AttemptRecord, RequestRecord
 from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.series import (
@@ -22,7 +22,6 @@ from svc.resilience import BreakerState
 MAX_METRIC_SERIES: Final = 2000
 MAX_ATTEMPT_LABEL_SETS: Final = 2000
 LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
-ATTEMPT_OUTCOME_LABELS: Final = {"ok": "ok", "failed": "error", "abandoned": "cancelled", "hedge_loss": "cancelled"}
 _BUCKET_UPPER_BOUNDS: Final = list(LATENCY_BUCKETS_SECONDS)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from svc.errors import SvcError
+from svc.gateway.accounting.record import AttemptRecord
 from svc.gateway.cache.memory import CachedResponse
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.routing.backends import Backend
@@ -44,6 +45,7 @@ class ResponseReplay:
         "_owner",
         "attempt",
         "attempt_count",
+        "attempt_records",
         "backend",
         "dropped_fields",
         "resume_count",
@@ -58,6 +60,7 @@ class ResponseReplay:
         self._next_chunk_handle: asyncio.Handle | None = None
         self.attempt: Attempt | None = None
         self.attempt_count = 0
+        self.attempt_records: tuple[AttemptRecord, ...] = ()
         self.resume_count = 0
         self.dropped_fields = cached.dropped
         self.backend = backend

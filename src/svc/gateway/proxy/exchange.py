@@ -407,6 +407,7 @@ class Exchange(RetryOwner):
             bill=bill,
             from_cache=isinstance(retry_loop, ResponseReplay),
             resume_count=retry_loop.resume_count if retry_loop is not None else 0,
+            attempt_records=retry_loop.attempt_records if retry_loop is not None else (),
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
         )

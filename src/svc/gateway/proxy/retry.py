@@ -93,6 +93,7 @@ class RetryLoop(AttemptOwner):
         "_used_accounts",
         "attempt",
         "attempt_count",
+        "attempt_records",
         "backend",
         "dropped_fields",
         "hedge_losses",
@@ -135,6 +136,8 @@ class RetryLoop(AttemptOwner):
         self._retry_timer: asyncio.TimerHandle | None = None
         self.attempt: Attempt | None = None
         self.attempt_count = 0
+        self.attempt_records: tuple[AttemptRecord, ...] = ()
+        """Attempts that ended. Empty for one attempt that succeeded: the record of the request describes it."""
         self.dropped_fields: tuple[str, ...] = ()
         """Fields of the client's that the target's dialect lacks."""
         self.backend: Backend | None = None
@@ -281,9 +284,13 @@ class RetryLoop(AttemptOwner):
         now: float = 0.0,
         is_retry: bool | None = None,
     ) -> None:
-        """Tell the observers that an attempt ended. `now` is loop time, read from the clock if it is left out."""
+        """Tell the observers that an attempt ended, and keep it for the ledger.
+
+        `now` is loop time, read from the clock if it is left out.
+        """
         context, backend = self._context, attempt.backend
-        if not context.attempt_observers:
+        is_kept = outcome != "ok" or self.attempt_count > 1
+        if not is_kept and not context.attempt_observers:
             return
         record = AttemptRecord(
             self._owner.request_id,
@@ -296,6 +303,8 @@ class RetryLoop(AttemptOwner):
             ((now or context.clock.now()) - attempt.sent_at) * 1000,
             is_retry=attempt.is_retry if is_retry is None else is_retry,
         )
+        if is_kept:
+            self.attempt_records = (*self.attempt_records, record)
         for observer in context.attempt_observers:  # as `report_attempt`, on the hot path
             try:
                 observer.on_attempt(record)

@@ -72,8 +72,12 @@ class TrackedRequest:
         context.tracked_request_ids.add(self._request_id)
         if first_byte_at is not None:
             context.report_first_byte(self._request_id, first_byte_at - self._started_at)
+        attempt_records: tuple[AttemptRecord, ...] = ()
         if model is not None:
-            self._report_attempt(model, status, code, now - self._started_at)
+            attempt = self._attempt_record(model, status, code, now - self._started_at)
+            context.report_attempt(attempt)
+            if status != "ok":
+                attempt_records = (attempt,)
         context.report_end(
             RequestRecord(
                 self._key,
@@ -90,25 +94,24 @@ class TrackedRequest:
                 duration_seconds=now - self._started_at,
                 first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
                 code=code,
+                attempt_records=attempt_records,
                 limit_name=limit,
                 client_field=encode_client_field(self._client_address),
                 is_timed=not self._is_long_lived,
             )
         )
 
-    def _report_attempt(self, model: str, status: RequestStatus, code: str | None, seconds: float) -> None:
-        self._context.report_attempt(
-            AttemptRecord(
-                self._request_id,
-                LOCAL_PROVIDER_NAME,
-                model,
-                None,
-                "ok" if status == "ok" else "abandoned" if status == "client_closed" else "failed",
-                code,
-                None,
-                seconds * 1000,
-                is_timed=status == "ok" and not self._is_long_lived,
-            )
+    def _attempt_record(self, model: str, status: RequestStatus, code: str | None, seconds: float) -> AttemptRecord:
+        return AttemptRecord(
+            self._request_id,
+            LOCAL_PROVIDER_NAME,
+            model,
+            None,
+            "ok" if status == "ok" else "abandoned" if status == "client_closed" else "failed",
+            code,
+            None,
+            seconds * 1000,
+            is_timed=status == "ok" and not self._is_long_lived,
         )
 
 

@@ -63,38 +63,80 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     """Grows with every change of any key."""
 
 
+# begin: entry, from ledger_fields.toml by `make ledger`
+class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a provider, as an entry has it."""
+
+    provider: str
+    """The provider of the attempt."""
+    model: str
+    """The model of the attempt."""
+    outcome: str
+    """`ok`, `error` or `cancelled`. An attempt is cancelled if it lost a hedge or the client disconnected."""
+    code: str | None = None
+    """The code of the error that ended the attempt."""
+    ms: float
+    """Milliseconds from the attempt's start to its end."""
+
+
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One request that reached for an upstream. Unknown is None, never 0."""
 
     time: str
+    """When the response ended: ISO 8601, UTC, with milliseconds."""
     request_id: str
+    """The gateway's id of the request, as in `x-request-id`."""
     client_request_id: str | None = None
+    """The client's own `x-request-id`."""
     key_id: str
+    """The id of the key that the client sent."""
     key_name: str
+    """The name of that key when the response ended."""
     tags: dict[str, str] = {}
+    """The tags of that key."""
     endpoint: str
+    """The path of the endpoint."""
     model_asked: str | None = None
+    """The model that the client named."""
     model: str | None = None
+    """The model that answered, or that was tried last."""
     provider: str | None = None
+    """The provider that answered, or that was tried last."""
     attempts: int
+    """Attempts at providers, hedges and fallbacks included. 0 for a response from the cache."""
     status: str
+    """`ok`, `error`, `cut` (the stream broke) or `client_closed`."""
     http_status: int
+    """The HTTP status of the response. 499 if the client disconnected."""
     prompt_tokens: int | None = None
+    """Tokens of the prompt, cached and cache-write tokens included."""
     cached_tokens: int | None = None
+    """Tokens of the prompt that the provider read from its cache."""
     completion_tokens: int | None = None
+    """Tokens of the completion, reasoning tokens included."""
     reasoning_tokens: int | None = None
+    """Tokens that the model spent on reasoning."""
     cost_usd: float | None = None
+    """Cost in USD, to nine decimal places. Null if the price is not known."""
     latency_ms: float
+    """Milliseconds from the request's arrival to the end of the response."""
     ttfb_ms: float | None = None
+    """Milliseconds from the request's arrival to the first byte of the response."""
     cache_write_tokens: int | None = None
+    """Tokens of the prompt that the provider wrote to its cache."""
     estimated: bool = False
-    """The tokens are our estimate: the provider did not come to say them."""
+    """True if the provider did not report usage: the token counts are the gateway's estimate."""
     from_cache: bool = False
-    """An answer that was given before, again: it cost no tokens."""
+    """True for a response from the gateway's cache, which costs no tokens."""
     resumed: int = 0
-    """So often another target took up a stream that broke. The tokens and the price are those of all its parts."""
+    """How often another target continued a broken stream. Tokens and cost are those of all parts."""
     code: str | None = None
-    """Of the error that it ended with."""
+    """The code of the error that ended the request."""
+    attempts_detail: list[AttemptDetail] | None = None
+    """One object for each attempt, in the order in which they ended."""
+
+
+# end: entry
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.gateway.accounting.bill import EMPTY_BILL, ZERO_BILL, Bill
-from svc.gateway.accounting.record import RecordEncoder, RequestRecord, RequestStatus, escape_unprintable
-from svc.stores.database.base import LedgerEntry
+from svc.gateway.accounting.record import (
+    AttemptOutcome,
+    AttemptRecord,
+    RecordEncoder,
+    RequestRecord,
+    RequestStatus,
+    escape_unprintable,
+)
+from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.wire.key import ApiKey
 from svc.wire.usage import TokenUsage
 
@@ -22,6 +29,20 @@ COUNT = st.integers(0, 2**31)
 USAGE = st.builds(TokenUsage, COUNT, COUNT, COUNT, COUNT, COUNT)
 NANOS = st.integers(0, 10**15).map(lambda nanos: nanos / 10**9)
 SECONDS = st.floats(0, 1e5)
+CODE = st.none() | st.just("provider_error")
+OUTCOMES = {"ok": "ok", "failed": "error", "abandoned": "cancelled", "hedge_loss": "cancelled"}
+ATTEMPT = st.builds(
+    AttemptRecord,
+    st.just("req_1"),
+    TEXT,
+    TEXT,
+    st.none(),
+    st.sampled_from(get_args(AttemptOutcome)),
+    CODE,
+    st.none(),
+    SECONDS,
+)
+ATTEMPTS = st.just(()) | st.lists(ATTEMPT, min_size=1, max_size=3).map(tuple)
 
 
 def entry_of(record: RequestRecord) -> LedgerEntry:
@@ -36,8 +57,9 @@ def entry_of(record: RequestRecord) -> LedgerEntry:
     seconds=SECONDS,
     first=st.none() | SECONDS,
     bill=st.just(EMPTY_BILL) | st.builds(Bill, USAGE, st.none() | NANOS, st.booleans()),
-    code=st.none() | st.just("provider_error"),
+    code=CODE,
     attempts=st.integers(0, 9),
+    detail=ATTEMPTS,
 )
 def test_a_line_reads_as_its_entry(
     asked: str,
@@ -49,6 +71,7 @@ def test_a_line_reads_as_its_entry(
     bill: Bill,
     code: str | None,
     attempts: int,
+    detail: tuple[AttemptRecord, ...],
 ) -> None:
     record = RequestRecord(
         KEY,
@@ -67,6 +90,7 @@ def test_a_line_reads_as_its_entry(
         code=code,
         bill=bill,
         resume_count=attempts,
+        attempt_records=detail,
     )
     usage = bill.usage
     assert entry_of(record) == LedgerEntry(
@@ -94,12 +118,24 @@ def test_a_line_reads_as_its_entry(
         estimated=bill.is_estimated,
         resumed=attempts,
         code=code,
+        attempts_detail=[
+            AttemptDetail(
+                provider=each.provider,
+                model=each.model,
+                outcome=OUTCOMES[each.outcome],
+                code=each.code,
+                ms=pytest.approx(each.duration_ms, abs=0.00051, rel=1e-12),
+            )
+            for each in detail
+        ]
+        or None,
     )
 
 
 KEYS = (KEY, ApiKey(KEY.id, KEY.name), ApiKey("key_2", "two"))
 """The first two are one key before and after its tags were changed."""
 FEW = st.none() | st.sampled_from(["a", "b"])
+FAILED = AttemptRecord("req_1", "openai", "m\u2028", None, "failed", "provider_error", 502, 500.0)
 RECORDS = st.builds(
     RequestRecord,
     st.sampled_from(KEYS),
@@ -125,6 +161,7 @@ RECORDS = st.builds(
     ),
     from_cache=st.sampled_from([False, False, False, True]),
     resume_count=st.sampled_from([0, 0, 0, 1]),
+    attempt_records=st.sampled_from([(), (), (), (FAILED,)]),
 )
 """Mostly as usual, but for one thing."""
 
@@ -161,6 +198,17 @@ def plain_line(record: RequestRecord) -> dict[str, object]:
         "from_cache": record.from_cache,
         "resumed": record.resume_count,
         "code": record.code,
+        "attempts_detail": [
+            {
+                "provider": each.provider,
+                "model": each.model,
+                "outcome": OUTCOMES[each.outcome],
+                "code": each.code,
+                "ms": each.duration_ms,
+            }
+            for each in record.attempt_records
+        ]
+        or None,
     }
 
 

@@ -1,0 +1,372 @@
+"""Writes what is made from the table of ledger fields: regions of two modules, and a page: `make ledger`.
+
+The table is `svc/stores/database/ledger_fields.toml`. A region lies between two comments that name it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+SOURCE = ROOT / "src" / "svc"
+TABLE = SOURCE / "stores" / "database" / "ledger_fields.toml"
+ENTRY_MODULE = SOURCE / "stores" / "database" / "base.py"
+RECORD_MODULE = SOURCE / "gateway" / "accounting" / "record.py"
+PAGE = ROOT / "docs" / "reference" / "ledger.md"
+REGION = re.compile(r"( *)# begin: ([a-z ]+), from ledger_fields.toml by `make ledger`\n.*?# end: \2\n", flags=re.S)
+POSITIONAL = ("endpoint", "requested_model", "status", "http_status")
+"""Attributes that RequestRecord takes without their names, after the key."""
+OTHER_ATTRIBUTES = {
+    'limit_name: str = ""': "The limit that refused it, see `RateLimited`; empty for all else.",
+    'client_field: bytes = b""': "How its line in the access log ends, see `encode_client_field`.",
+    "is_timed: bool = True": "Whether its duration is a latency. The client decides how long live speech takes.",
+}
+"""Attributes of RequestRecord that are in no entry."""
+JSON_OF_TYPE = {"str": "text", "int": "integer", "bool": "boolean"}
+JSON_LITERALS = {"None": "null", "False": "false", "()": "null"}
+PAGE_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict[str, str]": "object of strings",
+    "list[AttemptDetail]": "array of objects",
+}
+TOP = """# Ledger fields
+
+Made by `make ledger` from `src/svc/stores/database/ledger_fields.toml`.
+
+The ledger has one entry for each request that reached for a provider or was answered from the cache.
+`svc usage --json`, `GET /v1/usage`, `GET /v1/admin/usage`, the journal and the [access log](logs.md#access-log) show
+its fields. A value that is not known is null, never 0. An entry contains no text of a prompt or a completion.
+
+| Field | Type | Meaning |
+|---|---|---|
+"""
+MIDDLE = """
+`attempts_detail` is null in the journal and in the access log if one attempt was made and it succeeded, because the
+other fields describe that attempt. The API and `svc usage --json` show it as a list of one, with `latency_ms` as its
+time. They show null if the entry is from a version that did not record attempts and one of them failed.
+
+## Attempts
+
+Each object of `attempts_detail` has these fields.
+
+| Field | Type | Meaning |
+|---|---|---|
+"""
+BOTTOM = """
+## Sums
+
+`[ledger] retain_days` limits how long entries are kept. Their number and their sums by hour and by day are kept for
+good.
+
+| Part of a sum | Fields |
+|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One line of the table; `ledger_fields.toml` says what each part means."""
+
+    name: str
+    type: str
+    doc: str
+    default: str | None = None
+    record: str = ""
+    value: str = ""
+    json: str = ""
+    null_if: str = ""
+    shared: bool = False
+    usual: str = ""
+    column: str = ""
+
+    @property
+    def declaration(self) -> str:
+        """Of the attribute of the record; empty where the value comes from elsewhere."""
+        default = f" = {self.default}" if self.usual and self.default is not None else ""
+        return "" if self.value else self.record or f"{self.name}: {self.type}{default}"
+
+    @property
+    def attribute(self) -> str:
+        return self.declaration.partition(":")[0]
+
+    @property
+    def expression(self) -> str:
+        """The value, in the encoder."""
+        return self.value or f"record.{self.attribute}"
+
+    @property
+    def is_usage(self) -> bool:
+        return self.value.startswith("usage.")
+
+    @property
+    def placeholder(self) -> str:
+        kind = self.json or JSON_OF_TYPE.get(self.type.removesuffix(" | None"), "")
+        return f'"{self.name}":' + {"plain": '"%b"', "integer": "%d"}.get(kind, "%b")
+
+    @property
+    def argument(self) -> str:
+        """What stands for the placeholder, as bytes or as an integer."""
+        return self._null_or(self._encoded())
+
+    def _encoded(self) -> str:
+        value = self.expression
+        kind = self.json or JSON_OF_TYPE[self.type.removesuffix(" | None")]
+        calls = {"count": "number", "usd": "usd", "milliseconds": "milliseconds", "attempts": "attempts"}
+        if kind in calls:
+            return f"_encode_{calls[kind]}({value})"
+        return {
+            "plain": f"{value}.encode()",
+            "text": f"_encode_text({value})",
+            "integer": value,
+            "boolean": f"_JSON_BOOLEANS[{value}]",
+        }[kind]
+
+    def _null_or(self, encoded: str) -> str:
+        conditions = [self.null_if] if self.null_if else []
+        if self.json in ("usd", "milliseconds") and "None" in self.type:
+            conditions.append(f"{self.expression} is None")
+        elif self.is_usage and self.usual:
+            conditions.append("usage is None")
+        return f"JSON_NULL if {' or '.join(conditions)} else {encoded}" if conditions else encoded
+
+    @property
+    def is_usual(self) -> str:
+        """The condition that the value is the usual one."""
+        known = "usage is not None and " if self.is_usage else ""
+        if self.usual == "None":
+            return f"{self.expression} is None"
+        negation = f"not {self.expression}" if self.usual in ("False", "0", "()") else ""
+        return known + (negation or f"{self.expression} == {self.usual}")
+
+    @property
+    def segment_kind(self) -> str:
+        """Neighbours of one kind are written together."""
+        if self.shared:
+            return "shared"
+        if self.usual:
+            return "usual"
+        return "usage" if self.is_usage else "single"
+
+
+def fields(table: str) -> list[Field]:
+    """The lines of `entry` or `attempt`."""
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))[table]
+    return [Field(name, **row) for name, row in rows.items()]
+
+
+def entry_region() -> str:
+    """The structs that the journal and the database are read into."""
+    attempt = _struct("AttemptDetail", "One attempt at a provider, as an entry has it.", fields("attempt"))
+    about = "One request that reached for an upstream. Unknown is None, never 0."
+    return f"{attempt}\n\n{_struct('LedgerEntry', about, fields('entry'))}"
+
+
+def _struct(name: str, about: str, members: list[Field]) -> str:
+    lines = [f"class {name}(msgspec.Struct, frozen=True, kw_only=True):", f'    """{about}"""\n']
+    for field in members:
+        default = "" if field.default is None else f" = {field.default}"
+        lines.append(f'    {field.name}: {field.type}{default}\n    """{field.doc}"""')
+    return "\n".join(lines) + "\n"
+
+
+def request_record_region() -> str:
+    """Slots and constructor. What is in no entry stands at the end."""
+    own = [field.declaration for field in fields("entry") if field.declaration]
+    named = {declaration.partition(":")[0]: declaration for declaration in own}
+    keyed = [each for name, each in named.items() if name not in POSITIONAL]
+    required, optional = [each for each in keyed if "=" not in each], [each for each in keyed if "=" in each]
+    extra = ["bill: Bill = EMPTY_BILL", *optional, *OTHER_ATTRIBUTES]
+    declarations = ["key: ApiKey", *(named[name] for name in POSITIONAL), "*", *required, *extra]
+    names = [each.partition(":")[0] for each in declarations if each != "*"]
+    slots = ", ".join(f'"{name}"' for name in sorted([*names, "line"]))
+    docs = {declaration.partition(":")[0]: doc for declaration, doc in OTHER_ATTRIBUTES.items()}
+    body = "".join(f"        self.{name} = {name}\n" + _attribute_doc(docs.get(name)) for name in names)
+    body += '        self.line = b""\n' + _attribute_doc("The encoded record, once an observer has encoded it.")
+    return f"    __slots__ = ({slots},)\n\n    def __init__(self, {', '.join(declarations)},) -> None:\n{body}"
+
+
+def _attribute_doc(doc: str | None) -> str:
+    return f'        """{doc}"""\n' if doc else ""
+
+
+def attempt_encoder_region() -> str:
+    members = fields("attempt")
+    arguments = ", ".join(field.argument for field in members)
+    return (
+        "def _encode_attempt(record: AttemptRecord) -> bytes:\n"
+        f"    return {_template(members, '{', '}')} % ({arguments},)\n"
+    )
+
+
+def encoder_region() -> str:
+    """RecordEncoder, and what it calls for neighbours of one kind."""
+    template, arguments, functions, constants = [], [], [], []
+    for kind, members in _segments():
+        first = kind == "single" and not arguments
+        if kind == "single":
+            template.append(_template(members, "{" if first else ","))
+            arguments += [field.argument for field in members]
+            continue
+        name = f"{members[0].name}_to_{members[-1].name}"
+        template.append("b'%b'")
+        if kind == "shared":
+            arguments.append("self._shared_fields_of(record)")
+        elif kind == "usage":
+            nulls = ",".join(f'"{field.name}":null' for field in members)
+            constants.append(f"_NULL_{name.upper()}: Final = b',{nulls}'")
+            arguments.append(f"_NULL_{name.upper()} if usage is None else _encode_{name}(usage, bill)")
+            functions.append(_group_function(name, "usage: TokenUsage, bill: Bill", "", members))
+        else:
+            usual = ",".join(f'"{field.name}":{_json_literal(field.usual)}' for field in members)
+            constants.append(f"_USUAL_{name.upper()}: Final = b',{usual}'")
+            condition = " and ".join(field.is_usual for field in members)
+            arguments.append(f"_USUAL_{name.upper()} if {condition} else _encode_{name}(record)")
+            functions.append(_group_function(name, "record: RequestRecord", _roots(members), members))
+    shared = [field for kind, members in _segments() if kind == "shared" for field in members]
+    return "\n\n".join(["\n".join(constants), _encoder_class(template, arguments, shared), *functions, _shared(shared)])
+
+
+def _segments() -> Iterator[tuple[str, list[Field]]]:
+    for kind, members in groupby(fields("entry"), lambda field: field.segment_kind):
+        yield kind, list(members)
+
+
+def _template(members: list[Field], begin: str, end: str = "") -> str:
+    parts = [field.placeholder for field in members]
+    parts = [(begin if number == 0 else ",") + part for number, part in enumerate(parts)]
+    return " ".join(f"b'{part}'" for part in [*parts[:-1], parts[-1] + end])
+
+
+def _group_function(name: str, parameters: str, roots: str, members: list[Field]) -> str:
+    arguments = ", ".join(field.argument for field in members)
+    return f"def _encode_{name}({parameters}) -> bytes:\n{roots}    return {_template(members, ',')} % ({arguments},)\n"
+
+
+def _roots(members: list[Field]) -> str:
+    """The assignments of the names that their values begin with."""
+    values = [field.value for field in members]
+    bill = any(value.startswith("bill.") for value in values)
+    usage = any(value.startswith("usage.") for value in values)
+    return ("    bill = record.bill\n" if bill else "") + ("    usage = record.bill.usage\n" if usage else "")
+
+
+def _encoder_class(template: list[str], arguments: list[str], shared: list[Field]) -> str:
+    own = [field for field in shared if field.attribute]
+    names = ["key", *(field.attribute for field in own)]
+    slots = ", ".join(f'"_{name}"' for name in sorted([*names, "shared_fields"]))
+    starts = "".join(f"        self._{_declare(field)} = {_start(field)}\n" for field in own)
+    changed = " or ".join(
+        ["record.key is not self._key", *(f"record.{field.attribute} != self._{field.attribute}" for field in own)]
+    )
+    kept = "".join(f"            self._{name} = record.{name}\n" for name in names)
+    return f'''
+class RecordEncoder:
+    """Writes records down. What one has in common with the last, nearly always much, is not made again."""
+
+    __slots__ = ({slots})
+
+    def __init__(self) -> None:
+        self._key: ApiKey | None = None
+{starts}        self._shared_fields = b""
+
+    def encode(self, record: RequestRecord) -> bytes:
+        """Without its last brace: the access log adds fields. In the order of a LedgerEntry, which is read faster."""
+        bill, usage = record.bill, record.bill.usage
+        return ({" ".join(template)}) % ({", ".join(arguments)},)
+
+    def _shared_fields_of(self, record: RequestRecord) -> bytes:
+        """What the lines of a key's requests for a model have in common."""
+        if {changed}:
+{kept}            self._shared_fields = _encode_shared_fields({", ".join(f"record.{name}" for name in names)})
+        return self._shared_fields
+'''
+
+
+def _declare(field: Field) -> str:
+    declaration = field.declaration
+    return declaration if "None" in declaration else field.attribute
+
+
+def _start(field: Field) -> str:
+    return "None" if "None" in field.declaration else '""'
+
+
+def _shared(shared: list[Field]) -> str:
+    parameters = ["key: ApiKey", *(field.declaration for field in shared if field.attribute)]
+    pairs = ", ".join(f'"{field.name}": {field.value or field.attribute}' for field in shared)
+    return f"""
+@functools.lru_cache(maxsize=1024)
+def _encode_shared_fields({", ".join(parameters)}) -> bytes:
+    fields = {{{pairs},}}
+    return b"," + escape_unprintable(msgspec.json.encode(fields))[1:-1]
+"""
+
+
+def _json_literal(literal: str) -> str:
+    return JSON_LITERALS.get(literal, literal)
+
+
+def page() -> str:
+    """The reference page."""
+    entry = fields("entry")
+    sums = {
+        "Entries are summed up by": names_of("sum"),
+        "The newest value is kept of": names_of("label"),
+        "The total is kept of": names_of("total"),
+    }
+    rows = "".join(f"| {what} | {', '.join(f'`{name}`' for name in names)} |\n" for what, names in sums.items())
+    return TOP + _rows(entry) + MIDDLE + _rows(fields("attempt")) + BOTTOM + rows
+
+
+def names_of(column: str) -> list[str]:
+    """The fields of an entry that have such a column in the database."""
+    return [field.name for field in fields("entry") if field.column == column]
+
+
+def _rows(members: list[Field]) -> str:
+    return "".join(f"| `{field.name}` | {_page_type(field.type)} | {field.doc} |\n" for field in members)
+
+
+def _page_type(type: str) -> str:
+    plain = type.removesuffix(" | None")
+    return PAGE_TYPES[plain] + (" or null" if plain != type else "")
+
+
+REGIONS = {
+    "entry": entry_region,
+    "request record": request_record_region,
+    "encoder": encoder_region,
+    "attempt encoder": attempt_encoder_region,
+}
+
+
+def module(path: Path) -> str:
+    """The text of a module with its regions made anew, formatted."""
+
+    def replace(match: re.Match[str]) -> str:
+        begin = match[0].partition("\n")[0]
+        return f"{begin}\n{REGIONS[match[2]]()}{match[1]}# end: {match[2]}\n"
+
+    text = REGION.sub(replace, path.read_text(encoding="utf-8"))
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def make() -> dict[Path, str]:
+    """Every file that has to do with the table, as it has to be."""
+    return {ENTRY_MODULE: module(ENTRY_MODULE), RECORD_MODULE: module(RECORD_MODULE), PAGE: page()}
+
+
+if __name__ == "__main__":
+    for path, text in make().items():
+        path.write_text(text, encoding="utf-8")
