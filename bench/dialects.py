@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tests.codecs import create_stream_transform, decode_routing_info, pass_through_request
+
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.translation import create_stream_transform
 
 EVENTS = 2000
 READ = 64 * 1024
@@ -84,10 +85,8 @@ def main() -> None:
                 print(f"{name:<36}{single:>8.2f}{coalesced:>8.2f}")
     print(f"\n{'µs per request':<36}{'1 kB':>8}{'1 MB':>8}")
     acts: dict[str, Callable[[bytes], object]] = {
-        "head": openai.dialect.decode_routing_info,
-        "pass_request": lambda raw: openai.dialect.pass_through_request(
-            raw, openai.dialect.decode_routing_info(raw), ModelProfile("m")
-        ),
+        "head": partial(decode_routing_info, openai.dialect),
+        "pass_request": lambda raw: pass_through_request(openai.dialect, raw, ModelProfile("m")),
         "openai -> anthropic": lambda raw: anthropic.dialect.encode_request(
             openai.dialect.decode_request(raw), ModelProfile("m")
         ),

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.codecs import create_stream_transform
 
 from svc import settings, telemetry
 from svc.dialects import anthropic, openai
-from svc.dialects.translation import create_stream_transform
+from svc.dialects.base import RequestBody
 from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.accounting.price import Price
+from svc.gateway.endpoints import chat_completions, load_endpoints
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.observability.metrics import RequestMetrics
 from svc.gateway.observability.request_log import RequestLog
@@ -32,6 +34,7 @@ from svc.gateway.routing.providers import build_providers
 from svc.gateway.routing.router import Router
 from svc.gateway.server import response
 from svc.gateway.server.connection import ClientConnection
+from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
 from svc.stores.counters.base import KeyLimits
@@ -136,7 +139,7 @@ async def main() -> None:
         observers=(ledger, metrics, request_log),
     )
     upstream_wire = Wire()
-    client = ClientConnection(plane, {b"/v1/chat/completions": openai.dialect}, server_state=State())
+    client = ClientConnection(plane, EndpointTable(load_endpoints()), server_state=State())
     client.connection_made(Wire())
     connect(upstream, offers[0].origin, upstream_wire)
     steps(found, plane)
@@ -165,11 +168,13 @@ def connect(upstream: UpstreamPool, origin: Any, wire: Wire) -> None:
 def steps(found: settings.Settings, plane: GatewayContext) -> None:
     """Single steps."""
     raw = BODY % b""
+    endpoint, body = chat_completions.endpoint, RequestBody(raw)
+    codec, routing_info = endpoint.codecs[openai.dialect], endpoint.decode_routing_info(body)
     show("msgspec: decode the whole body", cost(lambda: msgspec.json.decode(raw)))
-    show("head of a request", cost(lambda: openai.dialect.decode_routing_info(raw)))
-    head, target = openai.dialect.decode_routing_info(raw), plane.router.route("gpt-4o-mini")[0].profile
-    show("pass_request", cost(lambda: openai.dialect.pass_through_request(raw, head, target)))
-    show("pass_answer", cost(lambda: openai.dialect.pass_through_response(ANSWER)))
+    show("head of a request", cost(lambda: endpoint.decode_routing_info(RequestBody(raw))))
+    target = plane.router.route("gpt-4o-mini")[0].profile
+    show("pass_request", cost(lambda: codec.encode_request(body, routing_info, target, lambda: None)))
+    show("pass_answer", cost(lambda: codec.decode_response(ANSWER)))
     show("key look-up", cost(lambda: plane.keyring.require_cached("key")))
     pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
     pipe.feed(FIRST)
@@ -226,7 +231,7 @@ def recorded(plane: GatewayContext, upstream: UpstreamPool, client: ClientConnec
     ask, answer = halves(upstream, client, False)
     ask()
     (running,) = plane.exchanges
-    usage = openai.dialect.pass_through_response(ANSWER).usage
+    usage = chat_completions.endpoint.codecs[openai.dialect].decode_response(ANSWER).usage
     books = cost(lambda: running._record_outcome("ok", 200, usage), 5000)
     answer()
     return books

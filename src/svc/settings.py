@@ -22,6 +22,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
+DEFAULT_DIALECT = "openai"
+"""Of a provider that names none."""
 
 
 class _SettingsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -129,6 +131,8 @@ class ModelSettings(_SettingsTable, frozen=True):
     """
     use_case: str | None = None
     """Free text for the list of models."""
+    kind: Literal["chat"] = "chat"
+    """The kind of endpoint that the model is for."""
     input_price: UsdPerMillionTokens | None = None
     """USD for a million input tokens."""
     output_price: UsdPerMillionTokens | None = None

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable
 from svc.gateway.limits.rate_limiter import ASSUMED_OUTPUT_TOKENS, RateLimiter, Reservation
@@ -50,12 +51,9 @@ OPEN = ModelSettings(id="m", input_price=1.0, output_price=10.0)
 
 def head(max_tokens: int | None = None, *, answers: int = 1, least: int = 0, endless: str = "") -> RoutingInfo:
     return RoutingInfo(
-        "m",
-        stream=False,
-        include_usage=False,
+        model="m",
         max_tokens=max_tokens,
         choice_count=answers,
-        skeleton=RAW,
         min_reserved_tokens=least,
         unbounded_field=endless,
     )
@@ -92,7 +90,7 @@ class Desk:
     async def ask(self, key: ApiKey, request: RoutingInfo, chain: tuple[Backend, ...]) -> Reservation | SvcError:
         """A lease, or the refusal."""
         said: asyncio.Future[Reservation | SvcError] = asyncio.get_running_loop().create_future()
-        self.gate.admit(key, request, RAW, chain, said.set_result)
+        self.gate.admit(key, request, RequestBody(RAW), chain, said.set_result)
         return await asyncio.wait_for(said, 10)
 
     async def lease(self, key: ApiKey, request: RoutingInfo, chain: tuple[Backend, ...]) -> Reservation:
@@ -222,6 +220,17 @@ async def test_gate_budget_with_too_little_left_fits_a_smaller_request(desk: Des
     await desk.lease(key, head(400), chain)
 
 
+async def test_gate_without_a_completion_reserves_the_prompt_alone(desk: Desk) -> None:
+    info, chain = RoutingInfo(model="m", has_completion=False), chain_of(CHEAP)
+    key = ApiKey("k", "shop", tpm=PROMPT + 1, budget_usd=0.001)
+    lease = await desk.lease(key, info, chain)
+    assert "remaining-tokens: 1\r\n" in lease.header_lines
+    assert (await desk.used(key)).reserved_nano_usd == PROMPT * 1000
+    with pytest.raises(InvalidRequest, match="more than the 99 a minute of this key: send less") as caught:
+        await desk.lease(ApiKey("l", "shop", tpm=PROMPT - 1), info, chain)
+    assert caught.value.param is None
+
+
 async def test_gate_budget_unknown_price_reserves_nothing(desk: Desk) -> None:
     key = ApiKey("k", "shop", budget_usd=0.001)
     lease = await desk.lease(key, head(50), chain_of(FREE))
@@ -241,16 +250,16 @@ async def test_gate_budget_answer_of_unknown_length_reserves_a_tenth(desk: Desk)
 async def test_gate_request_larger_than_the_limit_is_the_clients_fault(desk: Desk) -> None:
     chain = chain_of(CHEAP)
     with pytest.raises(InvalidRequest, match="may take 1100 tokens, more than the 1000 a minute"):
-        desk.gate.admit(ApiKey("k", "shop", tpm=1000), head(1000), RAW, chain, lambda said: None)
+        desk.gate.admit(ApiKey("k", "shop", tpm=1000), head(1000), RequestBody(RAW), chain, lambda said: None)
     with pytest.raises(InvalidRequest, match=r"may cost \$0\.010100, more than the whole budget") as caught:
-        desk.gate.admit(ApiKey("l", "shop", budget_usd=0.01), head(1000), RAW, chain, lambda said: None)
+        desk.gate.admit(ApiKey("l", "shop", budget_usd=0.01), head(1000), RequestBody(RAW), chain, lambda said: None)
     assert caught.value.param == "max_tokens"
 
 
 async def test_gate_answer_without_an_end_is_refused_where_tokens_are_limited(desk: Desk) -> None:
     endless = head(endless="n_predict")
     with pytest.raises(InvalidRequest) as caught:
-        desk.gate.admit(ApiKey("k", "shop", tpm=1000), endless, RAW, chain_of(CHEAP), lambda said: None)
+        desk.gate.admit(ApiKey("k", "shop", tpm=1000), endless, RequestBody(RAW), chain_of(CHEAP), lambda said: None)
     assert caught.value.param == "n_predict"
     await desk.lease(ApiKey("l", "shop", rpm=10), endless, chain_of(CHEAP))
 

@@ -11,8 +11,8 @@ import pytest
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
-from svc.dialects.translation import create_stream_transform
 from svc.wire.chat import UpstreamOverrides
+from tests.codecs import create_stream_transform, pass_through_request, pass_through_response
 
 HERE = Path(__file__).parent
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
@@ -54,9 +54,8 @@ def pretty(raw: bytes, **more: object) -> str:
 @pytest.mark.parametrize(("path", "to"), cases("requests", "json"), ids=named)
 def test_requests(path: Path, to: str) -> None:
     client, raw = source(path), path.read_bytes()
-    head = client.decode_routing_info(raw)
     if client.name == to:
-        built = client.pass_through_request(raw, head, TARGET)
+        built = pass_through_request(client, raw, TARGET)
     else:
         built = DIALECTS[to].encode_request(client.decode_request(raw), TARGET)
     check(path, to, pretty(built.body, dropped=list(built.dropped_fields)))
@@ -65,7 +64,7 @@ def test_requests(path: Path, to: str) -> None:
 @pytest.mark.parametrize(("path", "to"), cases("answers", "json"), ids=named)
 def test_answers(path: Path, to: str) -> None:
     upstream, raw = source(path), path.read_bytes()
-    passed = upstream.pass_through_response(raw)
+    passed = pass_through_response(upstream, raw)
     if upstream.name == to:
         made = pretty(passed.body)
     else:

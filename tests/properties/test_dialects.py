@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,16 @@ from hypothesis import strategies as st
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.translation import create_stream_transform
 from svc.errors import InvalidRequest, SvcError
 from svc.wire.chat import UpstreamOverrides
 from svc.wire.sse import EventSplitter
+from tests.codecs import (
+    create_stream_passthrough,
+    create_stream_transform,
+    decode_routing_info,
+    pass_through_request,
+    pass_through_response,
+)
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
@@ -138,7 +145,7 @@ def test_a_damaged_request_is_an_invalid_request(data: st.DataObject) -> None:
     client = dialect_of(path)
     for target in TARGETS:
         for act in (
-            lambda target=target: client.pass_through_request(raw, client.decode_routing_info(raw), target),
+            lambda target=target: pass_through_request(client, raw, target),
             lambda target=target: openai.dialect.encode_request(client.decode_request(raw), target),
             lambda target=target: anthropic.dialect.encode_request(client.decode_request(raw), target),
         ):
@@ -156,7 +163,7 @@ def test_a_damaged_answer_is_mended_or_refused(data: st.DataObject) -> None:
     raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
     upstream = dialect_of(path)
     try:
-        passed = upstream.pass_through_response(raw)
+        passed = pass_through_response(upstream, raw)
         made = [to.encode_response(upstream.decode_response(raw)) for to in DIALECTS.values()]
     except SvcError:
         return
@@ -174,10 +181,10 @@ def test_a_damaged_answer_is_mended_or_refused(data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes(raw: bytes) -> None:
     for dialect in DIALECTS.values():
-        for act in (dialect.decode_routing_info, dialect.decode_request):
+        for act in (partial(decode_routing_info, dialect), dialect.decode_request):
             with pytest.raises(InvalidRequest):
                 act(raw)
-        for read in (dialect.pass_through_response, dialect.decode_response):
+        for read in (partial(pass_through_response, dialect), dialect.decode_response):
             with pytest.raises(SvcError):
                 read(raw)
         message = dialect.decode_error_message(raw)
@@ -203,7 +210,7 @@ def test_a_valid_stream_keeps_its_meaning(
     separators = (",", ":") if compact else None
     events = [json.dumps(chunk, ensure_ascii=ascii_only, separators=separators) for chunk in chunks]
     raw = b"".join(f"data: {event}\n\n".encode() for event in [*events, "[DONE]"])
-    pipe = openai.dialect.create_stream_passthrough(include_usage=usage)
+    pipe = create_stream_passthrough(openai.dialect, include_usage=usage)
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=9))
     out = b"".join(pipe.feed(part) for part in pieces(raw, cuts))
     made = [event.removeprefix(b"data: ") for event in out.split(b"\n\n") if event]

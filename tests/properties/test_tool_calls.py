@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.translation import create_stream_transform
 from svc.dialects.truncated_json import decode_complete_members
 from svc.wire.usage import TokenUsage
+from tests.codecs import create_stream_transform, pass_through_response
 
 DONE = b"data: [DONE]\n\n"
 TEXT_FIELDS = {"function": "arguments", "custom": "input"}
@@ -161,7 +161,7 @@ def test_stream_and_whole_answer_pass_unchanged_within_the_dialect(
     out = fed(pipe, b"".join(events), size)
     assert out == b"".join(events if usage else [*events[:-2], DONE])
     raw = answer.whole()
-    passed = openai.dialect.pass_through_response(raw)
+    passed = pass_through_response(openai.dialect, raw)
     assert passed.body is raw
     assert (pipe.error, pipe.usage, pipe.finish_reason) == (None, passed.usage, passed.finish_reason)
     assert (passed.usage, passed.finish_reason) == (answer.billed, answer.finish)

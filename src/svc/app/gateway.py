@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 from uvicorn.loops.auto import auto_loop_factory
 
-from svc import plugins, telemetry
+from svc import telemetry
 from svc.app import descriptors, listeners
 from svc.app.config_reload import ConfigReloader
 from svc.app.registry import RegistryThread
@@ -28,6 +28,7 @@ from svc.app.stop_signals import StopSignals
 from svc.client import bundles
 from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.cache.response_cache import ResponseCache, open_cache
+from svc.gateway.endpoints import load_endpoints
 from svc.gateway.endpoints.admin import AdminApi
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.openapi import routes as openapi_routes
@@ -47,6 +48,7 @@ from svc.gateway.routing.providers import build_providers, models_without_key
 from svc.gateway.routing.router import Router
 from svc.gateway.routing.shared_breakers import SharedBreakers
 from svc.gateway.server.connection import ClientConnection
+from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.uvicorn_server import GatewayServer
 from svc.gateway.server.websocket import WebSocketProtocol
 from svc.gateway.upstream.pool import UpstreamPool, default_ssl_context
@@ -98,8 +100,10 @@ class ConfigReload:
 class _ReloadableApp:
     """The cold routes as they are now: a reload makes them anew, since what they check is in the configuration."""
 
-    def __init__(self, build: Callable[[], Starlette]) -> None:
+    def __init__(self, build: Callable[[], Starlette], endpoints: EndpointTable) -> None:
         self._build = build
+        self.endpoints = endpoints
+        """What the server answers without this."""
         self._app = build()
 
     @property
@@ -199,6 +203,7 @@ async def gateway_services(
 ) -> AsyncIterator[tuple[GatewayContext, Speech, _ReloadableApp]]:
     """Run everything that a gateway's process needs, without a server. `observers` come after the built-in ones."""
     speech_metrics = SpeechMetrics()
+    endpoints = EndpointTable(load_endpoints())
     async with (
         _database_thread(settings, "books") as limits_database,
         _database_thread(settings, "desk") as admin_database,
@@ -207,6 +212,7 @@ async def gateway_services(
         _gateway_context(
             settings,
             writer,
+            endpoints,
             limits_database,
             counters_slot,
             redis,
@@ -230,10 +236,12 @@ async def gateway_services(
                 functools.partial(
                     create_app,
                     context,
+                    endpoints,
                     routes,
                     list_degraded=metrics_publisher.list_degraded,
                     speech_models=speech.list_models,
-                )
+                ),
+                endpoints,
             ),
         )
 
@@ -242,6 +250,7 @@ async def gateway_services(
 async def _gateway_context(
     settings: Settings,
     writer: LineWriter,
+    endpoints: EndpointTable,
     limits_database: DatabaseThread,
     counters_slot: SharedCountersSlot | None,
     redis: RedisConnection | None,
@@ -258,7 +267,9 @@ async def _gateway_context(
         connect_timeout=settings.gateway.connect_timeout,
         ssl_context=default_ssl_context() if any(offer.origin.tls for offer in backends) else None,
     )
-    router = Router(backends, settings.routing.fallbacks, models_without_key(settings, providers))
+    router = Router(
+        backends, settings.routing.fallbacks, models_without_key(settings, providers), endpoints.paths_by_kind()
+    )
     issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
     ledger = Ledger(settings.home, settings.ledger, open_state_database(settings.environ, settings.home), backends)
     counters = counters_slot.open() if counters_slot else SharedCounters()
@@ -320,7 +331,7 @@ async def _speech_service(settings: Settings, context: GatewayContext, metrics: 
     speech = Speech(
         settings, context.keyring, RequestTracker(context), model_catalog, _bundle_fetcher(settings), metrics=metrics
     )
-    speech.find_other_endpoint = context.router.chat_endpoint
+    speech.find_other_endpoint = context.router.endpoint_for
     context.router.find_other_endpoint = speech.endpoint_for
     speech.start()
     try:
@@ -345,11 +356,9 @@ def _bundle_fetcher(settings: Settings) -> Callable[[str], object] | None:
 
 
 def _uvicorn_config(context: GatewayContext, app: _ReloadableApp) -> uvicorn.Config:
-    dialects = [plugins.load("dialects", name).dialect for name in ("openai", "anthropic")]
-    fast_dialects = {dialect.endpoint.encode(): dialect for dialect in dialects}
     return uvicorn.Config(
         app,
-        http=functools.partial(ClientConnection, context, fast_dialects),  # type: ignore[arg-type]
+        http=functools.partial(ClientConnection, context, app.endpoints),  # type: ignore[arg-type]
         ws=functools.partial(WebSocketProtocol, context),  # type: ignore[arg-type]
         ws_per_message_deflate=False,  # audio does not get smaller, and it costs memory for each session
         lifespan="off",

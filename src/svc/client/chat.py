@@ -13,8 +13,10 @@ import msgspec
 
 from svc.client.http_response import HttpResponse
 from svc.client.http_session import HttpSession, error_from_code
-from svc.dialects.base import Dialect, ModelProfile, StreamDecoder
+from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
 from svc.dialects.openai import dialect as OPENAI
+from svc.dialects.openai.routing_info import decode_routing_info
+from svc.dialects.request_passthrough import pass_through_request
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
 from svc.wire.chat import (
     RefusalDelta,
@@ -108,9 +110,10 @@ def _encode_for_backend(raw: bytes, backend: ChatBackend) -> bytes:
     """Translate the request for a provider. The gateway gets it unchanged, because it validates requests itself."""
     if backend.dialect is OPENAI and backend.profile.overrides == UpstreamOverrides():
         return raw
-    routing_info = OPENAI.decode_routing_info(raw)
+    request_body = RequestBody(raw)
+    routing_info = decode_routing_info(request_body)
     if backend.dialect is OPENAI:
-        return OPENAI.pass_through_request(raw, routing_info, backend.profile).body
+        return pass_through_request(request_body, routing_info, backend.profile, ask_usage=True).body
     return backend.dialect.encode_request(OPENAI.decode_request(raw), backend.profile).body
 
 

@@ -1,22 +1,19 @@
-"""What a dialect is: a wire format, as clients speak it to us and as upstreams speak it with us. No I/O.
+"""What a dialect is: the wire format of a chat, as clients and upstreams speak it. No I/O.
 
-    client ── head/read_request ──> hub form ── write_request ──> upstream
-    client <── write_answer ── hub form <── read_answer ── upstream            (JSON)
-    client <── writer ── deltas <── reader ── events ── upstream               (stream)
+    client ── decode_request ──> canonical form ── encode_request ──> upstream
+    client <── encode_response ── canonical form <── decode_response ── upstream         (JSON)
+    client <── stream encoder ── deltas <── stream decoder ── events ── upstream         (stream)
 
-The same dialect on both sides does not go through the hub: `pass_request`, `pass_answer` and `pass_stream` look at
-the few fields that matter and hand the bytes on.
+Which endpoint serves which clients, and reaches which upstreams, is in `svc.dialects.endpoint`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Protocol
 
 from svc.dialects.fastpath.chunk_cache import ChunkTemplateCache
-from svc.dialects.stream_transform import StreamTransform
-from svc.errors import SvcError, UpstreamError
+from svc.errors import SvcError
 from svc.wire.chat import (
     ChatRequest,
     ChatResponse,
@@ -48,64 +45,17 @@ class ModelProfile:
         """What its streams have in common; those with usage for the client, and those without."""
 
 
-class RoutingInfo:
-    """What routing needs of a request, read without looking at the rest."""
+class RequestBody:
+    """The bytes of a client's request, and what reading them has found out about their form."""
 
-    __slots__ = (
-        "choice_count",
-        "include_usage",
-        "max_tokens",
-        "min_reserved_tokens",
-        "model",
-        "passthrough_check",
-        "skeleton",
-        "stream",
-        "unbounded_field",
-    )
+    __slots__ = ("passthrough_check", "raw", "skeleton")
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        stream: bool,
-        include_usage: bool,
-        max_tokens: int | None,
-        choice_count: int = 1,
-        skeleton: bytes = b"",
-        min_reserved_tokens: int = 0,
-        unbounded_field: str = "",
-    ) -> None:
-        self.model = model
-        self.stream = stream
-        self.include_usage = include_usage
-        """The client asked for usage in the stream."""
-        self.max_tokens = max_tokens
-        """`max_tokens`, or what replaced it."""
-        self.choice_count = choice_count
-        """How many of these are asked for (`n`)."""
-        self.min_reserved_tokens = min_reserved_tokens
-        """The largest number of tokens under a name that only some upstreams know (`min_tokens`, …)."""
-        self.unbounded_field = unbounded_field
-        """The field that asks for an answer without an end (`n_predict: -1`), if there is one."""
-        self.skeleton = skeleton
-        """The body, without the insides of long strings (`dialects.outline`)."""
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.skeleton = b""
+        """The body without the insides of long strings (`dialects.json_skeleton`), once routing has read it."""
         self.passthrough_check: PassthroughCheck | None = None
-        """What `passing` has found out about the body, once it had to."""
-
-    def copy_for_body(self, skeleton: bytes) -> RoutingInfo:
-        """Of another body, in which routing reads the same."""
-        routing_info = RoutingInfo(
-            self.model,
-            stream=self.stream,
-            include_usage=self.include_usage,
-            max_tokens=self.max_tokens,
-            choice_count=self.choice_count,
-            skeleton=skeleton,
-            min_reserved_tokens=self.min_reserved_tokens,
-            unbounded_field=self.unbounded_field,
-        )
-        routing_info.passthrough_check = self.passthrough_check
-        return routing_info
+        """Set by the first attempt to forward the body as it is."""
 
 
 class PassthroughCheck:
@@ -172,34 +122,15 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, as clients speak it to us and as upstreams speak it with us."""
 
-    __slots__ = ("chat_path", "endpoint", "forwarded_headers", "models_path", "name", "request_id_header")
+    __slots__ = ("chat_path", "models_path", "name")
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        endpoint: str,
-        chat_path: str,
-        models_path: str,
-        forwarded_headers: frozenset[bytes] = frozenset(),
-        request_id_header: str = "",
-    ) -> None:
+    def __init__(self, name: str, *, chat_path: str, models_path: str) -> None:
         self.name = name
-        self.forwarded_headers = forwarded_headers
-        """Names of request headers that the gateway forwards, with the query, within the dialect; lower case."""
-        self.request_id_header = request_id_header
-        """The response header, beside `x-request-id`, in which clients of this dialect look for the request's id."""
-        self.endpoint = endpoint
-        """Where clients ask here."""
         self.chat_path = chat_path
         """What follows a provider's base address."""
         self.models_path = models_path
 
     # spoken by a client
-    @abstractmethod
-    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
-        """Check a request as far as every upstream would refuse it, and read the few fields; raises InvalidRequest."""
-
     @abstractmethod
     def decode_request(self, raw: bytes) -> ChatRequest:
         """The whole request in the hub form; raises InvalidRequest that names the field."""
@@ -211,10 +142,6 @@ class Dialect(ABC):
     @abstractmethod
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         """Of a stream for a client; `include_usage`: it has asked to be told."""
-
-    @abstractmethod
-    def encode_error(self, error: SvcError, request_id: str) -> bytes:
-        """The JSON body of an error answer."""
 
     # spoken by an upstream
     @abstractmethod
@@ -240,20 +167,3 @@ class Dialect(ABC):
     @abstractmethod
     def decode_error_message(self, raw: bytes) -> str | None:
         """The upstream's own message in an error body, if one can be found."""
-
-    def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        """What a client of the same dialect gets of an upstream's error; None for the gateway's own error."""
-        return None
-
-    # both sides the same
-    @abstractmethod
-    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
-        """The client's own bytes where they can be read in one way only, else rebuilt."""
-
-    @abstractmethod
-    def pass_through_response(self, raw: bytes) -> EncodedResponse:
-        """Raises ProviderFailed when it is not understandable."""
-
-    @abstractmethod
-    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
-        """Of a stream whose client and upstream both speak it; `include_usage` as above."""

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.base import EncodedRequest, ModelProfile, PassthroughCheck, RoutingInfo
+from svc.dialects.base import EncodedRequest, ModelProfile, PassthroughCheck, RequestBody
 from svc.dialects.json_spans import find_field_spans
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.unsupported_fields import reject_shaping_field
 from svc.dialects.validation import decode_client_fields, decode_client_object, encode_upstream_body
 from svc.wire.chat import UpstreamOverrides
@@ -44,32 +45,31 @@ _TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens")
 
 
 def pass_through_request(
-    raw: bytes, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool
+    body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool
 ) -> EncodedRequest:
     """`ask_usage`: the dialect has `stream_options`, and usage comes only to those who ask.
 
     Raises InvalidRequest for a field that the upstream rejects and that cannot be left out.
     """
-    skeleton = routing_info.skeleton or raw
+    raw, skeleton = body.raw, body.skeleton or body.raw
     ask_usage = ask_usage and routing_info.stream and profile.stream_usage
-    check = routing_info.passthrough_check or _check_body(routing_info, skeleton)
+    check = body.passthrough_check or _check_body(body, skeleton)
     if check.is_ambiguous and not profile.needs_rewrite:
         return _splice_fields(raw, routing_info, profile, ask_usage=ask_usage)
     if check.is_ambiguous or (check.has_stream_options and not (routing_info.include_usage and profile.stream_usage)):
         return _reencode(raw, profile, ask_usage=ask_usage)
     if profile.needs_rewrite and _may_need_overrides(skeleton, profile.overrides):
         return _reencode(raw, profile, ask_usage=ask_usage)
-    body = raw
     if routing_info.model != profile.model:
-        body = _replace_model(raw, profile.model)
+        raw = _replace_model(raw, profile.model)
     if ask_usage and not check.has_stream_options:
-        end = len(body) - 1 if body[-1] == _CLOSING_BRACE else body.rindex(b"}")
-        body = (
-            body[:end] + _INCLUDE_USAGE_SUFFIX
+        end = len(raw) - 1 if raw[-1] == _CLOSING_BRACE else raw.rindex(b"}")
+        raw = (
+            raw[:end] + _INCLUDE_USAGE_SUFFIX
             if end < MAX_COPIED_BODY_BYTES
-            else b"".join((memoryview(body)[:end], _INCLUDE_USAGE_SUFFIX))
+            else b"".join((memoryview(raw)[:end], _INCLUDE_USAGE_SUFFIX))
         )
-    return EncodedRequest(body)
+    return EncodedRequest(raw)
 
 
 def _splice_fields(raw: bytes, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool) -> EncodedRequest:
@@ -90,9 +90,9 @@ def _splice_fields(raw: bytes, routing_info: RoutingInfo, profile: ModelProfile,
     return EncodedRequest(b"".join((raw[:start], msgspec.json.encode(profile.model), raw[stop:end], tail)))
 
 
-def _check_body(routing_info: RoutingInfo, skeleton: bytes) -> PassthroughCheck:
+def _check_body(body: RequestBody, skeleton: bytes) -> PassthroughCheck:
     names: list[bytes] = _ROUTING_FIELD_PATTERN.findall(skeleton)
-    routing_info.passthrough_check = check = PassthroughCheck(
+    body.passthrough_check = check = PassthroughCheck(
         is_ambiguous=_is_ambiguous(skeleton, names), has_stream_options=_STREAM_OPTIONS_FIELD in names
     )
     return check

@@ -5,7 +5,7 @@ feed ─ Splitter ─ event ─ StreamReader ─ delta ─ StreamWriter ─> byt
 
 from __future__ import annotations
 
-from svc.dialects.base import Dialect, ModelProfile, StreamDecoder, StreamEncoder
+from svc.dialects.base import StreamDecoder, StreamEncoder
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import from_stream_error, truncated_response_error
 from svc.errors import ProviderFailed, SvcError
@@ -18,17 +18,6 @@ from svc.wire.chat import (
     UsageUpdate,
 )
 from svc.wire.sse import split_events
-
-
-def create_stream_transform(
-    upstream: Dialect, client: Dialect, *, include_usage: bool, profile: ModelProfile | None = None
-) -> StreamTransform:
-    """The pipe for a stream from `target`; the same dialect on both sides does not go through the hub."""
-    if upstream.name == client.name:
-        return client.create_stream_passthrough(include_usage=include_usage, profile=profile)
-    return StreamTranslation(
-        upstream.create_stream_decoder(), client.create_stream_encoder(include_usage=include_usage)
-    )
 
 
 class StreamTranslation(StreamTransform):

@@ -15,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from svc import settings, telemetry
 from svc.app.gateway import gateway_services
+from svc.gateway.endpoints import load_endpoints
 from tests.e2e.accounts.test_keys import chat, create, until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
@@ -23,7 +24,8 @@ from tests.fakes.http_client import Got
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
 
-HOT = {("/v1/chat/completions", "post"), ("/v1/messages", "post")}
+ENDPOINTS = load_endpoints()
+HOT = {(endpoint.path, "post") for endpoint in ENDPOINTS}
 
 
 class Admin:

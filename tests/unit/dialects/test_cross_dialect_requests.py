@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import pass_through_request
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import EncodedRequest, ModelProfile
@@ -84,9 +85,7 @@ def test_newer_openai_models_get_max_completion_tokens(model: str, newer: bool) 
     assert (body.get("max_tokens"), body.get("max_completion_tokens")) == ((None, 100) if newer else (100, None))
     quirks = openai.dialect.model_overrides(model, UpstreamOverrides())
     raw = json.dumps({"model": model, "messages": HI, "max_tokens": 7}).encode()
-    passed = openai.dialect.pass_through_request(
-        raw, openai.dialect.decode_routing_info(raw), ModelProfile(model, overrides=quirks)
-    )
+    passed = pass_through_request(openai.dialect, raw, ModelProfile(model, overrides=quirks))
     assert json.loads(passed.body).get("max_completion_tokens") == (7 if newer else None)
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.codecs import pass_through_request
 
 from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.dialects.openai import dialect
@@ -22,9 +23,7 @@ def body(**fields: Any) -> bytes:
 
 
 def passed(raw: bytes, model: str = "m", **quirks: Any) -> EncodedRequest:
-    return dialect.pass_through_request(
-        raw, dialect.decode_routing_info(raw), ModelProfile(model, overrides=UpstreamOverrides(**quirks))
-    )
+    return pass_through_request(dialect, raw, ModelProfile(model, overrides=UpstreamOverrides(**quirks)))
 
 
 def test_nothing_to_change_is_the_same_object() -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import decode_routing_info, pass_through_request
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.anthropic.request_encoder import DEFAULT_ANTHROPIC_MAX_TOKENS
@@ -629,7 +630,7 @@ def test_openai_upstream_assistants_turn() -> None:
 
 def test_head_of_an_anthropic_request_is_what_routing_needs() -> None:
     raw = json.dumps({"model": "m", "max_tokens": 77, "stream": True, "messages": [{"role": "user", "content": "x"}]})
-    head = anthropic.decode_routing_info(raw.encode())
+    head = decode_routing_info(anthropic, raw.encode())
     assert (head.model, head.max_tokens, head.stream, head.include_usage, head.choice_count) == ("m", 77, True, True, 1)
 
 
@@ -656,7 +657,7 @@ def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> Non
     )
     asked = {"stream": True, "stream_options": {"include_usage": True}, "seed": 1}
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}).encode()
-    built = openai.pass_through_request(raw, openai.decode_routing_info(raw), target)
+    built = pass_through_request(openai, raw, target)
     assert built.dropped_fields == ("seed",)
     assert json.loads(built.body).keys() == {"model", "stream", "messages"}
 
@@ -673,7 +674,7 @@ def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> Non
 @pytest.mark.parametrize("dialect", [openai, anthropic])
 def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        dialect.decode_routing_info(raw)
+        decode_routing_info(dialect, raw)
     assert caught.value.message.startswith(words)
     assert "JSON is malformed" not in caught.value.message
 
@@ -685,6 +686,6 @@ def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, 
 def test_head_of_a_number_out_of_range_says_the_bound(field: str, value: float, words: str) -> None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], field: value}).encode()
     with pytest.raises(InvalidRequest) as caught:
-        openai.decode_routing_info(raw)
+        decode_routing_info(openai, raw)
     assert caught.value.param == field
     assert words in caught.value.message

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import decode_routing_info, pass_through_request
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
@@ -48,7 +49,7 @@ def named(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("padding", [0, 100_000])
 def test_head_response_format_that_is_none_is_refused_by_name(form: Any, param: str, padding: int) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        openai.dialect.decode_routing_info(body(form, padding=padding))
+        decode_routing_info(openai.dialect, body(form, padding=padding))
     assert caught.value.param == param
     assert param in caught.value.message
 
@@ -70,9 +71,7 @@ def test_head_response_format_that_is_none_is_refused_by_name(form: Any, param: 
 )
 def test_head_response_format_that_an_upstream_may_judge_passes_unchanged(form: Any) -> None:
     raw = body(form)
-    assert (
-        openai.dialect.pass_through_request(raw, openai.dialect.decode_routing_info(raw), ModelProfile("m")).body is raw
-    )
+    assert pass_through_request(openai.dialect, raw, ModelProfile("m")).body is raw
 
 
 def output(form: Any) -> bytes:
@@ -82,14 +81,11 @@ def output(form: Any) -> bytes:
 @pytest.mark.parametrize("form", [{"type": "json_schema"}, {"type": "json_schema", "schema": 123}])
 def test_anthropic_head_format_without_a_schema_is_refused_by_name(form: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        anthropic.dialect.decode_routing_info(output(form))
+        decode_routing_info(anthropic.dialect, output(form))
     assert caught.value.param == "output_config.format.schema"
 
 
 @pytest.mark.parametrize("form", [None, {"type": "json_schema", "schema": SCHEMA}, {"type": "newer", "x": 1}])
 def test_anthropic_head_format_with_a_schema_passes_unchanged(form: Any) -> None:
     raw = output(form)
-    assert (
-        anthropic.dialect.pass_through_request(raw, anthropic.dialect.decode_routing_info(raw), ModelProfile("m")).body
-        is raw
-    )
+    assert pass_through_request(anthropic.dialect, raw, ModelProfile("m")).body is raw

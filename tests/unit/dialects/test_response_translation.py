@@ -622,10 +622,10 @@ def test_anthropic_client_stream_opens_one_block_at_a_time() -> None:
 
 
 def test_dialects_have_the_paths_that_their_references_name() -> None:
-    paths = [(one.name, one.endpoint, one.chat_path, one.models_path) for one in (openai, anthropic)]
+    paths = [(one.name, one.chat_path, one.models_path) for one in (openai, anthropic)]
     assert paths == [
-        ("openai", "/v1/chat/completions", "/chat/completions", "/models"),
-        ("anthropic", "/v1/messages", "/v1/messages", "/v1/models"),
+        ("openai", "/chat/completions", "/models"),
+        ("anthropic", "/v1/messages", "/v1/models"),
     ]
     assert openai.auth_headers("k") == (("authorization", "Bearer k"),)
     assert anthropic.auth_headers("k") == (("x-api-key", "k"), ("anthropic-version", "2023-06-01"))

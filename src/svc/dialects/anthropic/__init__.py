@@ -8,29 +8,19 @@ stream     an upstream's stream, handed on                 reader, writer   from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from svc.dialects.anthropic.errors import decode_upstream_error, encode_error
 from svc.dialects.anthropic.request_decoder import decode_request
 from svc.dialects.anthropic.request_encoder import encode_request
-from svc.dialects.anthropic.response_codec import decode_response, encode_response, pass_through_response
-from svc.dialects.anthropic.routing_info import decode_routing_info
+from svc.dialects.anthropic.response_codec import decode_response, encode_response
 from svc.dialects.anthropic.stream_decoder import AnthropicStreamDecoder
 from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
-from svc.dialects.anthropic.stream_passthrough import AnthropicPassthrough
 from svc.dialects.base import (
     Dialect,
     EncodedRequest,
-    EncodedResponse,
     ModelProfile,
-    RoutingInfo,
     StreamDecoder,
     StreamEncoder,
 )
-from svc.dialects.request_passthrough import pass_through_request
-from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import decode_error_message
-from svc.errors import SvcError, UpstreamError
 from svc.wire.chat import ChatRequest, ChatResponse
 
 
@@ -40,17 +30,7 @@ class AnthropicDialect(Dialect):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(
-            "anthropic",
-            endpoint="/v1/messages",
-            chat_path="/v1/messages",
-            models_path="/v1/models",
-            forwarded_headers=frozenset((b"anthropic-beta", b"anthropic-version")),
-            request_id_header="request-id",
-        )
-
-    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
-        return decode_routing_info(raw)
+        super().__init__("anthropic", chat_path="/v1/messages", models_path="/v1/models")
 
     def decode_request(self, raw: bytes) -> ChatRequest:
         return decode_request(raw)
@@ -60,9 +40,6 @@ class AnthropicDialect(Dialect):
 
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         return AnthropicStreamEncoder()  # whose clients always get usage
-
-    def encode_error(self, error: SvcError, request_id: str) -> bytes:
-        return encode_error(error, request_id)
 
     def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
         version = ("anthropic-version", "2023-06-01")
@@ -79,18 +56,6 @@ class AnthropicDialect(Dialect):
 
     def decode_error_message(self, raw: bytes) -> str | None:
         return decode_error_message(raw)
-
-    def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        return decode_upstream_error(status, headers, raw)
-
-    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
-        return pass_through_request(raw, routing_info, profile, ask_usage=False)
-
-    def pass_through_response(self, raw: bytes) -> EncodedResponse:
-        return pass_through_response(raw)
-
-    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
-        return AnthropicPassthrough()
 
 
 dialect: Dialect = AnthropicDialect()

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
 
@@ -47,13 +48,10 @@ class RoutingBody(msgspec.Struct):
 _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
 
 
-def decode_routing_info(raw: bytes) -> RoutingInfo:
+def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Raises InvalidRequest that names the field. Usage is part of every stream of this dialect."""
-    body, skeleton = decode_skeleton(_ROUTING_DECODER, raw)
-    response_format = body.output_config.format if body.output_config is not None else None
+    fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
         raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
-    stream = bool(body.stream)
-    return RoutingInfo(
-        model=body.model, stream=stream, include_usage=True, max_tokens=body.max_tokens, skeleton=skeleton
-    )
+    return RoutingInfo(model=fields.model, stream=bool(fields.stream), include_usage=True, max_tokens=fields.max_tokens)

@@ -14,8 +14,10 @@ from typing import Final
 
 import msgspec
 
-from svc.dialects.base import Dialect, RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.endpoint import Endpoint
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+from svc.dialects.routing_info import RoutingInfo
 
 MAX_CACHED_BODY_BYTES: Final = 8 * 1024
 """Bytes of a body that is remembered: as long as the connection lasts."""
@@ -31,26 +33,28 @@ _STRING_DECODER: Final = msgspec.json.Decoder(str)
 class BodyCache:
     """Of one connection."""
 
-    __slots__ = ("_dialect", "_mismatches", "_prefix", "_routing_info", "_suffix")
+    __slots__ = ("_body", "_endpoint", "_mismatches", "_prefix", "_routing_info", "_suffix")
 
     def __init__(self) -> None:
-        self._dialect: Dialect | None = None
+        self._endpoint: Endpoint | None = None
+        self._body: RequestBody | None = None
+        """The last body; None when it is not remembered."""
         self._routing_info: RoutingInfo | None = None
-        """What was read of the last body; None when it is not remembered."""
         self._prefix = b""
         self._suffix = b""
         self._mismatches = 0
 
-    def decode_routing_info(self, dialect: Dialect, raw: bytes) -> RoutingInfo:
-        """As `Dialect.head`, for the next body. Raises InvalidRequest."""
-        last = self._routing_info
-        if last is not None and dialect is self._dialect and self._matches(raw):
+    def decode_routing_info(self, endpoint: Endpoint, body: RequestBody) -> RoutingInfo:
+        """As `Endpoint.decode_routing_info`, for the connection's next body. Raises InvalidRequest."""
+        last, routing_info = self._body, self._routing_info
+        if last is not None and routing_info is not None and endpoint is self._endpoint and self._matches(body.raw):
             self._mismatches = 0
-            return last.copy_for_body(raw)
-        routing_info = dialect.decode_routing_info(raw)
+            body.skeleton, body.passthrough_check = body.raw, last.passthrough_check
+            return routing_info
+        routing_info = endpoint.decode_routing_info(body)
         if self._mismatches < MAX_BODY_MISMATCHES:
             self._mismatches += 1
-            self._store(dialect, raw, routing_info)
+            self._store(endpoint, body, routing_info)
         return routing_info
 
     def _matches(self, raw: bytes) -> bool:
@@ -67,14 +71,14 @@ class BodyCache:
             return False
         return True
 
-    def _store(self, dialect: Dialect, raw: bytes, routing_info: RoutingInfo) -> None:
+    def _store(self, endpoint: Endpoint, body: RequestBody, routing_info: RoutingInfo) -> None:
         """The last text of the body is the one that will be another."""
-        self._routing_info = None
+        raw, self._body = body.raw, None
         field_index = max(raw.rfind(b'"content"'), raw.rfind(b'"text"')) if len(raw) <= MAX_CACHED_BODY_BYTES else -1
         value_start = _TEXT_VALUE_START.match(raw, field_index) if field_index >= 0 else None
         if value_start is None or self._mismatches >= MAX_BODY_MISMATCHES:
             return
         content = _STRING_CONTENT.match(raw, value_start.end())
         if content is not None:
-            self._dialect, self._routing_info = dialect, routing_info
+            self._endpoint, self._body, self._routing_info = endpoint, body, routing_info
             self._prefix, self._suffix = raw[: content.start()], raw[content.end() :]

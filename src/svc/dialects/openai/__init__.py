@@ -13,9 +13,7 @@ import msgspec
 from svc.dialects.base import (
     Dialect,
     EncodedRequest,
-    EncodedResponse,
     ModelProfile,
-    RoutingInfo,
     StreamDecoder,
     StreamEncoder,
 )
@@ -23,17 +21,10 @@ from svc.dialects.openai.model_series import requires_max_completion_tokens
 from svc.dialects.openai.request_decoder import decode_request
 from svc.dialects.openai.request_encoder import encode_request
 from svc.dialects.openai.response_codec import decode_response, encode_response
-from svc.dialects.openai.response_passthrough import pass_through_response
-from svc.dialects.openai.routing_info import decode_routing_info
 from svc.dialects.openai.stream_decoder import OpenAIStreamDecoder
 from svc.dialects.openai.stream_encoder import OpenAIStreamEncoder
-from svc.dialects.openai.stream_passthrough import OpenAIPassthrough
-from svc.dialects.request_passthrough import pass_through_request
-from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import decode_error_message
-from svc.errors import SvcError
 from svc.wire.chat import ChatRequest, ChatResponse, UpstreamOverrides
-from svc.wire.error import encode_error_body
 
 
 class OpenAIDialect(Dialect):
@@ -42,12 +33,7 @@ class OpenAIDialect(Dialect):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(
-            "openai", endpoint="/v1/chat/completions", chat_path="/chat/completions", models_path="/models"
-        )
-
-    def decode_routing_info(self, raw: bytes) -> RoutingInfo:
-        return decode_routing_info(raw)
+        super().__init__("openai", chat_path="/chat/completions", models_path="/models")
 
     def decode_request(self, raw: bytes) -> ChatRequest:
         return decode_request(raw)
@@ -57,9 +43,6 @@ class OpenAIDialect(Dialect):
 
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         return OpenAIStreamEncoder(include_usage=include_usage)
-
-    def encode_error(self, error: SvcError, request_id: str) -> bytes:
-        return encode_error_body(error)
 
     def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {api_key}"),) if api_key else ()
@@ -80,17 +63,6 @@ class OpenAIDialect(Dialect):
 
     def decode_error_message(self, raw: bytes) -> str | None:
         return decode_error_message(raw)
-
-    def pass_through_request(self, raw: bytes, routing_info: RoutingInfo, profile: ModelProfile) -> EncodedRequest:
-        return pass_through_request(raw, routing_info, profile, ask_usage=True)
-
-    def pass_through_response(self, raw: bytes) -> EncodedResponse:
-        return pass_through_response(raw)
-
-    def create_stream_passthrough(self, *, include_usage: bool, profile: ModelProfile | None = None) -> StreamTransform:
-        return OpenAIPassthrough(
-            include_usage=include_usage, chunk_caches=profile.chunk_caches if profile is not None else None
-        )
 
 
 dialect: Dialect = OpenAIDialect()

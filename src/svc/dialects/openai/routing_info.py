@@ -6,8 +6,9 @@ from typing import Final
 
 import msgspec
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
 from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import astuple, decode_skeleton
 from svc.errors import InvalidRequest
 
@@ -15,28 +16,29 @@ _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
 _UNSET_FIELDS: Final = [None, None, None, None]
 
 
-def decode_routing_info(raw: bytes) -> RoutingInfo:
+def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Raises InvalidRequest that names the field."""
-    body, skeleton = decode_skeleton(_ROUTING_DECODER, raw)
-    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *others = astuple(body)
+    fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *others = astuple(fields)
     for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
             raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
-    routing_info = RoutingInfo(
+    min_reserved_tokens, unbounded_field = 0, ""
+    if others != _UNSET_FIELDS:
+        *limits, response_format = others
+        min_reserved_tokens, unbounded_field = _read_other_limits(*limits)
+        if response_format is not None:
+            _check_response_format(response_format)
+    return RoutingInfo(
         model=model,
         stream=bool(stream),
         include_usage=bool(stream and options and options.include_usage),
         max_tokens=max(max_tokens or 0, max_completion_tokens or 0) or None,  # upstreams differ in which they know
         choice_count=choice_count or 1,
-        skeleton=skeleton,
+        min_reserved_tokens=min_reserved_tokens,
+        unbounded_field=unbounded_field,
     )
-    if others != _UNSET_FIELDS:
-        *limits, response_format = others
-        _set_other_limits(routing_info, *limits)
-        if response_format is not None:
-            _check_response_format(response_format)
-    return routing_info
 
 
 def _check_response_format(response_format: RoutingFormat) -> None:
@@ -48,12 +50,13 @@ def _check_response_format(response_format: RoutingFormat) -> None:
         raise InvalidRequest(f"`{path}` is required.", param=path)
 
 
-def _set_other_limits(
-    routing_info: RoutingInfo, n_predict: float | None, max_new_tokens: float | None, min_tokens: float | None
-) -> None:
-    """Note limits that only some upstreams read. Others read `max_tokens`, so these only raise the reservation."""
-    routing_info.min_reserved_tokens = int(max(n_predict or 0, max_new_tokens or 0, min_tokens or 0, 0))
+def _read_other_limits(
+    n_predict: float | None, max_new_tokens: float | None, min_tokens: float | None
+) -> tuple[int, str]:
+    """Read limits that only some upstreams know. Others read `max_tokens`, so these only raise the reservation."""
+    unbounded_field = ""
     if n_predict is not None and n_predict < 0:
-        routing_info.unbounded_field = "n_predict"
+        unbounded_field = "n_predict"
     elif max_new_tokens is not None and max_new_tokens < 0:
-        routing_info.unbounded_field = "max_new_tokens"
+        unbounded_field = "max_new_tokens"
+    return int(max(n_predict or 0, max_new_tokens or 0, min_tokens or 0, 0)), unbounded_field

@@ -23,6 +23,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from svc import __version__
 from svc.allowed_hosts import AllowedHosts, host_header_values, host_not_allowed_error
+from svc.dialects.endpoint import Endpoint
 from svc.errors import (
     AuthenticationFailed,
     InternalError,
@@ -36,7 +37,7 @@ from svc.gateway.observability.access_log import AccessLogEntry, encode_client_f
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.model_errors import quote_name
-from svc.gateway.server.error_dialect import dialect_for_path
+from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.request import echoable_text
 from svc.gateway.server.response import CORS_EXPOSED_HEADERS
 from svc.security import secret_from_headers
@@ -49,6 +50,9 @@ log = logging.getLogger("svc.gateway")
 
 MODEL_LIST_SCOPES: Final = frozenset(("chat", "speech"))
 """A key with none of these sees no models."""
+
+SCOPE_ENDPOINT: Final = "svc.endpoint"
+"""In an ASGI scope: the endpoint whose format errors have."""
 
 RouteHandler = Callable[[Request], Awaitable[Response]]
 
@@ -115,18 +119,19 @@ class ModelList(msgspec.Struct):
 class AccessLogMiddleware:
     """Every answer carries an id of ours, echoes the client's own, and leaves a line in the access log."""
 
-    def __init__(self, app: ASGIApp, context: GatewayContext) -> None:
+    def __init__(self, app: ASGIApp, context: GatewayContext, endpoints: EndpointTable) -> None:
         self._app = app
         self._context = context
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id_headers = [(b"x-request-id", self._context.request_ids.generate().encode())]
         client_request_id = echoable_text(dict(scope["headers"]).get(b"x-request-id", b""))
         if client_request_id:
             id_headers.append((b"x-client-request-id", client_request_id.encode("ascii")))
-        dialect = dialect_for_path(scope["path"])
-        if dialect is not None and dialect.request_id_header:
-            id_headers.append((dialect.request_id_header.encode("ascii"), id_headers[0][1]))
+        endpoint = scope[SCOPE_ENDPOINT] = self._endpoints.find_by_prefix(scope["path"])
+        if endpoint is not None and endpoint.request_id_header:
+            id_headers.append((endpoint.request_id_header.encode("ascii"), id_headers[0][1]))
         client: str | None = (scope.get("client") or (None,))[0]
         scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client)
         status = 0
@@ -204,8 +209,8 @@ class HostCheckMiddleware:
         return None
 
 
-class UnsupportedChatRequest:
-    """Requests to a chat's path that the door does not take: any method but POST, and a path with a '#' behind it."""
+class UnsupportedRequest:
+    """Requests to an endpoint's path that are none for it: any method but POST, and a path with a `#` after it."""
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
@@ -225,6 +230,7 @@ async def _no_speech_models(key: ApiKey) -> list[str]:
 
 def create_app(
     context: GatewayContext,
+    endpoints: EndpointTable,
     extra_routes: list[BaseRoute] | None = None,
     *,
     list_degraded: Callable[[], list[str]] = list,
@@ -271,12 +277,13 @@ def create_app(
         Route("/health", health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{id:path}", model, methods=["GET"]),
-        Route("/v1/chat/completions", UnsupportedChatRequest(context)),
-        Route("/v1/messages", UnsupportedChatRequest(context)),
+        *(Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path),
         *(extra_routes or []),
         WebSocketRoute("/{path:path}", no_socket),
     ]
-    app = Starlette(routes=routes, middleware=_middleware(context), exception_handlers=_exception_handlers(context))
+    app = Starlette(
+        routes=routes, middleware=_middleware(context, endpoints), exception_handlers=_exception_handlers(context)
+    )
     app.router.redirect_slashes = False  # it would send strangers to whatever the Host header says
     return app
 
@@ -290,7 +297,7 @@ async def authenticate_request(context: GatewayContext, request: Request) -> Api
 
 
 def error_response(error: SvcError) -> Response:
-    """An error in the gateway's shape, or in that of the dialect whose path was asked for."""
+    """An error in the gateway's format, or in that of the endpoint whose path was requested."""
     return _ErrorResponse(error)
 
 
@@ -304,16 +311,16 @@ class _ErrorResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error
         scope[SCOPE_ERROR_CODE] = error.code
-        dialect = dialect_for_path(scope["path"])
-        if dialect is None:
+        endpoint: Endpoint | None = scope.get(SCOPE_ENDPOINT)
+        if endpoint is None:
             await super().__call__(scope, receive, send)
             return
-        body = dialect.encode_error(error, scope["request_ids"][0])
+        body = endpoint.encode_error(error, scope["request_ids"][0])
         await Response(body, error.status, dict(error.headers), "application/json")(scope, receive, send)
 
 
-def _middleware(context: GatewayContext) -> list[Middleware]:
-    middleware = [Middleware(AccessLogMiddleware, context=context)]
+def _middleware(context: GatewayContext, endpoints: EndpointTable) -> list[Middleware]:
+    middleware = [Middleware(AccessLogMiddleware, context=context, endpoints=endpoints)]
     hosts = AllowedHosts(context.config.current.settings.gateway.host, context.config.current.settings.gateway.hosts)
     if hosts.is_checked:
         middleware.append(Middleware(HostCheckMiddleware, context=context, hosts=hosts))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, RateLimited
 from svc.stores.counters.base import KeyLimits, LimitExceeded
 from svc.stores.database.base import budget_period_end
@@ -119,17 +119,19 @@ def check_output_bounded(routing_info: RoutingInfo) -> None:
         )
 
 
-def check_fits_limits(limits: KeyLimits, tokens: int, cost_nano_usd: int) -> None:
+def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int, cost_nano_usd: int) -> None:
     """Raises InvalidRequest for a request that no waiting would let through."""
+    advice, param = (
+        ("ask for a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
+    )
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(
-            f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: "
-            "ask for a smaller max_tokens.",
-            param="max_tokens",
+            f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: {advice}.",
+            param=param,
         )
     if limits.budget_nano_usd and cost_nano_usd > limits.budget_nano_usd:
         raise InvalidRequest(
             f"This request may cost ${cost_nano_usd / NANO_USD_PER_USD:.6f}, more than the whole budget of this key: "
-            "ask for a smaller max_tokens.",
-            param="max_tokens",
+            f"{advice}.",
+            param=param,
         )

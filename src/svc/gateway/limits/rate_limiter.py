@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Final
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import estimate_prompt_tokens
 from svc.errors import RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable, compute_token_cost
@@ -183,7 +184,7 @@ class RateLimiter:
         self,
         key: ApiKey,
         routing_info: RoutingInfo,
-        raw: bytes,
+        body: RequestBody,
         chain: tuple[Backend, ...],
         callback: AdmissionCallback,
     ) -> None:
@@ -192,22 +193,25 @@ class RateLimiter:
         budget: int = limits.budget_nano_usd
         tokens = nanos = 0
         if limits.tokens or budget:
-            prompt = estimate_prompt_tokens(raw, routing_info.skeleton)
+            prompt = estimate_prompt_tokens(body.raw, body.skeleton)
             check_output_bounded(routing_info)
             longest = routing_info.choice_count * max(
                 routing_info.max_tokens or _max_output_tokens(chain), routing_info.min_reserved_tokens
             )
-            usage = TokenUsage(prompt, longest or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
+            if not routing_info.has_completion:
+                usage = TokenUsage(prompt)
+            else:
+                usage = TokenUsage(prompt, longest or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
             tokens = prompt + usage.completion_tokens if limits.tokens else 0
             nanos = self._max_cost_nanos(chain, usage) if budget else 0
-            if not longest:
+            if not longest and routing_info.has_completion:
                 tokens = _estimate_reservation(prompt, tokens, limits.tokens)
                 nanos = (
                     _estimate_reservation(self._max_cost_nanos(chain, TokenUsage(prompt)), nanos, budget)
                     if budget
                     else 0
                 )
-        check_fits_limits(limits, tokens, nanos)
+        check_fits_limits(limits, routing_info, tokens, nanos)
         needs_spent = budget and self._counters.needs_spent(limits)
         if self._redis_counters is None and not needs_spent:
             callback(self._reserve_locally(key, limits, tokens, nanos))

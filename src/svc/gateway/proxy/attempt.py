@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Final
 
-from svc.dialects.base import Dialect, EncodedResponse
+from svc.dialects.base import EncodedRequest, EncodedResponse
+from svc.dialects.endpoint import Codec
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import estimate_completion_tokens
-from svc.dialects.translation import create_stream_transform
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
@@ -76,8 +77,9 @@ class Attempt(ResponseReceiver):
         "_active_transform",
         "_body",
         "_call",
-        "_client_dialect",
+        "_codec",
         "_had_activity",
+        "_has_completion",
         "_idle_timeout",
         "_is_paused",
         "_is_stream",
@@ -103,11 +105,9 @@ class Attempt(ResponseReceiver):
         self,
         owner: AttemptOwner,
         backend: Backend,
-        client_dialect: Dialect,
+        codec: Codec,
         policy: RequestPolicy,
-        *,
-        stream: bool,
-        include_usage: bool,
+        routing_info: RoutingInfo,
         transform: StreamTransform | None = None,
     ) -> None:
         self.backend = backend
@@ -117,16 +117,13 @@ class Attempt(ResponseReceiver):
         self.sent_at = 0.0
         """Loop time."""
         self._owner: AttemptOwner | None = owner
-        self._client_dialect = client_dialect
+        self._codec = codec
         self._policy = policy
         self._idle_timeout = policy.idle_timeout
-        self._is_stream = stream
+        self._is_stream: bool = routing_info.stream
+        self._has_completion: bool = routing_info.has_completion
         self._transform: StreamTransform | None = transform or (
-            create_stream_transform(
-                backend.dialect, client_dialect, include_usage=include_usage, profile=backend.profile
-            )
-            if stream
-            else None
+            codec.create_stream_transform(routing_info, backend.profile) if routing_info.stream else None
         )
         if self._transform is not None:
             self._transform.api_key = backend.provider.key
@@ -160,12 +157,15 @@ class Attempt(ResponseReceiver):
         self._min_pace = PaceMonitor(tokens_per_second)
 
     def send(
-        self, upstream: UpstreamPool, body: bytes, now: float, forwarded_head: ForwardedHead | None = None
+        self, upstream: UpstreamPool, encoded: EncodedRequest, now: float, forwarded_head: ForwardedHead | None = None
     ) -> None:
         """Begins. `now` is loop time."""
         self.sent_at = now
         self.deadline = now + self._policy.first_byte_timeout
-        self._call = upstream.send(self.backend, body, self, stream=self._is_stream, forwarded=forwarded_head)
+        path = self._codec.upstream_path
+        self._call = upstream.send(
+            self.backend, path, encoded.body, self, stream=self._is_stream, forwarded=forwarded_head
+        )
 
     @property
     def is_draining(self) -> bool:
@@ -175,6 +175,8 @@ class Attempt(ResponseReceiver):
     @property
     def estimated_tokens(self) -> int:
         """Of the completion so far: a guess from its bytes."""
+        if not self._has_completion:
+            return 0
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
         return estimate_completion_tokens(self.received_bytes, self.first_chunk, self._last_chunk) + forwarded_tokens
 
@@ -302,15 +304,8 @@ class Attempt(ResponseReceiver):
         if self._owner is None:
             return
         if self.http_status != 200:
-            self._fail(
-                classify_error_response(
-                    self.backend.dialect,
-                    self._client_dialect,
-                    self.http_status,
-                    self.response_headers,
-                    self._collected_body(),
-                )
-            )
+            body = self._collected_body()
+            self._fail(classify_error_response(self._codec, self.http_status, self.response_headers, body))
         elif self._is_stream and self._transform is not None:
             self._end_stream(self._transform)
         else:
@@ -386,18 +381,10 @@ class Attempt(ResponseReceiver):
             self._owner.on_attempt_chunk(self, chunk, transform)
 
     def _report_response(self, body: bytes) -> None:
-        upstream, client_dialect = self.backend.dialect, self._client_dialect
         try:
+            encoded = self._codec.decode_response(body)  # raises what an error object in it means
             if self._transform is not None:
-                upstream.decode_response(body)  # raises what an error object in it means
                 raise ProviderFailed("The provider did not answer with a stream.")
-            if upstream.name == client_dialect.name:
-                encoded = client_dialect.pass_through_response(body)
-            else:
-                response = upstream.decode_response(body)
-                encoded = EncodedResponse(
-                    client_dialect.encode_response(response), response.usage, response.finish, response.model
-                )
         except SvcError as error:
             self._fail(invalid_response_failure(error))
             return

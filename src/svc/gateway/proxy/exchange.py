@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from svc.dialects.base import Dialect, EncodedResponse, RoutingInfo
+from svc.dialects.base import EncodedResponse, RequestBody
+from svc.dialects.endpoint import Endpoint
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import InternalError, ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.record import RequestRecord, RequestStatus
@@ -45,6 +47,8 @@ from svc.wire.usage import TokenUsage
 log = logging.getLogger("svc.gateway")
 
 _UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+_NO_BODY: Final = RequestBody(b"")
+"""Of a request that is refused before its body is read."""
 _now: Final = time.monotonic  # looked up once: on the hot path
 
 
@@ -55,8 +59,8 @@ class Exchange(RetryOwner):
         "_api_key",
         "_body",
         "_context",
-        "_dialect",
         "_downstream",
+        "_endpoint",
         "_first_byte_at",
         "_has_started_stream",
         "_recorder",
@@ -76,7 +80,7 @@ class Exchange(RetryOwner):
         self,
         context: GatewayContext,
         downstream: Downstream,
-        dialect: Dialect,
+        endpoint: Endpoint,
         api_key: ApiKey,
         *,
         request_id: str,
@@ -84,7 +88,7 @@ class Exchange(RetryOwner):
     ) -> None:
         self._context = context
         self._downstream = downstream
-        self._dialect = dialect
+        self._endpoint = endpoint
         self._api_key = api_key
         self.request_id = request_id
         self.client_request_id = client_request_id
@@ -100,14 +104,14 @@ class Exchange(RetryOwner):
         """It, if the answer is to be kept."""
         self._reservation: Reservation | None = None
         self._routing_info: RoutingInfo | None = None
-        self._body = b""
+        self._body = _NO_BODY
         self._has_started_stream = False
         if context.start_observers:
-            context.report_start(RequestStart(request_id, client_request_id, api_key, dialect.endpoint))
+            context.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
 
     def start(self, body: bytes) -> None:
         """Takes the request's body. Errors of the client's are answered at once."""
-        self._body = body
+        self._body = RequestBody(body)
         self._context.exchanges.add(self)
         try:  # as `guarded`, without making a method for each request
             self._check_and_route()
@@ -126,10 +130,11 @@ class Exchange(RetryOwner):
             self.report_internal_error()
 
     def _check_and_route(self) -> None:
-        if len(self._body) >= MIN_SKELETON_BODY_BYTES:  # which is not parsed for a key that has no request left
+        if len(self._body.raw) >= MIN_SKELETON_BODY_BYTES:  # which is not parsed for a key that has no request left
             self._context.rate_limiter.check_request_rate(self._api_key)
-        routing_info = self._routing_info = self._downstream.body_cache.decode_routing_info(self._dialect, self._body)
-        backends = self._context.router.route(routing_info.model, self._api_key)
+        body_cache = self._downstream.body_cache
+        routing_info = self._routing_info = body_cache.decode_routing_info(self._endpoint, self._body)
+        backends = self._context.router.route(routing_info.model, self._api_key, self._endpoint.model_kind)
         self._context.ledger.ensure_accepting()
         cache = self._context.config.current.cache
         if cache is None:
@@ -139,7 +144,7 @@ class Exchange(RetryOwner):
 
     def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
         """The answer may have been given before, by one of the targets that may give it now."""
-        name = cache.cache_key(self._api_key, self._dialect.name, self._body, self.forwarded_head)
+        name = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
         if name is None:
             self._start_retry_loop(head, chain, self._started_at)
             return
@@ -168,9 +173,9 @@ class Exchange(RetryOwner):
     def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...], started_at: float) -> None:
         retry_loop: RetryLoop
         if len(backends) > 1 and self._context.config.current.policy.hedge_after > 0:
-            retry_loop = HedgedRetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
+            retry_loop = HedgedRetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         else:
-            retry_loop = RetryLoop(self, self._context, self._dialect, routing_info, self._body, backends)
+            retry_loop = RetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         self._retry_loop = retry_loop
         if self._context.rate_limiter.has_limits(self._api_key):
             self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
@@ -267,7 +272,7 @@ class Exchange(RetryOwner):
         """Of `cache.replay.Owner`."""
         if error is not None:
             self._record_outcome("cut", 200, None)
-            self._downstream.write(self._dialect.create_stream_encoder(include_usage=False).encode_failure(error), True)
+            self._downstream.write(self._endpoint.encode_stream_error(error), True)
         elif self._routing_info is not None and self._routing_info.stream:
             self._start_stream()
             self._record_outcome("ok", 200, None)
@@ -334,7 +339,7 @@ class Exchange(RetryOwner):
         headers = self._build_headers() + "".join(f"{name}: {value}\r\n" for name, value in error.http_headers.items())
         if self._backend is not None or isinstance(error, ProviderFailed):
             headers += "x-should-retry: false\r\n"
-        self._downstream.send_response(error.http_status, headers, self._dialect.encode_error(error, self.request_id))
+        self._downstream.send_response(error.http_status, headers, self._endpoint.encode_error(error, self.request_id))
         self._finish()
 
     def _finish(self) -> None:
@@ -357,7 +362,7 @@ class Exchange(RetryOwner):
         return self._retry_loop.backend if self._retry_loop is not None else None
 
     def _build_headers(self) -> str:
-        lines, alias_header = f"x-request-id: {self.request_id}\r\n", self._dialect.request_id_header
+        lines, alias_header = f"x-request-id: {self.request_id}\r\n", self._endpoint.request_id_header
         lines += f"{alias_header}: {self.request_id}\r\n" if alias_header else ""
         lines += f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
         lines += self._reservation.header_lines if self._reservation is not None else ""
@@ -381,7 +386,7 @@ class Exchange(RetryOwner):
             backend = retry_loop.backend
             if status != "ok" and isinstance(retry_loop, RetryLoop):
                 retry_loop.report_abandoned()
-        bill = compute_bill(retry_loop, status, reported_usage, self._body, context.ledger)
+        bill = compute_bill(retry_loop, status, reported_usage, self._body.raw, context.ledger)
         if self._reservation is not None:
             usage = bill.usage
             self._reservation.commit(
@@ -391,7 +396,7 @@ class Exchange(RetryOwner):
             return
         record = RequestRecord(
             self._api_key,
-            self._dialect.endpoint,
+            self._endpoint.path,
             self._routing_info.model if self._routing_info else None,
             status,
             http_status,

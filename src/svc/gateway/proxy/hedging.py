@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from svc.dialects.base import Dialect, RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.endpoint import Endpoint
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import SvcError
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.proxy.context import GatewayContext
@@ -26,12 +28,12 @@ class HedgedRetryLoop(RetryLoop):
         self,
         owner: RetryOwner,
         context: GatewayContext,
-        dialect: Dialect,
+        endpoint: Endpoint,
         routing_info: RoutingInfo,
-        body: bytes,
+        body: RequestBody,
         backends: tuple[Backend, ...],
     ) -> None:
-        super().__init__(owner, context, dialect, routing_info, body, backends)
+        super().__init__(owner, context, endpoint, routing_info, body, backends)
         self._hedge_timer: asyncio.TimerHandle | None = None
         self._hedge_attempt: Attempt | None = None
         self._hedge_backend_index = 0
@@ -86,7 +88,7 @@ class HedgedRetryLoop(RetryLoop):
             return
         try:
             encoded = self._encode_request(self._backends[index])
-        except SvcError:  # this dialect cannot say it: there is no hedge, and no harm
+        except SvcError:  # this target cannot be sent it: there is no hedge, and no harm
             return
         first_backend = self.backend
         self._backend_attempt_count = 0

@@ -14,9 +14,12 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
-from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, RoutingInfo
-from svc.dialects.resume import ResumableTranslation, supports_resume
+from svc.dialects.base import EncodedRequest, EncodedResponse, RequestBody
+from svc.dialects.endpoint import Codec, Endpoint
+from svc.dialects.resume import ResumableTranslation
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage
 from svc.errors import ProviderFailed, SvcError
@@ -32,7 +35,6 @@ from svc.gateway.routing.failures import (
     RetryDecision,
 )
 from svc.gateway.upstream.forwarded_head import ForwardedHead
-from svc.wire.chat import ChatRequest
 from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.gateway")
@@ -78,9 +80,9 @@ class RetryLoop(AttemptOwner):
         "_backoff_seconds",
         "_body",
         "_can_resume",
-        "_canonical_chat",
         "_context",
-        "_dialect",
+        "_decoded_request",
+        "_endpoint",
         "_has_winner",
         "_interrupted_attempt",
         "_interrupted_stream",
@@ -105,18 +107,19 @@ class RetryLoop(AttemptOwner):
         self,
         owner: RetryOwner,
         context: GatewayContext,
-        dialect: Dialect,
+        endpoint: Endpoint,
         routing_info: RoutingInfo,
-        body: bytes,
+        body: RequestBody,
         backends: tuple[Backend, ...],
     ) -> None:
         self._owner = owner
         self._context = context
-        self._dialect = dialect
+        self._endpoint = endpoint
         self._routing_info = routing_info
         self._body = body
         self._backends = backends
-        self._canonical_chat: ChatRequest | None = None
+        self._decoded_request: Any = None
+        """The whole request as the endpoint's codecs translate it, once one of them had to."""
         self._backend_index = 0
         self._backend_attempt_count = 0
         self._backoff_seconds = 0.0
@@ -205,15 +208,9 @@ class RetryLoop(AttemptOwner):
         if backend.account_backends:
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
             self._used_accounts.append(backend)
-        attempt = Attempt(
-            self,
-            backend,
-            self._dialect,
-            context.config.current.policy,
-            stream=routing_info.stream,
-            include_usage=routing_info.include_usage,
-            transform=self._resumable_transform(backend) if self._can_resume else None,
-        )
+        codec = self._endpoint.codecs[backend.dialect]
+        transform = self._resumable_transform(codec) if self._can_resume else None
+        attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, transform)
         if self._min_tokens_per_second and routing_info.stream:
             attempt.set_min_pace(self._min_tokens_per_second)
         self.backend = backend
@@ -223,30 +220,29 @@ class RetryLoop(AttemptOwner):
         if self._backend_attempt_count == 1:
             context.load_balancer.record_request(backend, now)
         context.attempts.add(attempt)
-        forwarded_head = self._owner.forwarded_head if backend.dialect is self._dialect else None
+        forwarded_head = self._owner.forwarded_head if codec.forwards_head else None
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
-        attempt.send(context.upstream, encoded.body, now, forwarded_head)
+        attempt.send(context.upstream, encoded, now, forwarded_head)
         return attempt
 
     def _encode_request(self, backend: Backend) -> EncodedRequest:
-        dialect = backend.dialect
         try:
+            try:
+                codec = self._endpoint.codecs[backend.dialect]
+            except KeyError:
+                codec = self._endpoint.add_codec(backend.dialect)
             if self._interrupted_stream is not None:
-                return dialect.encode_request(
-                    self._interrupted_stream.resume_request(self._decode_chat()), backend.profile
-                )
-            if dialect.name == self._dialect.name:
-                return dialect.pass_through_request(self._body, self._routing_info, backend.profile)
-            return dialect.encode_request(self._decode_chat(), backend.profile)
+                return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
+            return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been meant as a probe
             raise
 
-    def _decode_chat(self) -> ChatRequest:
-        if self._canonical_chat is None:
-            self._canonical_chat = self._dialect.decode_request(self._body)
-        return self._canonical_chat
+    def _decode_request(self) -> Any:
+        if self._decoded_request is None:
+            self._decoded_request = self._endpoint.decode_request(self._body.raw)
+        return self._decoded_request
 
     def _retry_now(self) -> None:
         self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.clock.now()))
@@ -312,7 +308,7 @@ class RetryLoop(AttemptOwner):
                 log.exception(OBSERVER_FAULT, type(observer).__name__)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
-        usage, is_estimated = billable_usage(reported_usage, self._body, attempt.estimated_tokens)
+        usage, is_estimated = billable_usage(reported_usage, self._body.raw, attempt.estimated_tokens)
         return PartialUsage(attempt.backend, usage, is_estimated)
 
     # AttemptOwner
@@ -427,17 +423,13 @@ class RetryLoop(AttemptOwner):
 
     # a stream that goes on elsewhere
 
-    def _resumable_transform(self, backend: Backend) -> StreamTransform | None:
-        """The pipe of a stream that may go on elsewhere, or goes on here; None for the ordinary one."""
+    def _resumable_transform(self, codec: Codec) -> StreamTransform | None:
+        """The transform of a stream that may continue elsewhere, or continues here; None for the ordinary one."""
         if self._interrupted_stream is not None:
-            return self._interrupted_stream.continue_with(backend.dialect)
-        try:
-            if len(self._backends) == 1 or not supports_resume(self._decode_chat()):
-                return None
-        except SvcError:  # not said in a way that another dialect could take up
+            return codec.continue_stream(self._interrupted_stream)
+        if len(self._backends) == 1:
             return None
-        encoder = self._dialect.create_stream_encoder(include_usage=self._routing_info.include_usage)
-        return ResumableTranslation(backend.dialect.create_stream_decoder(), encoder)
+        return codec.create_resumable_transform(self._routing_info, self._decode_request)
 
     @property
     def _awaits_resume(self) -> bool:

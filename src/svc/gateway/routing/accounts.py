@@ -1,6 +1,6 @@
 """Which of several accounts (keys, addresses) of a provider a request uses: by weight, and by what each has left. Pure.
 
-What is left is what the provider said last (`x-ratelimit-…`, `anthropic-ratelimit-…`): a share from 0 to 1.
+What is left is what the provider's last response says: a share from 0 to 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from svc.dialects.rate_limit_headers import RATE_LIMIT_HEADERS
+
 RATE_LIMIT_WINDOW_SECONDS: Final = 60.0
 """Seconds after which what an account had left says nothing any more: these limits are per minute."""
 MAX_NUMBER_DIGITS: Final = 15
@@ -16,21 +18,12 @@ MAX_NUMBER_DIGITS: Final = 15
 MIN_ACCOUNT_SHARE: Final = 0.01
 """The share that an account with nothing left still gets: its limit may be back before it says so."""
 
-_RATE_LIMIT_HEADERS: Final = [
-    (f"{left}".encode(), f"{limit}".encode())
-    for what in ("requests", "tokens")
-    for left, limit in (
-        (f"x-ratelimit-remaining-{what}", f"x-ratelimit-limit-{what}"),
-        (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-limit"),
-    )
-]
-
 
 def remaining_share(headers: Mapping[bytes, bytes]) -> float | None:
     """The smallest share of its limits that an answer says is left; None when it says nothing usable."""
     shares = [
         min(1.0, max(0.0, int(left) / int(limit)))
-        for left, limit in [(headers.get(left, b""), headers.get(limit, b"")) for left, limit in _RATE_LIMIT_HEADERS]
+        for left, limit in [(headers.get(left, b""), headers.get(limit, b"")) for left, limit in RATE_LIMIT_HEADERS]
         if left.isdigit() and limit.isdigit() and len(left) <= MAX_NUMBER_DIGITS >= len(limit) and int(limit)
     ]
     return min(shares, default=None)

@@ -20,6 +20,7 @@ class Backend:
         "account_number",
         "context_window",
         "dialect",
+        "kind",
         "model",
         "model_id",
         "origin",
@@ -33,6 +34,7 @@ class Backend:
         self.provider = provider
         self.provider_name: str = provider.name
         self.dialect: Dialect = provider.dialect
+        self.kind: str = model.kind
         self.model = model
         self.model_id: str = model.id
         self.context_window: int = model.context_window
@@ -41,7 +43,7 @@ class Backend:
         self.profile = ModelProfile(name, max_output_tokens=model.max_output_tokens, overrides=overrides)
         self.origin = upstream_origin(provider)
         self.request_head = build_request_head(provider)
-        """Request line and headers up to the value of Content-Length."""
+        """What comes before and after the path: see `build_request_head`."""
         self.account_number = account_number
         """From 1, where the provider has several."""
         self.account_backends: tuple[Backend, ...] = ()
@@ -66,16 +68,16 @@ def upstream_origin(provider: Provider) -> UpstreamOrigin:
     return UpstreamOrigin(address.hostname or "", address.port or (443 if tls else 80), tls)
 
 
-def build_request_head(provider: Provider) -> bytes:
-    """The head of a chat at a provider, up to the value of Content-Length."""
-    address, dialect = provider.address, provider.dialect
+def build_request_head(provider: Provider) -> tuple[bytes, bytes]:
+    """The head of a request before and after the endpoint's path, up to the value of Content-Length."""
+    address = provider.address
     lines = [
-        f"POST {address.path}{dialect.chat_path} HTTP/1.1",
+        " HTTP/1.1",
         f"host: {address.netloc.rpartition('@')[2]}",
         "content-type: application/json",
         "accept: application/json, text/event-stream",
         "user-agent: svc",
-        *[f"{name}: {value}" for name, value in dialect.auth_headers(provider.key)],
+        *[f"{name}: {value}" for name, value in provider.dialect.auth_headers(provider.key)],
         "content-length: ",
     ]
-    return "\r\n".join(lines).encode("ascii")
+    return f"POST {address.path}".encode("ascii"), "\r\n".join(lines).encode("ascii")

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from svc.dialects.base import Dialect
+from svc.dialects.endpoint import Codec
 from svc.dialects.upstream_errors import credentials_rejected_error
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
 from svc.resilience import Backoff, parse_retry_after
@@ -77,16 +77,13 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
     )
 
 
-def classify_error_response(
-    upstream: Dialect, client: Dialect, status: int, headers: Mapping[bytes, bytes], raw: bytes
-) -> AttemptFailure:
-    """As `judge`, for a whole error answer; a client of the upstream's dialect gets the upstream's own error."""
-    message = upstream.decode_error_message(raw)
+def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> AttemptFailure:
+    """As `classify_status`, for a whole error response, which the client may get unchanged."""
+    message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
-    if upstream is client:
-        failure.error.upstream = upstream.decode_upstream_error(status, headers, raw)
-        if failure.error.upstream is not None and message:
-            failure.error.message = message
+    failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
+    if failure.error.upstream is not None and message:
+        failure.error.message = message
     return failure
 
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
@@ -116,9 +117,9 @@ class LoadBalancer:
         """Of the breakers, by `provider/model`."""
         return {health.name: health.breaker.state for health in self._health_by_id.values()}
 
-    def select_first(self, chain: Sequence[Backend], raw: bytes, routing_info: RoutingInfo, now: float) -> int:
+    def select_first(self, chain: Sequence[Backend], body: RequestBody, routing_info: RoutingInfo, now: float) -> int:
         """Where in the chain a request begins; raises ProviderFailed when every target is dead."""
-        selected = self.select_next(chain, 0, raw, routing_info, now)
+        selected = self.select_next(chain, 0, body, routing_info, now)
         if selected >= 0:
             return selected
         for index, backend in enumerate(chain):
@@ -128,13 +129,13 @@ class LoadBalancer:
         raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
 
     def select_next(
-        self, chain: Sequence[Backend], start: int, raw: bytes, routing_info: RoutingInfo, now: float
+        self, chain: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
     ) -> int:
         """The first target from `start` on that may be tried, or -1."""
         for index in range(start, len(chain)):
             backend = chain[index]
             if backend.account_backends:
-                if fits_context_window(backend, raw, routing_info) and any(
+                if fits_context_window(backend, body, routing_info) and any(
                     self._may_serve(one, now) for one in backend.account_backends
                 ):
                     return index
@@ -142,7 +143,7 @@ class LoadBalancer:
             health = self.health_of(backend)
             if (
                 health.cooldown_until <= now
-                and fits_context_window(backend, raw, routing_info)
+                and fits_context_window(backend, body, routing_info)
                 and self._allows_request(health, now)
             ):
                 return index

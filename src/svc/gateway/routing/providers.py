@@ -19,17 +19,16 @@ from svc import plugins
 from svc.dialects.base import Dialect
 from svc.errors import UsageError
 from svc.gateway.routing.provider_keys import resolve_key
-from svc.settings import AccountSettings, ModelSettings, ProviderSettings, Settings
+from svc.settings import DEFAULT_DIALECT, AccountSettings, ModelSettings, ProviderSettings, Settings
 from svc.wire.chat import UpstreamOverrides
 
 AMBIGUOUS_IDNA_CHARACTERS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
 """Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
 HOST_NAME_PATTERN: Final = re.compile("[A-Za-z0-9._-]+")
 EXAMPLE_BASE_URL: Final = urlsplit("https://api.example.com")
+API_VERSION_PATH: Final = re.compile(r"(?:^|/v[0-9]+)$")
 LOCAL_PROVIDER: Final = "local"
 """The provider of the embedded model."""
-DIALECT_BY_PATH_SUFFIX: Final = {"/chat/completions": "openai", "/messages": "anthropic"}
-"""How the address ends that a chat is sent to, and in which dialect; `base_url` is what comes before."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -101,12 +100,16 @@ def _check_entry(entry: ProviderSettings) -> None:
 
 def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
     """Raises UsageError for a name that no provider has, with a key or without: a typing error would pass unseen."""
-    model_names = {model.id for entry in entries for model in entry.models or ()} | {settings.local.model}
+    kinds = {model.id: model.kind for entry in entries for model in entry.models or ()}
+    model_names = {*kinds, settings.local.model}
     for name, others in settings.routing.fallbacks.items():
         if name in others:
             raise UsageError(
                 f"{settings.source_location('fallbacks', name)}: [routing.fallbacks] of {name!r} names it again."
             )
+        if len({kinds.get(each) for each in (name, *others)} - {None}) > 1:
+            place = settings.source_location("fallbacks", name)
+            raise UsageError(f"{place}: [routing.fallbacks] of {name!r} names a model of another kind.")
         for each in (name, *others):
             if each not in model_names:
                 close_matches = difflib.get_close_matches(each, model_names, 1)
@@ -210,14 +213,19 @@ def _merge_entry(builtin: _BuiltinProvider, change: ProviderSettings | None) -> 
 
 
 def _load_dialect(entry: ProviderSettings) -> Dialect:
-    """Only a plug-in that has a `dialect` is one; the others of that room are what dialects share."""
-    known = plugins.names("dialects")
-    name = entry.dialect or "openai"
-    dialect: Dialect | None = getattr(plugins.load("dialects", name), "dialect", None) if name in known else None
+    name = entry.dialect or DEFAULT_DIALECT
+    dialect = next(iter(_load_dialects([name])), None)
     if dialect is None:
-        offered = ", ".join(one for one in known if hasattr(plugins.load("dialects", one), "dialect"))
+        offered = ", ".join(one.name for one in _load_dialects(plugins.names("dialects")))
         raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {offered}.")
     return dialect
+
+
+def _load_dialects(names: Iterable[str]) -> list[Dialect]:
+    """Those that are dialects: other modules of that package are what dialects share."""
+    known = plugins.names("dialects")
+    loaded = [getattr(plugins.load("dialects", name), "dialect", None) for name in names if name in known]
+    return [dialect for dialect in loaded if dialect is not None]
 
 
 def build_provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
@@ -260,18 +268,21 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
 
 def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> None:
     """Raises UsageError for an address that a chat is sent to, in this dialect or in another."""
-    for suffix, dialect_name in DIALECT_BY_PATH_SUFFIX.items():
+    if API_VERSION_PATH.search(address.path):  # nearly always: the other dialects need not be loaded
+        return
+    for other in (dialect, *(one for one in _load_dialects(plugins.names("dialects")) if one is not dialect)):
+        suffix = other.chat_path.removeprefix("/v1")
         if not address.path.endswith(suffix):
             continue
         path = address.path.removesuffix(suffix)
         example = _with_api_path(address, path, dialect)
         message_start = f"The address of provider {name} ends in {suffix}, which "
-        if dialect.chat_path.endswith(suffix):
+        if other is dialect:
             raise UsageError(f"{message_start}each request adds: it should look like {example}.")
-        other = _with_api_path(address, path, plugins.load("dialects", dialect_name).dialect)
         raise UsageError(
-            f"{message_start}belongs to the dialect {dialect_name}, and the provider's is {dialect.name}: "
-            f'if it speaks {dialect_name}, write dialect = "{dialect_name}" and the address {other}; '
+            f"{message_start}belongs to the dialect {other.name}, and the provider's is {dialect.name}: "
+            f'if it speaks {other.name}, write dialect = "{other.name}" and the address '
+            f"{_with_api_path(address, path, other)}; "
             f"if it speaks {dialect.name}, the address should look like {example}."
         )
 

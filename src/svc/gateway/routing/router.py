@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from svc.errors import ModelNotFound
+from svc.errors import InvalidRequest, ModelNotFound
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.gateway.routing.model_errors import model_not_found, quote_name
 from svc.wire.key import ApiKey
@@ -18,12 +18,17 @@ class Router:
         backends: Iterable[Backend],
         fallbacks: Mapping[str, tuple[str, ...]],
         models_without_key: Mapping[str, str] | None = None,
+        paths_by_kind: Mapping[str, str] | None = None,
     ) -> None:
-        """`unkeyed`: models that are left out, and which key they lack."""
+        """`models_without_key`: models that are left out, and the key that each lacks.
+
+        `paths_by_kind`: the endpoint for each kind of model.
+        """
+        self._paths_by_kind: Mapping[str, str] = paths_by_kind or {}
         self._fallbacks = fallbacks
         self._models_without_key: Mapping[str, str] = models_without_key or {}
         self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
-        """The endpoint of a model that is not for chat."""
+        """The endpoint of a model that is not routed here."""
         self._backends: dict[str, dict[str, Backend]] = {}
         """By model, then by provider, in the order in which the providers are tried."""
         self._chains: dict[str, tuple[Backend, ...]] = {}
@@ -51,7 +56,8 @@ class Router:
 
     def _build_chain(self, name: str) -> tuple[Backend, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
-        return tuple(offer for each in names for offer in self._backends.get(each, {}).values())
+        chain = [backend for each in names for backend in self._backends.get(each, {}).values()]
+        return tuple(backend for backend in chain if backend.kind == chain[0].kind)
 
     def models(self) -> list[Backend]:
         """Every model that is offered, by the provider that is tried first."""
@@ -61,21 +67,29 @@ class Router:
         """Every model at every provider that offers it."""
         return [offer for offers in self._backends.values() for offer in offers.values()]
 
-    def chat_endpoint(self, model: str) -> str | None:
-        """Where a model that is offered for chat is to be sent; None for any other."""
-        return "POST /v1/chat/completions" if model in self._backends else None
+    def endpoint_for(self, model: str) -> str | None:
+        """Where requests for a model that is routed here are to be sent; None for any other model."""
+        chain = self._chains.get(model)
+        path = self._paths_by_kind.get(chain[0].kind) if chain else None
+        return f"POST {path}" if path else None
 
-    def route(self, model: str, key: ApiKey | None = None) -> tuple[Backend, ...]:
+    def route(self, model: str, key: ApiKey | None = None, kind: str = "chat") -> tuple[Backend, ...]:
         """Where a request for `model` may go, best first; by what the key may use, if one is given.
 
-        Raises ModelNotFound.
+        Raises ModelNotFound, and InvalidRequest for a model of another kind.
         """
         chain: tuple[Backend, ...] | None = self._chains.get(model)
         if key is not None and key.models is not None and chain is not None:  # nor by way of a fallback
             chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
         if not chain:
             raise self.model_not_found_error(model, key)
+        if chain[0].kind != kind:
+            raise self._wrong_kind_error(model)
         return chain
+
+    def _wrong_kind_error(self, model: str) -> InvalidRequest:
+        message, endpoint = f"The model {quote_name(model)} is not for this endpoint", self.endpoint_for(model)
+        return InvalidRequest(f"{message}: send it to {endpoint}." if endpoint else f"{message}.", param="model")
 
     def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
         """Why a key cannot have a model. Of models that are not on the key's list, it says nothing."""

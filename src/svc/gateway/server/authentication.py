@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
+from svc.dialects.endpoint import Endpoint
 from svc.errors import AuthenticationFailed, SvcError, TooLarge
 from svc.gateway.server.request import Request
 from svc.security import Keyring, hash_secret, keys_unavailable_error, secret_from_headers
 from svc.wire.key import ApiKey
 
-CHAT_SCOPE: Final = "chat"
 
-
-def authenticate(request: Request, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
+def authenticate(request: Request, endpoint: Endpoint, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
     """Sets `key` or `refusal`; when the database has to be asked, `waiting` is set, and `loaded` is called later.
 
     A refused request is read to its end, but not kept. One that is refused for its form is, for the access log,
@@ -24,7 +22,7 @@ def authenticate(request: Request, keyring: Keyring, on_loaded: Callable[[Reques
     try:
         request.api_key = keyring.lookup_cached(secret)
         if request.api_key is not None:
-            request.api_key.require_scope(CHAT_SCOPE)
+            request.api_key.require_scope(endpoint.scope)
     except SvcError as error:
         request.rejection = error
         return
@@ -34,7 +32,7 @@ def authenticate(request: Request, keyring: Keyring, on_loaded: Callable[[Reques
         request.rejection = error
     if request.api_key is None and secret is not None:
         request.is_key_loading = True
-        keyring.load(secret, lambda: _on_key_loaded(request, secret, keyring, on_loaded))
+        keyring.load(secret, lambda: _on_key_loaded(request, endpoint, secret, keyring, on_loaded))
 
 
 def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
@@ -66,13 +64,15 @@ def _extract_secret(headers: Mapping[bytes, bytes]) -> str | None:
     return secret_from_headers(authorization, headers.get(b"x-api-key", b"").decode("latin-1"))
 
 
-def _on_key_loaded(request: Request, secret: str, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
+def _on_key_loaded(
+    request: Request, endpoint: Endpoint, secret: str, keyring: Keyring, on_loaded: Callable[[Request], None]
+) -> None:
     request.is_key_loading = False
     try:
         request.api_key = keyring.lookup_cached(secret)
         if request.api_key is None:
             raise keys_unavailable_error()
-        request.api_key.require_scope(CHAT_SCOPE)
+        request.api_key.require_scope(endpoint.scope)
     except SvcError as error:
         request.rejection = error
         request.body.clear()

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 import httptools
 
-from svc.dialects.base import Dialect
+from svc.dialects.endpoint import Endpoint
 from svc.errors import AuthenticationFailed, InvalidRequest, MethodNotAllowed, SvcError
 from svc.gateway.net.read_mode import DirectRead
 from svc.gateway.net.socket_writer import SocketWriter
@@ -25,6 +24,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.exchange import Exchange
 from svc.gateway.server import response
 from svc.gateway.server.asgi import AsgiProtocol
+from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.rejections import report_rejection
 from svc.gateway.server.request import Request
 from svc.gateway.server.request_parser import RequestParser
@@ -55,8 +55,8 @@ class ClientConnection(RequestParser):
         "_uvicorn_options",
     )
 
-    def __init__(self, context: GatewayContext, fast_routes: Mapping[bytes, Dialect], **options: Any) -> None:
-        super().__init__(context, fast_routes)
+    def __init__(self, context: GatewayContext, endpoints: EndpointTable, **options: Any) -> None:
+        super().__init__(context, endpoints)
         self._uvicorn_options = options
         self._exchange: Exchange | None = None
         self._asgi: AsgiProtocol | None = None
@@ -163,8 +163,8 @@ class ClientConnection(RequestParser):
 
     def _on_key_loaded(self, request: Request) -> None:
         """The database has been asked about the request's key."""
-        if self._active_request is request and request.dialect is not None and not self.transport.is_closing():
-            self._dispatch_fast(request, request.dialect)
+        if self._active_request is request and request.endpoint is not None and not self.transport.is_closing():
+            self._dispatch_fast(request, request.endpoint)
 
     def _dispatch_queued(self) -> None:
         """Takes what has come whole, in a loop: what is answered at once calls this again, from within."""
@@ -200,25 +200,26 @@ class ClientConnection(RequestParser):
         """Answers it."""
         self._active_request = request
         self._state, self._deadline = "answering", math.inf
-        if request.dialect is not None:
-            self._dispatch_fast(request, request.dialect)
+        if request.endpoint is not None:
+            self._dispatch_fast(request, request.endpoint)
         else:
             self._dispatch_asgi(request)
 
-    def _dispatch_fast(self, request: Request, dialect: Dialect) -> None:
+    def _dispatch_fast(self, request: Request, endpoint: Endpoint) -> None:
         if request.is_key_loading:
             return
         request_id = self._context.request_ids.generate()
         if request.api_key is None:
             error = request.rejection or AuthenticationFailed("There is no API key.")
             report_rejection(self._context, request_id, request, error, error.status, self.client_field)
-            headers = response.request_id_headers(request_id, request, dialect) + response.format_headers(error.headers)
-            self.send_response(error.status, headers, dialect.encode_error(error, request_id))
+            headers = response.request_id_headers(request_id, request, endpoint)
+            headers += response.format_headers(error.headers)
+            self.send_response(error.status, headers, endpoint.encode_error(error, request_id))
             return
         exchange = self._exchange = Exchange(
             self._context,
             self,
-            dialect,
+            endpoint,
             request.api_key,
             request_id=request_id,
             client_request_id=request.client_request_id,
@@ -283,11 +284,12 @@ class ClientConnection(RequestParser):
         if self.transport.is_closing():  # the last answer has been given
             return
         status, request_id = status or error.status, self._context.request_ids.generate()
-        report_rejection(self._context, request_id, self._incoming_request, error, status, self.client_field)
+        request, endpoint = self._incoming_request, None
+        if request is not None:
+            endpoint = request.endpoint or self._endpoints.find_by_prefix(request.path.decode("latin-1"))
+        report_rejection(self._context, request_id, request, error, status, self.client_field)
         self.socket_writer.write(
-            response.encode_rejection(
-                error, status, self._context.clock.date_header, request_id, self._incoming_request
-            )
+            response.encode_rejection(error, status, self._context.clock.date_header, request_id, request, endpoint)
         )
         self._queue.clear()
         self._enter_state("lingering", LINGER_TIMEOUT_SECONDS)

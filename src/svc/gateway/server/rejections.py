@@ -28,7 +28,7 @@ def report_rejection(
     if (
         key is not None
         and request is not None
-        and request.dialect is not None
+        and request.endpoint is not None
         and context.rate_limiter.has_request_limit(key)
     ):
         context.rate_limiter.count_request(key, _release_reservation)

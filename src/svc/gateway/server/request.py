@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from svc.dialects.base import Dialect
+from svc.dialects.endpoint import Endpoint
 from svc.errors import HeadTooLarge, InvalidRequest, SvcError
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.key import ApiKey
@@ -40,7 +40,7 @@ class Request:
         "body_bytes",
         "client_request_id",
         "content_length",
-        "dialect",
+        "endpoint",
         "expects_continue",
         "forwarded_head",
         "headers",
@@ -75,8 +75,8 @@ class Request:
         """Its key has been looked at, since its body is large."""
         self.expects_continue = False
         self.is_websocket_upgrade = False
-        self.dialect: Dialect | None = None
-        """For hot routes: what is spoken there."""
+        self.endpoint: Endpoint | None = None
+        """For hot routes: what answers there."""
         self.forwarded_head: ForwardedHead | None = None
         """For hot routes: what of the head goes on to an upstream."""
         self.api_key: ApiKey | None = None

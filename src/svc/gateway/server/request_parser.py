@@ -12,14 +12,13 @@ import asyncio
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
 from io import BytesIO
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from svc.dialects.base import Dialect
+from svc.dialects.endpoint import Endpoint
 from svc.dialects.fastpath.body_cache import BodyCache
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway.net import allocator
@@ -31,6 +30,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.server import response
 from svc.gateway.server.authentication import api_key_digest, authenticate, check_large_body_allowed
+from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.head_cache import RequestHeadCache, cache_request_head
 from svc.gateway.server.request import (
     MAX_PIPELINED_REQUESTS_PER_READ,
@@ -60,7 +60,8 @@ class RequestParser(Downstream):
         "_deadline",
         "_deferred_rejection",
         "_direct_read",
-        "_fast_routes",
+        "_endpoints",
+        "_endpoints_by_path",
         "_head_bytes",
         "_head_cache",
         "_head_cache_misses",
@@ -81,11 +82,12 @@ class RequestParser(Downstream):
     _direct_read: DirectRead
     """Reads while what comes is small; of a connection that is made."""
 
-    def __init__(self, context: GatewayContext, fast_routes: Mapping[bytes, Dialect]) -> None:
+    def __init__(self, context: GatewayContext, endpoints: EndpointTable) -> None:
         self.body_cache = BodyCache()
         self.client_field = encode_client_field(None)
         self._context = context
-        self._fast_routes = fast_routes
+        self._endpoints = endpoints
+        self._endpoints_by_path = endpoints.by_path
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Request] = deque()
         self._active_request: Request | None = None
@@ -296,8 +298,8 @@ class RequestParser(Downstream):
         request.process_head(method, version, policy.max_header_bytes)
         self._head_bytes = 0
         if request.method == b"POST":
-            request.dialect = self._fast_routes.get(request.path)
-            if request.dialect is None and b"%" in request.path:
+            request.endpoint = self._endpoints_by_path.get(request.path)
+            if request.endpoint is None and b"%" in request.path:
                 self._match_decoded_path(request)
         rejection = (
             request.rejection
@@ -306,12 +308,13 @@ class RequestParser(Downstream):
             raise rejection
         if request.content_length > policy.max_body_bytes:
             raise policy.body_too_large_error()
-        if request.dialect is not None:
-            if request.dialect.forwarded_headers:
+        endpoint: Endpoint | None = request.endpoint
+        if endpoint is not None:
+            if endpoint.forwarded_headers:
                 request.forwarded_head = extract_forwarded_head(
-                    request.url, request.headers, request.dialect.forwarded_headers
+                    request.url, request.headers, endpoint.forwarded_headers
                 )
-            authenticate(request, self._context.keyring, self._on_key_loaded)
+            authenticate(request, endpoint, self._context.keyring, self._on_key_loaded)
         if request.expects_continue and self._active_request is None and not self._parser.should_upgrade():
             if request.rejection is not None:
                 raise request.rejection
@@ -320,8 +323,8 @@ class RequestParser(Downstream):
     def _match_decoded_path(self, request: Request) -> None:
         """A hot route may be written with escapes, as the others may: they are resolved once."""
         path = unquote_to_bytes(request.path)
-        request.dialect = self._fast_routes.get(path)
-        if request.dialect is not None:
+        request.endpoint = self._endpoints_by_path.get(path)
+        if request.endpoint is not None:
             request.path = path
 
     def on_body(self, data: bytes) -> None:
@@ -333,7 +336,7 @@ class RequestParser(Downstream):
             raise self._context.config.current.policy.body_too_large_error()
         if (
             request.body_bytes > MAX_UNAUTHENTICATED_BODY_BYTES
-            and request.dialect is None
+            and request.endpoint is None
             and not request.is_key_checked
         ):
             check_large_body_allowed(request, self._context.keyring)

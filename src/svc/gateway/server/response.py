@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from svc.dialects.base import Dialect
+from svc.dialects.endpoint import Endpoint
 from svc.errors import SvcError
-from svc.gateway.server.error_dialect import dialect_for_path
 from svc.gateway.server.request import Request
 from svc.wire.error import encode_error_body
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
@@ -48,24 +47,23 @@ def add_connection_headers(header_lines: str, request: Request, allowed_origins:
     return header_lines
 
 
-def request_id_headers(request_id: str, request: Request | None, dialect: Dialect | None) -> str:
+def request_id_headers(request_id: str, request: Request | None, endpoint: Endpoint | None) -> str:
     """The header lines by which a request can be found again."""
-    alias_header = dialect.request_id_header if dialect is not None else ""
+    alias_header = endpoint.request_id_header if endpoint is not None else ""
     client_request_id = request.client_request_id if request is not None else None
     lines = f"x-request-id: {request_id}\r\n" + (f"{alias_header}: {request_id}\r\n" if alias_header else "")
     return lines + (f"x-client-request-id: {client_request_id}\r\n" if client_request_id else "")
 
 
-def encode_rejection(error: SvcError, status: int, date: str, request_id: str, request: Request | None) -> bytes:
+def encode_rejection(
+    error: SvcError, status: int, date: str, request_id: str, request: Request | None, endpoint: Endpoint | None
+) -> bytes:
     """The refusal of a request that is not read any further, after which the connection closes."""
-    dialect = None
-    if request is not None:
-        dialect = request.dialect or dialect_for_path(request.path.decode("latin-1"))
-    body = dialect.encode_error(error, request_id) if dialect is not None else encode_error_body(error)
+    body = endpoint.encode_error(error, request_id) if endpoint is not None else encode_error_body(error)
     return encode_http_response(
         status,
         date,
-        f"{request_id_headers(request_id, request, dialect)}connection: close\r\n{format_headers(error.headers)}",
+        f"{request_id_headers(request_id, request, endpoint)}connection: close\r\n{format_headers(error.headers)}",
         body,
     )
 

@@ -70,15 +70,19 @@ class UpstreamPool:
     def send(
         self,
         backend: Backend,
+        path: bytes,
         body: bytes,
         receiver: ResponseReceiver,
         *,
         stream: bool = False,
         forwarded: ForwardedHead | None = None,
     ) -> UpstreamCall:
-        """Sends a request; the answer comes to `receiver`, never from within this call."""
-        head = backend.request_head if forwarded is None else forwarded.merge_into(backend.request_head)
-        head = b"%b%d\r\n\r\n" % (head, len(body))
+        """Send a request to `path` below the base address. The receiver is never called from within this call."""
+        before_path, after_path = backend.request_head
+        if forwarded is None:
+            head = b"%b%b%b%d\r\n\r\n" % (before_path, path, after_path, len(body))
+        else:
+            head = b"%b%d\r\n\r\n" % (forwarded.merge_into(before_path + path + after_path), len(body))
         call = UpstreamCall(receiver, (head + body,) if len(body) < MAX_INLINE_BODY_BYTES else (head, body))
         idle_connections = self._idle_connections.get(backend.origin)
         while idle_connections:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codecs import create_stream_transform
 
 from svc.dialects import anthropic, openai
 from svc.dialects.anthropic.block_buffer import BLOCK_OVERHEAD_BYTES, MAX_BUFFERED_BLOCKS_BYTES, JsonEndDetector
@@ -17,7 +18,6 @@ from svc.dialects.base import Dialect
 from svc.dialects.openai.normalize import MAX_TOOL_CALLS
 from svc.dialects.openai.stream_decoder import MAX_PENDING_ARGUMENT_CHARS
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.translation import create_stream_transform
 from svc.errors import ProviderFailed
 
 DONE = b"data: [DONE]\n\n"

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import decode_routing_info, pass_through_request
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
@@ -112,7 +113,7 @@ def test_thinking_without_a_signature_does_not_go_back() -> None:
 )
 def test_the_head_of_an_anthropic_request(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        anthropic.dialect.decode_routing_info(asked(**fields))
+        decode_routing_info(anthropic.dialect, asked(**fields))
     assert caught.value.param == param
 
 
@@ -141,11 +142,10 @@ def test_tools_of_the_provider_itself_are_refused() -> None:
 
 def test_the_same_dialect_keeps_the_bytes() -> None:
     raw = asked(max_tokens=5, top_k=3, new_field=1, stream=True)
-    head = anthropic.dialect.decode_routing_info(raw)
-    assert anthropic.dialect.pass_through_request(raw, head, ModelProfile("m")).body is raw
-    assert json.loads(anthropic.dialect.pass_through_request(raw, head, ModelProfile("x")).body)["model"] == "x"
+    assert pass_through_request(anthropic.dialect, raw, ModelProfile("m")).body is raw
+    assert json.loads(pass_through_request(anthropic.dialect, raw, ModelProfile("x")).body)["model"] == "x"
     quirks = UpstreamOverrides(rejects=("top_k",))
-    built = anthropic.dialect.pass_through_request(raw, head, ModelProfile("m", overrides=quirks))
+    built = pass_through_request(anthropic.dialect, raw, ModelProfile("m", overrides=quirks))
     assert "top_k" not in json.loads(built.body)
     assert built.dropped_fields == ("top_k",)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.codecs import create_stream_passthrough, create_stream_transform, pass_through_response
 
 from svc import errors
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect
-from svc.dialects.translation import create_stream_transform
+from svc.gateway.endpoints import messages
 
 DIALECTS = (openai.dialect, anthropic.dialect)
 
@@ -103,7 +105,7 @@ def test_half_a_usage_is_none(begun: dict[str, int]) -> None:
 
 def test_a_right_stream_goes_through_as_it_is() -> None:
     stream = START + OPEN + b"".join(text(f" {number}") for number in range(9)) + CLOSE + LAST + STOP
-    pipe = anthropic.dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(anthropic.dialect, include_usage=False)
     assert pipe.feed(stream) is stream
     assert (pipe.has_ended, pipe.finish_reason, pipe.model) == (True, "stop", "claude")
     assert pipe.usage is not None
@@ -165,7 +167,7 @@ def test_a_name_that_comes_late_is_waited_for() -> None:
     ],
 )
 def test_our_errors(error: errors.SvcError, kind: str) -> None:
-    assert json.loads(anthropic.dialect.encode_error(error, "req_1")) == {
+    assert json.loads(messages.endpoint.encode_error(error, "req_1")) == {
         "type": "error",
         "error": {"type": kind, "message": "x"},
         "request_id": "req_1",
@@ -179,13 +181,13 @@ def test_credentials() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"<html>", b"{}", b'{"type":"message"}', b'{"error":{"type":"api_error"}}'])
 def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
-    for read in (anthropic.dialect.pass_through_response, anthropic.dialect.decode_response):
+    for read in (partial(pass_through_response, anthropic.dialect), anthropic.dialect.decode_response):
         with pytest.raises(errors.ProviderFailed):
             read(raw)
 
 
 def test_a_start_that_is_said_again_is_left_out() -> None:
-    pipe = anthropic.dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(anthropic.dialect, include_usage=False)
     out = pipe.feed(START + START + OPEN + text("a") + START + CLOSE + LAST + STOP)
     assert out == START + OPEN + text("a") + CLOSE + LAST + STOP
     assert pipe.has_ended

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.codecs import pass_through_request
 
-from svc.dialects.anthropic import dialect as ANTHROPIC
-from svc.dialects.base import Dialect, ModelProfile, RoutingInfo
+from svc.dialects.base import ModelProfile, PassthroughCheck, RequestBody
+from svc.dialects.endpoint import Endpoint
 from svc.dialects.fastpath.body_cache import MAX_BODY_MISMATCHES, MAX_CACHED_BODY_BYTES, BodyCache
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
-from svc.dialects.openai import dialect as OPENAI
+from svc.dialects.openai import dialect as openai
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest
+from svc.gateway.endpoints.chat_completions import endpoint as OPENAI
+from svc.gateway.endpoints.messages import endpoint as ANTHROPIC
 
 TARGET = ModelProfile("other")
 
@@ -23,11 +27,11 @@ def body(text: Any, **fields: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **fields}).encode()
 
 
-def told(dialect: Dialect, head: RoutingInfo, raw: bytes) -> tuple[Any, ...]:
-    """All that comes of a head."""
-    built = dialect.pass_through_request(raw, head, TARGET)
-    fields = (head.model, head.stream, head.include_usage, head.max_tokens, head.choice_count, head.skeleton)
-    return (*fields, meant(built.body), built.dropped_fields)
+def told(endpoint: Endpoint, info: RoutingInfo, read: RequestBody) -> tuple[Any, ...]:
+    """All that comes of a body."""
+    codec = next(iter(endpoint.codecs.values()))
+    built = codec.encode_request(read, info, TARGET, lambda: None)
+    return info, read.skeleton, meant(built.body), built.dropped_fields
 
 
 def meant(sent: bytes) -> str:
@@ -35,28 +39,37 @@ def meant(sent: bytes) -> str:
     return repr(json.loads(sent, object_pairs_hook=tuple))
 
 
-def fresh(dialect: Dialect, raw: bytes) -> tuple[Any, ...] | str:
+def fresh(endpoint: Endpoint, raw: bytes) -> tuple[Any, ...] | str:
+    read = RequestBody(raw)
     try:
-        return told(dialect, dialect.decode_routing_info(raw), raw)
+        return told(endpoint, endpoint.decode_routing_info(read), read)
     except InvalidRequest as error:
         return str(error)
 
 
-def later(dialect: Dialect, bodies: BodyCache, raw: bytes) -> tuple[Any, ...] | str:
+def later(endpoint: Endpoint, bodies: BodyCache, raw: bytes) -> tuple[Any, ...] | str:
+    read = RequestBody(raw)
     try:
-        return told(dialect, bodies.decode_routing_info(dialect, raw), raw)
+        return told(endpoint, bodies.decode_routing_info(endpoint, read), read)
     except InvalidRequest as error:
         return str(error)
 
 
-def known(first: bytes, second: bytes, dialect: Dialect = OPENAI) -> bool:
+def check_of(endpoint: Endpoint, bodies: BodyCache, raw: bytes) -> PassthroughCheck | None:
+    """What is known of a body before anyone looked."""
+    read = RequestBody(raw)
+    bodies.decode_routing_info(endpoint, read)
+    return read.passthrough_check
+
+
+def known(first: bytes, second: bytes, endpoint: Endpoint = OPENAI) -> bool:
     """The second was not read; and both give what they give alone."""
     bodies = BodyCache()
-    assert later(dialect, bodies, first) == fresh(dialect, first)
-    seen = bodies.decode_routing_info(dialect, first).passthrough_check
-    assert later(dialect, bodies, second) == fresh(dialect, second)
+    assert later(endpoint, bodies, first) == fresh(endpoint, first)
+    seen = check_of(endpoint, bodies, first)
+    assert later(endpoint, bodies, second) == fresh(endpoint, second)
     try:
-        return seen is not None and bodies.decode_routing_info(dialect, second).passthrough_check is seen
+        return seen is not None and check_of(endpoint, bodies, second) is seen
     except InvalidRequest:
         return False
 
@@ -84,8 +97,8 @@ def test_one_body_in_two_dialects_is_read_in_each() -> None:
     raw = body("a", max_tokens=3, stream=True)
     assert later(OPENAI, bodies, raw) == fresh(OPENAI, raw)
     assert later(ANTHROPIC, bodies, raw) == fresh(ANTHROPIC, raw)
-    assert bodies.decode_routing_info(ANTHROPIC, raw).include_usage
-    assert not bodies.decode_routing_info(OPENAI, raw).include_usage
+    assert bodies.decode_routing_info(ANTHROPIC, RequestBody(raw)).include_usage
+    assert not bodies.decode_routing_info(OPENAI, RequestBody(raw)).include_usage
 
 
 @pytest.mark.parametrize(
@@ -123,10 +136,7 @@ def test_an_ambiguous_body_stays_one() -> None:
     first = b'{"model":"m","model":"n","messages":[{"role":"user","content":"a"}]}'
     second = first.replace(b'"a"', b'"b"')
     assert known(first, second)
-    assert (
-        json.loads(OPENAI.pass_through_request(second, OPENAI.decode_routing_info(second), TARGET).body)["model"]
-        == "other"
-    )
+    assert json.loads(pass_through_request(openai, second, TARGET).body)["model"] == "other"
 
 
 def test_long_bodies_are_not_remembered_and_long_texts_are_outlined() -> None:
@@ -138,11 +148,11 @@ def test_long_bodies_are_not_remembered_and_long_texts_are_outlined() -> None:
 def test_who_never_asks_the_same_is_not_compared_any_more() -> None:
     bodies = BodyCache()
     for number in range(MAX_BODY_MISMATCHES):
-        bodies.decode_routing_info(OPENAI, body("hi", seed=number))
+        bodies.decode_routing_info(OPENAI, RequestBody(body("hi", seed=number)))
     raw = body("hi", seed=MAX_BODY_MISMATCHES)
-    bodies.decode_routing_info(OPENAI, raw)
-    assert bodies.decode_routing_info(OPENAI, raw) is not None
-    assert bodies._routing_info is None
+    bodies.decode_routing_info(OPENAI, RequestBody(raw))
+    assert bodies.decode_routing_info(OPENAI, RequestBody(raw)) is not None
+    assert bodies._body is None
 
 
 PIECES = st.lists(
@@ -158,9 +168,9 @@ PIECES = st.lists(
 @example(before="", texts=["a", 'b","n":2,"x":"c'], after="")
 @example(before="", texts=["", "\\u0041"], after="")
 def test_whatever_comes_is_read_as_if_it_were_the_first(before: str, texts: list[str], after: str) -> None:
-    for dialect in (OPENAI, ANTHROPIC):
+    for endpoint in (OPENAI, ANTHROPIC):
         bodies = BodyCache()
         for text in texts:
             messages = f'[{{"role":"user","content":"{text}"}}]'
             raw = f'{{"model":"m","max_tokens":7,"x":"{before}","messages":{messages}{after}}}'.encode()
-            assert later(dialect, bodies, raw) == fresh(dialect, raw)
+            assert later(endpoint, bodies, raw) == fresh(endpoint, raw)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codecs import create_stream_passthrough
 
 from svc.dialects.base import ModelProfile
 from svc.dialects.openai import dialect
@@ -42,7 +43,7 @@ def stream(chunk_id: str = "c1", created: int = 5, *, usage: dict[str, int] | No
 
 def run(target: ModelProfile, events: list[bytes], *, usage: bool = False) -> tuple[bytes, object]:
     """What the client gets, and what is known of the answer."""
-    pipe = dialect.create_stream_passthrough(include_usage=usage, profile=target)
+    pipe = create_stream_passthrough(dialect, include_usage=usage, profile=target)
     out = b""
     try:
         for event in events:
@@ -64,7 +65,7 @@ def target_after(events: list[bytes], *, usage: bool = False) -> ModelProfile:
 def test_the_second_stream_is_known_from_its_first_chunk_on() -> None:
     target = target_after(stream())
     events = stream("another-id", 1234567890)
-    pipe = dialect.create_stream_passthrough(include_usage=False, profile=target)
+    pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
     assert pipe.passthrough_template is None
     assert pipe.feed(events[0]) is events[0]
     assert pipe.passthrough_template is not None  # chunks of text need not come here
@@ -148,7 +149,7 @@ def test_what_the_streams_say_first_is_learned_again() -> None:
     was = target.chunk_caches[False].text_parts
     run(target, stream("c2", 6))
     assert target.chunk_caches[False].text_parts != was
-    pipe = dialect.create_stream_passthrough(include_usage=False, profile=target)
+    pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
     events = stream("c3", 7)
     pipe.feed(events[0])
     assert pipe.feed(events[1]) is events[1]

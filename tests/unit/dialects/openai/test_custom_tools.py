@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codecs import create_stream_transform, pass_through_request, pass_through_response
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.translation import create_stream_transform
 from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.chat import UpstreamOverrides
 
@@ -66,7 +66,7 @@ def pieces_of(out: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("made", [[CUSTOM], [FUNCTION, CUSTOM], [HOSTED], [CUSTOM, HOSTED]])
 def test_answer_with_custom_call_same_dialect_is_unchanged(made: list[dict[str, Any]]) -> None:
     raw = answer(*made)
-    passed = openai.dialect.pass_through_response(raw)
+    passed = pass_through_response(openai.dialect, raw)
     assert json.loads(passed.body) == json.loads(raw)
     assert passed.finish_reason == "tool_calls"
     if HOSTED not in made:
@@ -74,11 +74,13 @@ def test_answer_with_custom_call_same_dialect_is_unchanged(made: list[dict[str, 
 
 
 def test_answer_that_needs_repair_keeps_its_custom_call() -> None:
-    made = json.loads(openai.dialect.pass_through_response(answer(CUSTOM, object="x", usage={"prompt_tokens": 1})).body)
+    made = json.loads(
+        pass_through_response(openai.dialect, answer(CUSTOM, object="x", usage={"prompt_tokens": 1})).body
+    )
     assert made["choices"][0]["message"]["tool_calls"] == [CUSTOM]
     for missing in ("type", "id"):
         poor = {name: value for name, value in CUSTOM.items() if name != missing}
-        [call] = json.loads(openai.dialect.pass_through_response(answer(poor)).body)["choices"][0]["message"][
+        [call] = json.loads(pass_through_response(openai.dialect, answer(poor)).body)["choices"][0]["message"][
             "tool_calls"
         ]
         assert {**call, "id": "call_1"} == CUSTOM
@@ -88,7 +90,7 @@ def test_answer_that_needs_repair_keeps_its_custom_call() -> None:
 @pytest.mark.parametrize("call", [{"type": "custom"}, {"type": "custom", "custom": {"input": "x"}}, {}, "x"])
 def test_answer_with_a_call_without_a_name_is_the_providers_failure(call: Any) -> None:
     with pytest.raises(ProviderFailed):
-        openai.dialect.pass_through_response(answer(call))
+        pass_through_response(openai.dialect, answer(call))
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -182,11 +184,9 @@ def test_request_with_custom_tools_passes_in_its_dialect_and_is_refused_by_name_
     fields: dict[str, Any], param: str
 ) -> None:
     raw, hinted = request(**fields), request(**fields, seed=1)
-    assert (
-        openai.dialect.pass_through_request(raw, openai.dialect.decode_routing_info(raw), ModelProfile("m")).body is raw
-    )
+    assert pass_through_request(openai.dialect, raw, ModelProfile("m")).body is raw
     target = ModelProfile("m", overrides=UpstreamOverrides(rejects=("seed",)))
-    rebuilt = openai.dialect.pass_through_request(hinted, openai.dialect.decode_routing_info(hinted), target)
+    rebuilt = pass_through_request(openai.dialect, hinted, target)
     assert json.loads(rebuilt.body) == json.loads(raw)
     with pytest.raises(InvalidRequest) as caught:
         openai.dialect.decode_request(raw)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.codecs import create_stream_transform, pass_through_request, pass_through_response
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
-from svc.dialects.translation import create_stream_transform
 from svc.errors import InvalidRequest, ProviderFailed
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -32,7 +32,7 @@ def events_of(out: bytes) -> list[Any]:
 
 
 def test_answer_with_function_call_same_dialect_is_unchanged() -> None:
-    passed = openai.dialect.pass_through_response(ANSWER)
+    passed = pass_through_response(openai.dialect, ANSWER)
     assert passed.body is ANSWER
     assert passed.finish_reason == "tool_calls"
 
@@ -40,7 +40,7 @@ def test_answer_with_function_call_same_dialect_is_unchanged() -> None:
 def test_answer_with_function_call_that_needs_repair_keeps_it() -> None:
     body = json.loads(ANSWER)
     del body["object"], body["choices"][0]["finish_reason"]
-    made = json.loads(openai.dialect.pass_through_response(json.dumps(body).encode()).body)
+    made = json.loads(pass_through_response(openai.dialect, json.dumps(body).encode()).body)
     assert made == json.loads(ANSWER)
 
 
@@ -108,6 +108,4 @@ def test_request_with_function_call_in_its_history_across_dialects_is_refused() 
     with pytest.raises(InvalidRequest) as caught:
         openai.dialect.decode_request(raw)
     assert caught.value.param == "messages[1].function_call"
-    assert (
-        openai.dialect.pass_through_request(raw, openai.dialect.decode_routing_info(raw), ModelProfile("m")).body is raw
-    )
+    assert pass_through_request(openai.dialect, raw, ModelProfile("m")).body is raw

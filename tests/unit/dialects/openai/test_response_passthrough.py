@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import pass_through_response
 
 from svc.dialects.openai import dialect
 from svc.errors import ProviderFailed, SvcError
+from svc.gateway.endpoints import chat_completions
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 MESSAGE = {"role": "assistant", "content": "hi"}
@@ -24,7 +26,7 @@ def answer(**fields: Any) -> bytes:
 
 def test_a_right_answer_is_handed_on() -> None:
     raw = answer(system_fingerprint="x", new_field=[1])
-    passed = dialect.pass_through_response(raw)
+    passed = pass_through_response(dialect, raw)
     assert passed.body is raw
     assert (passed.model, passed.finish_reason) == ("m", "stop")
     assert passed.usage is not None
@@ -35,7 +37,7 @@ def test_a_poor_answer_is_mended() -> None:
     raw = json.dumps(
         {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
     )
-    made = json.loads(dialect.pass_through_response(raw.encode()).body)
+    made = json.loads(pass_through_response(dialect, raw.encode()).body)
     assert made["usage"]["total_tokens"] == 4
     assert made["choices"][0] == {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
     assert made["object"] == "chat.completion"
@@ -46,7 +48,7 @@ def test_more_tokens_than_there_can_be_are_none() -> None:
     """A database takes no such number, nor does a price."""
     much = {"prompt_tokens": 10**400, "completion_tokens": 2**63, "total_tokens": 10**400 + 2**63}
     for details in ({}, {"prompt_tokens_details": {"cached_tokens": 2**63}}):
-        passed = dialect.pass_through_response(answer(usage={**much, **details}))
+        passed = pass_through_response(dialect, answer(usage={**much, **details}))
         assert passed.usage == TokenUsage()
         told = json.loads(passed.body)["usage"]
         assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (0, 0, 0)
@@ -55,14 +57,14 @@ def test_more_tokens_than_there_can_be_are_none() -> None:
         "completion_tokens": MAX_USAGE_TOKENS,
         "total_tokens": 2 * MAX_USAGE_TOKENS,
     }
-    assert dialect.pass_through_response(answer(usage=most)).usage == TokenUsage(MAX_USAGE_TOKENS, MAX_USAGE_TOKENS)
+    assert pass_through_response(dialect, answer(usage=most)).usage == TokenUsage(MAX_USAGE_TOKENS, MAX_USAGE_TOKENS)
 
 
 @pytest.mark.parametrize(
     ("reason", "shown"), [("eos", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"), (None, "stop")]
 )
 def test_finish_reasons(reason: str | None, shown: str) -> None:
-    passed = dialect.pass_through_response(answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}]))
+    passed = pass_through_response(dialect, answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}]))
     assert passed.finish_reason == shown
     assert json.loads(passed.body)["choices"][0]["finish_reason"] == shown
 
@@ -87,7 +89,7 @@ def test_finish_reasons(reason: str | None, shown: str) -> None:
 )
 def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
     with pytest.raises(ProviderFailed):
-        dialect.pass_through_response(raw)
+        pass_through_response(dialect, raw)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_the_upstreams_own_message(raw: bytes, message: str | None) -> None:
 
 
 def test_our_errors() -> None:
-    assert json.loads(dialect.encode_error(SvcError("m", param="p"), "r1"))["error"] == {
+    assert json.loads(chat_completions.endpoint.encode_error(SvcError("m", param="p"), "r1"))["error"] == {
         "message": "m",
         "type": "api_error",
         "code": "internal_error",
@@ -121,4 +123,4 @@ def test_content_nested_to_any_depth_is_mended_or_the_providers_failure(name: st
         nested = "[" * depth + '{"type":"text","text":"x"}' + "]" * depth
         content = nested if name == "content" else f'[{{"type":"thinking","thinking":{nested}}}]'
         with contextlib.suppress(ProviderFailed):
-            dialect.pass_through_response(f'{{"choices":[{{"message":{{"content":{content}}}}}]}}'.encode())
+            pass_through_response(dialect, f'{{"choices":[{{"message":{{"content":{content}}}}}]}}'.encode())

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import create_stream_passthrough
 
 from svc.dialects.openai import dialect
 from svc.dialects.stream_transform import StreamTransform
@@ -27,7 +28,7 @@ LAST = chunk({}, "stop")
 
 
 def run(stream: bytes, *, usage: bool = False) -> tuple[StreamTransform, bytes]:
-    pipe = dialect.create_stream_passthrough(include_usage=usage)
+    pipe = create_stream_passthrough(dialect, include_usage=usage)
     out = pipe.feed(stream)
     return pipe, out + pipe.end()
 
@@ -43,7 +44,7 @@ def deltas(out: bytes) -> list[dict[str, Any]]:
 
 def test_a_right_stream_goes_through_as_it_is() -> None:
     stream = FIRST + WORDS + LAST + DONE
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     assert pipe.feed(stream) is stream
     assert (pipe.has_started, pipe.has_ended, pipe.finish_reason, pipe.error, pipe.model) == (
         True,
@@ -56,7 +57,7 @@ def test_a_right_stream_goes_through_as_it_is() -> None:
 
 
 def test_a_block_that_the_template_fits_is_the_same_object() -> None:
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     pipe.feed(FIRST + WORDS)
     for text in (" plain", 'a \\"quote\\" \\n', " grüße 你好"):
         block = WORDS.replace(b" word 3", text.encode())
@@ -65,7 +66,7 @@ def test_a_block_that_the_template_fits_is_the_same_object() -> None:
 
 @pytest.mark.parametrize("text", [b"a\xffb", b"a\\xb", b"a\x01b", b"a\x00b", b"a\\"])
 def test_the_template_lets_nothing_else_through(text: bytes) -> None:
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     pipe.feed(FIRST + WORDS)
     out = pipe.feed(WORDS.replace(b" word 3", text))
     assert isinstance(pipe.error, ProviderFailed)
@@ -186,7 +187,7 @@ def test_an_error_in_mid_stream() -> None:
     ],
 )
 def test_before_the_start_it_is_raised(error: Any, kind: type[Exception]) -> None:
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     with pytest.raises(kind):
         pipe.feed(b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
     assert not pipe.has_started
@@ -197,7 +198,7 @@ def test_before_the_start_it_is_raised(error: Any, kind: type[Exception]) -> Non
 )
 def test_a_bad_first_event_is_raised(first: bytes) -> None:
     with pytest.raises(ProviderFailed):
-        dialect.create_stream_passthrough(include_usage=False).feed(first)
+        create_stream_passthrough(dialect, include_usage=False).feed(first)
 
 
 def test_the_end_before_the_start_says_what_came() -> None:
@@ -225,7 +226,7 @@ def test_content_after_the_end_of_a_choice_is_ignored() -> None:
 
 
 def test_random_padding_does_not_keep_a_run_from_going_through() -> None:
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     pipe.feed(FIRST + chunk({"content": "a"}, obfuscation="x1"))
     block = b"".join(chunk({"content": f" {number}"}, obfuscation="k" * number) for number in range(9))
     assert pipe.feed(block) is block
@@ -233,7 +234,7 @@ def test_random_padding_does_not_keep_a_run_from_going_through() -> None:
 
 
 def test_an_endless_event_is_a_failure() -> None:
-    pipe = dialect.create_stream_passthrough(include_usage=False)
+    pipe = create_stream_passthrough(dialect, include_usage=False)
     pipe.feed(FIRST)
     out = b""
     while not out:

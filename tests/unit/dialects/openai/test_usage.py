@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import create_stream_transform, pass_through_response
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
-from svc.dialects.translation import create_stream_transform
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 THINKING = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
@@ -54,7 +54,7 @@ def stream(usage: object, chunk_id: str = "c") -> list[bytes]:
 @pytest.mark.parametrize(("reported", "billed"), REPORTS)
 def test_answer_passes_reported_usage_and_bills_the_total(reported: dict[str, Any], billed: TokenUsage) -> None:
     raw = answer(reported)
-    passed = openai.dialect.pass_through_response(raw)
+    passed = pass_through_response(openai.dialect, raw)
     assert passed.body is raw
     assert passed.usage == billed
     assert openai.dialect.decode_response(raw).usage == billed
@@ -111,4 +111,4 @@ def test_usage_across_dialects_counts_what_is_billed() -> None:
     ],
 )
 def test_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
-    assert json.loads(openai.dialect.pass_through_response(answer(reported)).body)["usage"] == shown
+    assert json.loads(pass_through_response(openai.dialect, answer(reported)).body)["usage"] == shown

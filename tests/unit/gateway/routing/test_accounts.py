@@ -53,7 +53,7 @@ def test_an_entry_without_a_key_is_no_account_where_one_is_needed() -> None:
     mixed = msgspec.structs.replace(with_keys, accounts=elsewhere)
     (provider,) = build_providers(Settings(providers=(mixed,), environ={"KEY_1": "one"}))
     assert [one.key for one in provider.accounts] == ["", "one"]
-    assert b"authorization" not in build_backends(provider)[0].account_backends[0].request_head
+    assert b"authorization" not in build_backends(provider)[0].account_backends[0].request_head[1]
 
 
 def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:

@@ -1,4 +1,5 @@
 import pytest
+from tests.codecs import codec_between
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.openai import dialect as openai
@@ -177,9 +178,9 @@ def test_late_answer_goes_to_the_next_backend() -> None:
 def test_judge_answer_relays_the_upstreams_error_within_a_dialect(status: int, relayed: bool) -> None:
     raw = b'{"type":"error","error":{"type":"custom_error","message":"own words"}}'
     headers = {b"retry-after": b"1", b"anthropic-ratelimit-requests-limit": b"5", b"server": b"theirs"}
-    upstream = classify_error_response(anthropic, anthropic, status, headers, raw).error.upstream
+    upstream = classify_error_response(codec_between(anthropic, anthropic), status, headers, raw).error.upstream
     assert (upstream is not None) == relayed
     if upstream is not None:
         kept = {"retry-after": "1", "anthropic-ratelimit-requests-limit": "5"}
         assert (upstream.status, upstream.type, upstream.headers) == (status, "custom_error", kept)
-    assert classify_error_response(anthropic, openai, status, headers, raw).error.upstream is None
+    assert classify_error_response(codec_between(openai, anthropic), status, headers, raw).error.upstream is None

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from svc.dialects.base import RoutingInfo
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.circuit_breaker import MIN_OPEN_SECONDS, MIN_WINDOW_REQUESTS
@@ -18,8 +19,8 @@ from svc.gateway.routing.providers import build_providers
 from svc.gateway.routing.retry_budget import MIN_RETRIES_PER_WINDOW
 from svc.settings import AccountSettings, ModelSettings, ProviderSettings, RoutingSettings, Settings
 
-RAW = b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}'
-LONG = b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 4000 + b'"}]}'
+RAW = RequestBody(b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}')
+LONG = RequestBody(b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 4000 + b'"}]}')
 NOW = 100.0
 
 
@@ -34,12 +35,11 @@ def chain_of(*names: str, window: int = 128_000, accounts: int = 0) -> list[Back
     return [build_backends(providers[name])[0] for name in names]
 
 
-def head(raw: bytes = RAW) -> RoutingInfo:
-    return RoutingInfo("m", stream=False, include_usage=False, max_tokens=10, skeleton=raw)
+HEAD = RoutingInfo(model="m", max_tokens=10)
 
 
 def next_of(steering: LoadBalancer, chain: Sequence[Backend], start: int = 0, *, now: float = NOW) -> int:
-    return steering.select_next(chain, start, RAW, head(), now)
+    return steering.select_next(chain, start, RAW, HEAD, now)
 
 
 def open_breaker(steering: LoadBalancer, backend: Backend, *, soft: bool = False, now: float = NOW) -> None:
@@ -113,16 +113,16 @@ def test_failed_client_error_of_a_probe_lets_the_next_probe_through() -> None:
 def test_next_prompt_too_long_for_a_window_goes_to_a_larger_one() -> None:
     small, large = chain_of("a", window=1000)[0], chain_of("b")[0]
     steering = LoadBalancer(RoutingSettings())
-    assert steering.select_next([small, large], 0, LONG, head(LONG), NOW) == 1
-    assert steering.select_next([small], 0, LONG, head(LONG), NOW) == -1
-    assert steering.select_next([small, large], 0, RAW, head(), NOW) == 0
+    assert steering.select_next([small, large], 0, LONG, HEAD, NOW) == 1
+    assert steering.select_next([small], 0, LONG, HEAD, NOW) == -1
+    assert steering.select_next([small, large], 0, RAW, HEAD, NOW) == 0
 
 
 def test_first_nothing_fits_tries_the_first_that_is_not_dead() -> None:
     steering, chain = LoadBalancer(RoutingSettings()), chain_of("a", "b", window=1000)
-    assert steering.select_first(chain, LONG, head(LONG), NOW) == 0
+    assert steering.select_first(chain, LONG, HEAD, NOW) == 0
     open_breaker(steering, chain[0])
-    assert steering.select_first(chain, LONG, head(LONG), NOW) == 1
+    assert steering.select_first(chain, LONG, HEAD, NOW) == 1
 
 
 def test_first_open_but_soft_is_tried_and_dead_is_refused() -> None:
@@ -130,15 +130,15 @@ def test_first_open_but_soft_is_tried_and_dead_is_refused() -> None:
     open_breaker(steering, a)
     open_breaker(steering, b, soft=True)
     assert steering.health_of(b).breaker.has_responses
-    assert steering.select_first([a, b], RAW, head(), NOW) == 1
+    assert steering.select_first([a, b], RAW, HEAD, NOW) == 1
     with pytest.raises(ProviderFailed, match="out of order"):
-        steering.select_first([a], RAW, head(), NOW)
+        steering.select_first([a], RAW, HEAD, NOW)
 
 
 def test_first_well_backend_is_returned_without_raising() -> None:
     steering, chain = LoadBalancer(RoutingSettings()), chain_of("a", "b")
     open_breaker(steering, chain[0])
-    assert steering.select_first(chain, RAW, head(), NOW) == 1
+    assert steering.select_first(chain, RAW, HEAD, NOW) == 1
 
 
 def test_next_backend_with_accounts_needs_one_that_is_well() -> None:
@@ -153,7 +153,7 @@ def test_next_backend_with_accounts_needs_one_that_is_well() -> None:
     open_breaker(steering, backend.account_backends[2])
     assert next_of(steering, [backend]) == -1
     with pytest.raises(ProviderFailed):
-        steering.select_first([backend], RAW, head(), NOW)
+        steering.select_first([backend], RAW, HEAD, NOW)
 
 
 def test_another_account_at_rest_is_none() -> None:

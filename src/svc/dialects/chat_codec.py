@@ -1,0 +1,93 @@
+"""Chat endpoints, and their way to upstreams of another dialect through the canonical form."""
+
+from __future__ import annotations
+
+from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
+from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
+from svc.dialects.resume import ResumableTranslation, supports_resume
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.translation import StreamTranslation
+from svc.errors import SvcError
+from svc.wire.chat import ChatRequest
+
+
+class ChatCodec(Codec):
+    """Translates. A subclass for upstreams of the client's own dialect forwards what it can as it is."""
+
+    __slots__ = ("_client", "_upstream")
+
+    def __init__(self, client: Dialect, upstream: Dialect, *, forwards_head: bool = False) -> None:
+        super().__init__(upstream.chat_path, forwards_head=forwards_head)
+        self._client = client
+        self._upstream = upstream
+
+    def encode_request(
+        self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
+    ) -> EncodedRequest:
+        return self._upstream.encode_request(decode(), profile)
+
+    def decode_response(self, raw: bytes) -> EncodedResponse:
+        response = self._upstream.decode_response(raw)
+        return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
+
+    def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
+        encoder = self._client.create_stream_encoder(include_usage=routing_info.include_usage)
+        return StreamTranslation(self._upstream.create_stream_decoder(), encoder)
+
+    def decode_error_message(self, raw: bytes) -> str | None:
+        return self._upstream.decode_error_message(raw)
+
+    def create_resumable_transform(
+        self, routing_info: RoutingInfo, decode: RequestDecoder
+    ) -> ResumableTranslation | None:
+        try:
+            if not supports_resume(decode()):
+                return None
+        except SvcError:  # the request has no canonical form, so no other dialect can continue it
+            return None
+        encoder = self._client.create_stream_encoder(include_usage=routing_info.include_usage)
+        return ResumableTranslation(self._upstream.create_stream_decoder(), encoder)
+
+    def continue_stream(self, interrupted: ResumableTranslation) -> ResumableTranslation:
+        return interrupted.continue_with(self._upstream)
+
+    def encode_resume_request(
+        self, interrupted: ResumableTranslation, profile: ModelProfile, decode: RequestDecoder
+    ) -> EncodedRequest:
+        return self._upstream.encode_request(interrupted.resume_request(decode()), profile)
+
+
+class ChatEndpoint(Endpoint):
+    """An endpoint whose clients speak a dialect. It reaches upstreams of any dialect."""
+
+    __slots__ = ("_client",)
+
+    def __init__(
+        self,
+        path: str,
+        client: Dialect,
+        passthrough: Codec,
+        *,
+        forwarded_headers: frozenset[bytes] = frozenset(),
+        request_id_header: str = "",
+    ) -> None:
+        """`passthrough` is the codec for upstreams of the client's own dialect."""
+        super().__init__(
+            path,
+            {client: passthrough},
+            cache_route=client.name,
+            forwarded_headers=forwarded_headers,
+            request_id_header=request_id_header,
+        )
+        self._client = client
+
+    def add_codec(self, upstream: Dialect) -> Codec:
+        codec = self.codecs[upstream] = ChatCodec(self._client, upstream)
+        return codec
+
+    def decode_request(self, raw: bytes) -> ChatRequest:
+        return self._client.decode_request(raw)
+
+    def encode_stream_error(self, error: SvcError) -> bytes:
+        return self._client.create_stream_encoder(include_usage=False).encode_failure(error)

@@ -1,0 +1,15 @@
+"""The response headers in which providers say what is left of their rate limits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RATE_LIMIT_HEADERS: Final = tuple(
+    (remaining.encode(), limit.encode())
+    for unit in ("requests", "tokens")
+    for remaining, limit in (
+        (f"x-ratelimit-remaining-{unit}", f"x-ratelimit-limit-{unit}"),
+        (f"anthropic-ratelimit-{unit}-remaining", f"anthropic-ratelimit-{unit}-limit"),
+    )
+)
+"""Pairs of names: what is left, and the limit."""

@@ -1,0 +1,101 @@
+"""Server, proxy and routing know endpoints and codecs: no dialect by name, no endpoint by its path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import svc.gateway
+from svc import plugins
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.token_estimate import billable_usage
+from svc.gateway.endpoints import load_endpoints
+from svc.gateway.server.endpoint_table import EndpointTable
+from svc.wire.usage import TokenUsage
+
+PACKAGES = ("server", "proxy", "routing")
+FILES = [path for name in PACKAGES for path in sorted(Path(svc.gateway.__path__[0], name).glob("*.py"))]
+DIALECTS = [name for name in plugins.names("dialects") if hasattr(plugins.load("dialects", name), "dialect")]
+
+
+def code_strings(tree: ast.AST) -> Iterator[str]:
+    """Every string of the code that is no documentation."""
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in documentation:
+            yield node.value.decode("latin-1") if isinstance(node.value, bytes) else str(node.value)
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_seam_no_dialect_and_no_path_is_named(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    banned = [*DIALECTS, *(endpoint.path for endpoint in load_endpoints()), "/chat/completions"]
+    assert [text for text in code_strings(tree) if any(name in text for name in banned)] == []
+    modules = tuple(f"svc.dialects.{name}." for name in DIALECTS)
+    assert [name for name in imported_names(tree) if f"{name}.".startswith(modules)] == []
+    if path.parent.name != "routing":  # which configures providers, and providers have a dialect
+        assert "svc.dialects.base.Dialect" not in imported_names(tree)
+
+
+def test_seam_checks_what_it_says() -> None:
+    assert len(FILES) > 30
+    assert {"openai", "anthropic"} <= set(DIALECTS)
+    tree = ast.parse('"""openai"""\nx = b"/v1/messages"\nfrom svc.dialects.openai.usage import to_usage\n')
+    assert list(code_strings(tree)) == ["/v1/messages"]
+    assert list(imported_names(tree)) == ["svc.dialects.openai.usage.to_usage"]
+
+
+def test_table_finds_endpoints_at_and_below_their_paths() -> None:
+    table = EndpointTable(load_endpoints())
+    messages = table.by_path[b"/v1/messages"]
+    assert table.find_by_prefix("/v1/messages") is table.find_by_prefix("/v1/messages/x") is messages
+    assert table.find_by_prefix("/v1/messagesx") is table.find_by_prefix("/v1") is None
+    assert table.paths_by_kind()["chat"] == "/v1/chat/completions"
+
+
+def test_endpoints_differ_in_path_and_cache_route() -> None:
+    endpoints = load_endpoints()
+    assert len({endpoint.path for endpoint in endpoints}) == len(endpoints)
+    assert len({endpoint.cache_route for endpoint in endpoints}) == len(endpoints)
+    assert {"openai", "anthropic"} <= {endpoint.cache_route for endpoint in endpoints}  # keys of responses in Redis
+
+
+@pytest.mark.parametrize("name", RoutingInfo.__struct_fields__)
+def test_routing_info_cannot_be_changed(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(RoutingInfo(model="m"), name, None)
+
+
+def test_routing_info_holds_no_bytes() -> None:
+    body = RequestBody(b'{"model":"m","messages":[{"role":"user","content":"%b"}],"n":2}' % (b"long " * 20_000))
+    info = load_endpoints()[0].decode_routing_info(body)
+    assert not any(isinstance(getattr(info, name), bytes) for name in RoutingInfo.__struct_fields__)
+    assert 0 < len(body.skeleton) < len(body.raw)
+
+
+def test_usage_copies_every_field() -> None:
+    numbers = {name: number for number, name in enumerate(TokenUsage.__slots__, 1)}
+    usage = TokenUsage(**numbers)
+    assert set(usage.as_tuple()) == set(numbers.values())
+    total = usage.add(usage)
+    assert {name: getattr(total, name) for name in numbers} == {name: 2 * number for name, number in numbers.items()}
+
+
+def test_estimated_usage_keeps_what_the_provider_reported() -> None:
+    reported = TokenUsage(**{name: number for number, name in enumerate(TokenUsage.__slots__, 1)})
+    usage, is_estimated = billable_usage(reported, b"", 1000)
+    assert (usage.completion_tokens, is_estimated) == (1000, True)
+    kept = [name for name in TokenUsage.__slots__ if name != "completion_tokens"]
+    assert [getattr(usage, name) for name in kept] == [getattr(reported, name) for name in kept]
