@@ -131,8 +131,8 @@ class ModelSettings(_SettingsTable, frozen=True):
     """
     use_case: str | None = None
     """Free text for the list of models."""
-    kind: Literal["chat"] = "chat"
-    """The kind of endpoint that the model is for."""
+    kind: Literal["chat", "embedding"] = "chat"
+    """What the model is for. An endpoint answers 400 for a model of another kind."""
     input_price: UsdPerMillionTokens | None = None
     """USD for a million input tokens."""
     output_price: UsdPerMillionTokens | None = None

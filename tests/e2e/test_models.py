@@ -12,6 +12,8 @@ CATALOG = {
     "gpt-4o": ("openai", 128_000, "most capable"),
     "gpt-4o-mini": ("openai", 128_000, "fast, cost-effective"),
     "gpt-4-turbo": ("openai", 128_000, "previous generation"),
+    "text-embedding-3-small": ("openai", 8192, "embeddings, cost-effective"),
+    "text-embedding-3-large": ("openai", 8192, "embeddings, most accurate"),
     "claude-3-5-sonnet-20241022": ("anthropic", 200_000, "most capable"),
     "claude-3-opus-20240229": ("anthropic", 200_000, "advanced reasoning"),
     "claude-3-haiku-20240307": ("anthropic", 200_000, "fast, efficient"),
@@ -21,12 +23,18 @@ CATALOG = {
 }
 
 
-def test_all_nine_are_in_one_list(openai_client: openai.OpenAI) -> None:
+def test_all_are_in_one_list(openai_client: openai.OpenAI) -> None:
     listed = {
         one.id: (one.owned_by, one.model_extra["context_window"], one.model_extra["use_case"])
         for one in openai_client.models.list()
     }
     assert listed == CATALOG
+    kinds = {one.id: one.model_extra.get("kind") for one in openai_client.models.list()}
+    assert {name for name, kind in kinds.items() if kind == "embedding"} == {
+        "text-embedding-3-small",
+        "text-embedding-3-large",
+    }
+    assert set(kinds.values()) == {None, "embedding"}
 
 
 def test_shape_of_the_list(gateway: Gateway) -> None:

@@ -5,7 +5,9 @@ Streams are lists of whole events, so that a test can leave out, repeat, reorder
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +49,25 @@ def chat(
     choice = {"index": 0, "message": {**said, **(message or {})}, "logprobs": None, "finish_reason": finish}
     base = {"id": ID, "object": "chat.completion", "created": CREATED, "model": model, "system_fingerprint": "fp_1"}
     return {**base, "choices": [choice], "usage": USAGE, **extra}
+
+
+def embeddings(request: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    """A vector for each input: its number, and whatever length `dimensions` asks for."""
+    inputs = request["input"]
+    count = len(inputs) if isinstance(inputs, list) and not isinstance(inputs[0], int) else 1
+    vectors = [[float(number), *[0.5] * (request.get("dimensions", 3) - 1)] for number in range(count)]
+    rows = [
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+            if request.get("encoding_format") == "base64"
+            else vector,
+        }
+        for number, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": 8, "total_tokens": 8}
+    return {"object": "list", "data": rows, "model": request["model"], "usage": usage, **extra}
 
 
 def chunk(
@@ -126,15 +147,16 @@ class OpenAIWire:
         return (complaint, answer(400, error(complaint))) if complaint else None
 
     def _complaint(self, seen: Recorded) -> str | None:
-        if (seen.method, seen.path) != ("POST", "/v1/chat/completions"):
+        if (seen.method, seen.path) not in (("POST", "/v1/chat/completions"), ("POST", "/v1/embeddings")):
             return f"no such address: {seen.method} {seen.path}"
         if seen.headers.get("content-type", "").split(";")[0] != "application/json":
             return f"wrong content-type {seen.headers.get('content-type')!r}"
         if "host" not in seen.headers:
             return "no host"
         request = seen.json
-        if not isinstance(request.get("model"), str) or not request.get("messages"):
-            return "model or messages missing"
+        prompt = "input" if seen.path == "/v1/embeddings" else "messages"
+        if not isinstance(request.get("model"), str) or not request.get(prompt):
+            return f"model or {prompt} missing"
         if "stream_options" in request and not request.get("stream"):
             return "stream_options without stream"
         if "max_tokens" in request and "max_completion_tokens" in request:
@@ -146,6 +168,8 @@ class OpenAIWire:
             rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "fake"} for name in self.models]
             return answer(200, {"object": "list", "data": rows})
         request = seen.json
+        if seen.path == "/v1/embeddings":
+            return answer(200, embeddings(request))
         if request.get("stream"):
             return sse(stream(usage=bool((request.get("stream_options") or {}).get("include_usage"))))
         return answer(200, chat())
@@ -154,5 +178,5 @@ class OpenAIWire:
 def has(request: dict[str, Any], name: str) -> bool:
     """Whether the request has the field; `messages[].name` looks into every message, `n` of 1 is no matter."""
     if name == "messages[].name":
-        return any("name" in message for message in request["messages"])
+        return any("name" in message for message in request.get("messages", ()) if isinstance(message, dict))
     return request.get(name) not in (None, 1) if name == "n" else name in request

@@ -202,7 +202,9 @@ def _move_token_limit(body: dict[str, Any], name: str) -> None:
 
 
 def _drop_from_messages(body: dict[str, Any], name: str) -> bool:
-    messages = [message for message in body["messages"] if name in message]
+    """Only chats have checked messages: in other requests the field may be missing, or hold anything."""
+    found = body.get("messages")
+    messages = [one for one in found if isinstance(one, dict) and name in one] if isinstance(found, list) else []
     for message in messages:
         del message[name]
     return bool(messages)

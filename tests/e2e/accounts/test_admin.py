@@ -243,7 +243,8 @@ def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: F
         if states[GPT] == "open":
             break
         time.sleep(1.2)  # the other worker's page is a second old at most
-    assert states == {"gpt-4o": "closed", GPT: "open", "gpt-4-turbo": "closed"}
+    assert {name for name, state in states.items() if state != "closed"} == {GPT}
+    assert {"gpt-4o", "gpt-4-turbo"} < set(states)
     limits = admin("GET", "/v1/admin/limits").json
     assert limits["defaults"] == {"rpm": 500, "tpm": None}
     assert set(limits["reached"]) == {"rpm", "tpm", "concurrency", "budget", "upstream"}

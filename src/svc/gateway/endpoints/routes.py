@@ -76,7 +76,7 @@ class VerboseHealth(Health):
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A chat model, as in the OpenAI API, with further fields."""
+    """A model, as in the OpenAI API, with further fields."""
 
     id: str
     """The id of the model."""
@@ -92,6 +92,8 @@ class Model(msgspec.Struct, kw_only=True):
     """Tokens of the longest response. Null is unknown."""
     use_case: str | None
     """A description."""
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    """What the model is for. A chat model has no such field."""
 
 
 class SpeechModel(msgspec.Struct, kw_only=True):
@@ -375,4 +377,5 @@ def _model_object(backend: Backend, created: int) -> Model:
         context_window=backend.context_window,
         max_output_tokens=backend.profile.max_output_tokens,
         use_case=backend.model.use_case,
+        kind=msgspec.UNSET if backend.kind == "chat" else backend.kind,
     )

@@ -43,7 +43,7 @@ def test_what_is_shipped_is_what_genai_prices_says(tmp_path: Path) -> None:
         [sys.executable, "-m", "svc.gateway.accounting.price_lookup"], input=asked, capture_output=True, check=True
     )
     rows = msgspec.json.decode(told.stdout, type=list[tuple[str, str, Price]])
-    assert len(rows) == 9
+    assert len(rows) == 11
     assert {(name, model): prices.get(name, model) for name, model, _ in rows} == {row[:2]: row[2] for row in rows}
 
 

@@ -47,12 +47,12 @@ def test_models_of_a_provider_without_a_key_name_its_variables(tmp_path: Path) -
     assert "llama-3.1-8b-instant" not in found
 
 
-def test_nine_models_in_three_groups(tmp_path: Path) -> None:
+def test_eleven_models_in_three_groups(tmp_path: Path) -> None:
     keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
     offers = router(load(tmp_path, keys)).backends()
     windows = {name: [o.model.context_window for o in offers if o.provider.name == name] for name in ("openai", "groq")}
-    assert len(offers) == 9
-    assert windows == {"openai": [128_000] * 3, "groq": [32_768] * 3}
+    assert len(offers) == 11
+    assert windows == {"openai": [128_000] * 3 + [8192] * 2, "groq": [32_768] * 3}
     assert all(offer.model.use_case for offer in offers)
 
 
@@ -82,7 +82,7 @@ def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
     text = "[[providers]]\nname = 'openai'\nbase_url = 'http://127.0.0.1:7/v1'"
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k"}, text)
     assert provider.address.port == 7
-    assert len(provider.models) == 3
+    assert len(provider.models) == 5
 
 
 @pytest.mark.parametrize(

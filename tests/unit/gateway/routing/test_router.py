@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from svc.errors import ModelNotFound
+from svc.errors import InvalidRequest, ModelNotFound
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_provider
 from svc.gateway.routing.router import Router
@@ -92,3 +92,32 @@ def test_not_found_tells_a_key_nothing_of_models_that_it_may_not_use(model: str)
     assert not_found(router, model, ApiKey("k", "k", models=frozenset({"z"}))).endswith(
         "No model is offered to this key."
     )
+
+
+def embedders(name: str, *models: str) -> list[Backend]:
+    entry = ProviderSettings(name=name, models=tuple(ModelSettings(id=model, kind="embedding") for model in models))
+    return build_backends(build_provider(entry, "http://127.0.0.1:9/v1", "key"))
+
+
+def test_route_model_of_another_kind_names_its_endpoint() -> None:
+    paths = {"chat": "/v1/chat/completions", "embedding": "/v1/embeddings"}
+    router = Router([*offers("first", "m"), *embedders("first", "e")], {}, None, paths)
+    assert names(router.route("e", kind="embedding")) == [("first", "e")]
+    for model, kind, path in (("m", "embedding", "/v1/chat/completions"), ("e", "chat", "/v1/embeddings")):
+        with pytest.raises(InvalidRequest) as caught:
+            router.route(model, kind=kind)
+        assert caught.value.message == f"The model '{model}' is not for this endpoint: send it to POST {path}."
+        assert caught.value.param == "model"
+    assert router.endpoint_for("e") == "POST /v1/embeddings"
+    assert router.endpoint_for("x") is None
+
+
+def test_route_chain_holds_one_kind() -> None:
+    router = Router([*offers("first", "m"), *embedders("second", "m", "e")], {"m": ("e",)})
+    assert names(router.route("m")) == [("first", "m")]
+
+
+def test_route_model_of_another_kind_is_not_told_to_a_key_that_may_not_use_it() -> None:
+    router = Router(embedders("first", "e"), {})
+    with pytest.raises(ModelNotFound):
+        router.route("e", ApiKey("k", "shop", models=frozenset(("m",))))

@@ -1,0 +1,104 @@
+"""OpenAI's embeddings: what routing needs of a request, and the usage of a response. Vectors are never parsed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from svc.dialects.base import EncodedResponse, RequestBody
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.upstream_errors import map_upstream_error
+from svc.dialects.validation import decode_skeleton
+from svc.errors import InvalidRequest, ProviderFailed
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+MAX_EMBEDDING_INPUTS: Final = 2048
+"""Texts, or lists of tokens, of one request (OpenAI's API reference, "Create embeddings")."""
+_VECTOR_STARTS: Final = b'["'
+"""A list of numbers, or base64."""
+
+
+class EmbeddingsBody(msgspec.Struct):
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: Annotated[str, Meta(min_length=1)] | Annotated[list[Any], Meta(min_length=1)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    stream: bool | None = None
+
+
+class _EmbeddingPayload(msgspec.Struct):
+    embedding: msgspec.Raw
+
+
+class EmbeddingsPayload(msgspec.Struct):
+    data: Annotated[list[_EmbeddingPayload], Meta(min_length=1)]
+    model: str = ""
+    usage: Any = None
+
+
+class _ErrorPayload(msgspec.Struct):
+    error: Any = None
+
+
+_BODY_DECODER: Final = msgspec.json.Decoder(EmbeddingsBody)
+_PAYLOAD_DECODER: Final = msgspec.json.Decoder(EmbeddingsPayload)
+_ERROR_DECODER: Final = msgspec.json.Decoder(_ErrorPayload)
+_EMBEDDINGS_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_routing_info(body: RequestBody) -> RoutingInfo:
+    """Raises InvalidRequest that names the field. Sets the body's skeleton."""
+    fields, body.skeleton = decode_skeleton(_BODY_DECODER, body.raw)
+    if fields.stream:
+        raise InvalidRequest("Embeddings cannot be streamed: leave `stream` out.", param="stream")
+    if isinstance(fields.input, list):
+        _check_inputs(fields.input)
+    return RoutingInfo(model=fields.model, has_completion=False, has_single_prompt=False)
+
+
+def _check_inputs(inputs: list[Any]) -> None:
+    """A list holds strings, or tokens, or lists of tokens."""
+    kind = type(inputs[0])
+    if kind not in (str, int, list) or any(type(one) is not kind for one in inputs):
+        raise InvalidRequest(
+            "Invalid value for `input`: expected a string, strings, tokens, or lists of tokens.", param="input"
+        )
+    if kind is not int and len(inputs) > MAX_EMBEDDING_INPUTS:
+        raise InvalidRequest(f"`input` has more than {MAX_EMBEDDING_INPUTS} entries.", param="input")
+    tokens = inputs if kind is int else []
+    if kind is list:
+        if not all(inputs):
+            raise InvalidRequest("`input` has an empty list of tokens.", param="input")
+        tokens = [token for one in inputs for token in one]
+    if any(type(token) is not int or token < 0 for token in tokens):
+        raise InvalidRequest("Invalid value for `input`: a token is an integer, 0 or above.", param="input")
+
+
+def decode_response(raw: bytes) -> EncodedResponse:
+    """The response as it came. Raises ProviderFailed when it has no vectors, or what an error object in it means."""
+    try:
+        if not raw.isascii():
+            raw.decode()
+        payload = _PAYLOAD_DECODER.decode(raw)
+    except _EMBEDDINGS_DECODE_ERRORS:
+        raise _to_error(raw) from None
+    if not all(memoryview(one.embedding)[0] in _VECTOR_STARTS for one in payload.data):
+        raise ProviderFailed("The provider's answer has an embedding that is no vector.")
+    return EncodedResponse(raw, _to_usage(payload.usage), "stop", payload.model)
+
+
+def _to_usage(usage: Any) -> TokenUsage | None:
+    """Some providers report only a total, which is the prompt: nothing is generated."""
+    counts = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
+    valid = [count for count in counts if type(count) is int and 0 <= count <= MAX_USAGE_TOKENS]
+    return TokenUsage(valid[0]) if valid else None
+
+
+def _to_error(raw: bytes) -> Exception:
+    try:
+        error = _ERROR_DECODER.decode(raw).error
+    except _EMBEDDINGS_DECODE_ERRORS:
+        error = None
+    return map_upstream_error(error) if error else ProviderFailed("The provider's answer was not understandable.")

@@ -1,0 +1,41 @@
+"""`POST /v1/embeddings`: OpenAI's embeddings, for models of the kind `embedding` at providers of that dialect."""
+
+from __future__ import annotations
+
+from svc.dialects import openai
+from svc.dialects.base import EncodedRequest, EncodedResponse, ModelProfile, RequestBody
+from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
+from svc.dialects.openai.embeddings import decode_response, decode_routing_info
+from svc.dialects.request_passthrough import pass_through_request
+from svc.dialects.routing_info import RoutingInfo
+
+
+class _EmbeddingsUpstream(Codec):
+    """Forwards both sides as they are, but for the model's name."""
+
+    __slots__ = ()
+
+    def encode_request(
+        self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
+    ) -> EncodedRequest:
+        return pass_through_request(body, routing_info, profile, ask_usage=False)
+
+    def decode_response(self, raw: bytes) -> EncodedResponse:
+        return decode_response(raw)
+
+
+class Embeddings(Endpoint):
+    """`Endpoint` for clients of OpenAI's embeddings."""
+
+    __slots__ = ()
+
+    def decode_routing_info(self, body: RequestBody) -> RoutingInfo:
+        return decode_routing_info(body)
+
+
+endpoint: Endpoint = Embeddings(
+    "/v1/embeddings",
+    {openai.dialect: _EmbeddingsUpstream("/embeddings")},
+    cache_route="embeddings",
+    model_kind="embedding",
+)
