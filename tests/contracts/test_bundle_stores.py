@@ -165,7 +165,7 @@ def test_bucket_that_fails_names_its_reason_to_the_operator_only(bucket, tmp_pat
         )
         with pytest.raises(RegistryFailed) as caught:
             store.find("m/1/any")
-    assert caught.value.message == "The registry's bucket does not answer."
+    assert caught.value.message == "The registry's bucket does not respond."
     assert "s3://bundles/failing" in caught.value.reason
     assert f"127.0.0.1:{port}" in caught.value.reason
     assert caught.value.reason in caplog.text

@@ -1,1 +1,1 @@
-"""What a model is: the `.xyb` archive, its metadata, references and platforms, safe extraction, signatures."""
+"""Define models: the `.xyb` archive, its metadata, references, platforms, safe extraction and signatures."""

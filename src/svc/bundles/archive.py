@@ -1,6 +1,6 @@
-"""The seam of archive formats: what every kind of `.xyb` can be asked, and the limits that hold for all of them.
+"""Define the interface of all `.xyb` archive formats, and the limits that apply to each of them.
 
-Opening an archive checks all of it that can be checked without writing; a hostile one raises InvalidBundle.
+Opening an archive performs every check that needs no extraction. A malicious archive raises InvalidBundle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ ARCHIVE_READ_BYTES = 1 << 20
 
 
 class ArchiveLimits(msgspec.Struct, frozen=True):
-    """What an archive may unpack to: bytes in all, times its own size (beyond `free` bytes), and how many members."""
+    """Limits of an archive's unpacked content.
+
+    `max_ratio` is unpacked size / archive size, and applies beyond `ratio_exempt_bytes`.
+    """
 
     max_total_bytes: int = 256 << 30
     max_ratio: float = 100.0
@@ -28,7 +31,7 @@ class ArchiveLimits(msgspec.Struct, frozen=True):
 
 
 def limits_from_environ(environ: Mapping[str, str]) -> ArchiveLimits:
-    """The limits, with what `SVC_BUNDLE_MAX_BYTES` and `SVC_BUNDLE_MAX_RATIO` say instead. Raises UsageError."""
+    """Return the limits with the values of `SVC_BUNDLE_MAX_BYTES` and `SVC_BUNDLE_MAX_RATIO`. Raises UsageError."""
     total, ratio = environ.get("SVC_BUNDLE_MAX_BYTES"), environ.get("SVC_BUNDLE_MAX_RATIO")
     defaults = ArchiveLimits()
     try:
@@ -37,31 +40,31 @@ def limits_from_environ(environ: Mapping[str, str]) -> ArchiveLimits:
         )
     except ValueError:
         limits = ArchiveLimits(0)
-    if not (limits.max_total_bytes > 0 and limits.max_ratio >= 1):  # which no NaN is
-        raise UsageError("SVC_BUNDLE_MAX_BYTES is a number of bytes, SVC_BUNDLE_MAX_RATIO a number from 1.")
+    if not (limits.max_total_bytes > 0 and limits.max_ratio >= 1):  # false for NaN
+        raise UsageError("SVC_BUNDLE_MAX_BYTES must be a number of bytes, SVC_BUNDLE_MAX_RATIO at least 1.")
     return limits
 
 
 class Archive(Protocol):
-    """An open, checked archive; use it as a context."""
+    """An open archive that passed all checks. A context manager."""
 
     kind: str
 
     @property
     def file_sizes(self) -> Mapping[str, int]:
-        """The size of every file, by its path."""
+        """Map each file's path to its size in bytes."""
         ...
 
     def read(self, path: str, limit: int) -> bytes:
-        """A small file. Raises InvalidBundle when it is missing, damaged or larger than `limit` bytes."""
+        """Return a file's content. Raises InvalidBundle if it is missing, damaged or larger than `limit` bytes."""
         ...
 
     def verify(self) -> None:
-        """Reads every file to its end. Raises InvalidBundle when one is damaged."""
+        """Read every file completely. Raises InvalidBundle if one is damaged."""
         ...
 
     def unpack(self, folder: Path, *, trusted: bool) -> None:
-        """Writes every file under an empty folder. `trusted`: the whole archive's hash has just been checked."""
+        """Write every file into an empty folder. `trusted` means that the hash of the archive was just verified."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -72,24 +75,22 @@ class Archive(Protocol):
 
 
 def check_limits(sizes: Mapping[str, int], archive_size: int, limits: ArchiveLimits) -> None:
-    """Raises InvalidBundle when there is too much of it."""
+    """Raise InvalidBundle if the content exceeds a limit."""
     total = sum(sizes.values())
     if len(sizes) > limits.max_members:
         raise InvalidBundle(f"The bundle is refused: it has more than {limits.max_members} members.")
     if total > limits.max_total_bytes:
         raise InvalidBundle(
-            f"The bundle is refused: it unpacks to {total} bytes, and {limits.max_total_bytes} are allowed."
+            f"The bundle is refused: it unpacks to {total} bytes, more than the limit of {limits.max_total_bytes}."
         )
     if total > limits.ratio_exempt_bytes and total > limits.max_ratio * archive_size:
-        raise InvalidBundle(
-            f"The bundle is refused: it unpacks to more than {limits.max_ratio:g} times its size, as no model does."
-        )
+        raise InvalidBundle(f"The bundle is refused: it unpacks to more than {limits.max_ratio:g} times its size.")
 
 
 def read_metadata(archive: Archive) -> metadata.BundleMetadata:
-    """The bundle's metadata, with its files present. Raises InvalidBundle."""
+    """Read and check the bundle's metadata, and that its files are present. Raises InvalidBundle."""
     if metadata.METADATA_FILE not in archive.file_sizes:
-        raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its top.")
+        raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its root.")
     about = metadata.parse_metadata(archive.read(metadata.METADATA_FILE, metadata.MAX_METADATA_BYTES))
     metadata.check_files(about, archive.file_sizes.keys())
     return about

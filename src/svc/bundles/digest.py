@@ -1,4 +1,4 @@
-"""SHA-256 of files."""
+"""Compute SHA-256 hashes of files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def sha256_file(path: Path) -> str:
-    """The hash in hexadecimal."""
+    """Return the SHA-256 hash of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

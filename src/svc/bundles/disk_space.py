@@ -1,4 +1,4 @@
-"""A disk that is full, said in our own words."""
+"""Translate disk-full errors of the operating system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def translate_disk_full_errors(message: str = "The registry's disk is full.") -> Iterator[None]:
-    """What fails in it for want of room raises InsufficientStorage."""
+    """Raise InsufficientStorage for a disk-full, quota or file size error in the context."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Downloads a bundle: resumed over any number of interruptions and deaths, and verified before it is anything.
+"""Download and verify a bundle. A download resumes after interruptions and crashes.
 
-<folder>/<x>.part    what has come so far
-<folder>/<x>.json    of what it is a part: etag, size, sha256
+<folder>/<x>.part    the bytes received so far
+<folder>/<x>.json    which bundle they belong to: etag, size, sha256
 
-Reading and writing happen in one thread, hashing in another: neither waits for the other for long.
+One thread reads and writes, another hashes, so that neither waits for the other for long.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
 
 DOWNLOAD_BUFFER_BYTES = 256 << 10
-"""The kernel caches a write of this size in small pieces of memory, which it has at hand. For one of 1 MiB it takes
-large pieces, which a virtual machine has often given back to its host: a gigabyte costs 0.7 to 1.0 s of CPU, not 0.2.
+"""Bytes per write. The kernel stores writes of this size in small pages, which it has at hand. Writes of 1 MiB use
+large pages, which a virtual machine must often request from its host: 0.7 to 1.0 s of CPU per GB instead of 0.2 s.
 """
 DOWNLOAD_BUFFER_COUNT = 16
 MAX_EMPTY_DOWNLOAD_ATTEMPTS = 7
+"""Consecutive attempts without a single byte, after which a download fails."""
 DOWNLOAD_BACKOFF = Backoff(0.05, 3.0)
-"""So often in a row may nothing at all come."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 DownloadProgress = Callable[[int, int], None]
-"""Bytes done, of how many."""
+"""Called with the bytes done and the total bytes."""
 
 
 class DownloadState(msgspec.Struct):
-    """The side file."""
+    """The content of the .json file."""
 
     size: int
     sha256: str | None
@@ -50,7 +50,7 @@ class DownloadState(msgspec.Struct):
 
 
 class HashThread:
-    """Hashes buffers in its own thread. `free` has the buffers that may be filled."""
+    """Hashes buffers in a thread. `free` is the queue of buffers that can be filled."""
 
     def __init__(self) -> None:
         self.free_buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
@@ -62,11 +62,11 @@ class HashThread:
         self._thread.start()
 
     def submit(self, buffer: bytearray, length: int) -> None:
-        """The buffer comes back through `free`."""
+        """Queue the first `length` bytes of a buffer. The buffer returns through `free`."""
         self._filled_buffers.put((buffer, length))
 
     def finish(self) -> str:
-        """The hash of everything."""
+        """Return the hash of all submitted bytes."""
         self._filled_buffers.put(None)
         self._thread.join()
         return self._hash.hexdigest()
@@ -79,15 +79,15 @@ class HashThread:
 
 
 class BundleSource(Protocol):
-    """Where a bundle's bytes come from, starting anywhere."""
+    """A source that can send a bundle's bytes from any offset."""
 
     def fetch(self, entry: BundleEntry, start: int, state: DownloadState, partial_file: PartialFile) -> None:
-        """Feeds the sink from `start` on, or from 0 after `sink.restart()`. Raises OSError when it breaks off."""
+        """Write the bytes from `start` on, or from 0 after `restart()`. Raises OSError on interruption."""
         ...
 
 
 class PartialFile:
-    """The .part file and its hash."""
+    """The .part file and its running hash."""
 
     def __init__(
         self, part: Path, state_file: Path, state: DownloadState, on_progress: DownloadProgress | None
@@ -100,14 +100,14 @@ class PartialFile:
         self.hasher = HashThread()
 
     def save_state(self) -> None:
-        """Writes the side file."""
+        """Write the .json file."""
         temporary = self._state_file.with_suffix(".json.new")
         with translate_disk_full_errors("The disk is full."):
             temporary.write_bytes(msgspec.json.encode(self.state))
             os.replace(temporary, self._state_file)
 
     def hash_existing(self) -> None:
-        """Hashes what is there already."""
+        """Hash the bytes that an earlier attempt downloaded."""
         while True:
             buffer = self.hasher.free_buffers.get()
             length = os.readv(self._fd, [buffer])
@@ -118,7 +118,7 @@ class PartialFile:
             self._report_progress()
 
     def restart(self) -> None:
-        """From 0."""
+        """Truncate the file and start again at offset 0."""
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)
         self.hasher.finish()
@@ -126,7 +126,7 @@ class PartialFile:
         self.size = 0
 
     def fill_from(self, read: Callable[[memoryview], int], max_bytes: int) -> int:
-        """One buffer from `read`, at most so many bytes; what has come is kept even if it fails."""
+        """Fill one buffer from `read`, up to `max_bytes`. Bytes that arrived before an error are kept."""
         buffer = self.hasher.free_buffers.get()
         view, filled = memoryview(buffer)[:max_bytes], 0
         try:
@@ -138,7 +138,7 @@ class PartialFile:
         return filled
 
     def _write(self, view: memoryview) -> None:
-        with translate_disk_full_errors("The disk is full; what has come so far is kept."):
+        with translate_disk_full_errors("The disk is full; the bytes received so far are kept."):
             while view:
                 written = os.write(self._fd, view)
                 view = view[written:]
@@ -150,13 +150,13 @@ class PartialFile:
             self._on_progress(self.size, self.state.size)
 
     def close(self) -> str:
-        """The hash of everything."""
+        """Return the hash of the whole file."""
         os.close(self._fd)
         return self.hasher.finish()
 
 
 class HttpBundleSource:
-    """A registry over HTTP."""
+    """Downloads from a registry over HTTP."""
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
@@ -168,11 +168,11 @@ class HttpBundleSource:
             if state.etag:
                 headers["if-range"] = state.etag
         with self._client.request("GET", self._client.bundle_path(entry), headers) as response:
-            if response.status == 416:  # it is shorter than it was
+            if response.status == 416:  # the file is shorter than before
                 partial_file.restart()
-                raise ConnectionError("the registry has another file now")
+                raise ConnectionError("the registry has a different file now")
             if 500 <= response.status <= 599:
-                raise ConnectionError(f"the registry answers with status {response.status}")
+                raise ConnectionError(f"the registry returned status {response.status}")
             self._client.check_status(response, 200, 206)
             if response.status == 200 and start:
                 partial_file.restart()
@@ -187,25 +187,26 @@ class HttpBundleSource:
 def _check_range(response: http.client.HTTPResponse, start: int, size: int) -> None:
     match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     if match is None or (int(match[1]), int(match[3])) != (start, size):
-        raise RegistryFailed("The registry sent another part than was asked for.")
+        raise RegistryFailed("The registry sent a range that was not requested.")
 
 
 def receive_rest(response: http.client.HTTPResponse, size: int, partial_file: PartialFile) -> None:
-    """The rest of the file, from an answer that begins where the sink ends. Raises OSError when it breaks off."""
-    # One call of the system per read where the length is known: a read that fails half-way would lose what has come.
+    """Write the rest of the file from a response that starts at the current offset. Raises OSError on interruption."""
+    # With a known length, use one system call per read: a read that fails halfway would lose bytes already received.
     read = response.readinto if response.length is None or response.chunked else response.fp.readinto1
     while partial_file.size < size:
         if not partial_file.fill_from(read, size - partial_file.size):
-            raise ConnectionError("the registry broke off")
+            raise ConnectionError("the registry closed the connection early")
 
 
 def download(
     entry: BundleEntry, source: BundleSource, folder: Path, name: str, on_progress: DownloadProgress | None = None
 ) -> tuple[Path, str]:
-    """The whole, verified file and its hash; the caller moves it away, then calls `forget`. Hold a lock on the name.
+    """Return the path of the verified file, and its hash. Hold a lock on the name.
 
-    Raises RegistryFailed when nothing comes any more or what came is not what the index promises, BundleNotFound,
-    InsufficientStorage. What has come stays for the next call, unless it is wrong.
+    The caller moves the file away, then calls `remove_partial_files`. After an error, received bytes stay for the
+    next call unless they are wrong. Raises RegistryFailed when no more bytes arrive or the hash differs from the
+    index, BundleNotFound, and InsufficientStorage.
     """
     part, state_file = folder / f"{name}.part", folder / f"{name}.json"
     state = _load_state(part, state_file, entry)
@@ -221,20 +222,18 @@ def download(
     digest = partial_file.close()
     if size != entry.size_bytes or (entry.sha256 is not None and digest != entry.sha256):
         remove_partial_files(folder, name)
-        raise RegistryFailed(
-            f"What the registry sent for {entry.key} is not what its index promises; nothing was kept."
-        )
+        raise RegistryFailed(f"The bytes of {entry.key} do not match the index of the registry; they were deleted.")
     return part, digest
 
 
 def remove_partial_files(folder: Path, name: str) -> None:
-    """Removes what a download leaves."""
+    """Remove the files of a download."""
     for suffix in (".part", ".json", ".json.new"):
         (folder / f"{name}{suffix}").unlink(missing_ok=True)
 
 
 def _load_state(part: Path, state_file: Path, entry: BundleEntry) -> DownloadState:
-    """The side file's content if it is of this very bundle; else everything is begun anew."""
+    """Load the .json file if it describes the same bundle. Otherwise start a new download."""
     try:
         state = msgspec.json.decode(state_file.read_bytes(), type=DownloadState)
     except (OSError, msgspec.DecodeError):
@@ -260,5 +259,5 @@ def _fetch_all(entry: BundleEntry, source: BundleSource, state: DownloadState, p
             failures = 0 if partial_file.size > size_before else failures + 1
             if failures >= MAX_EMPTY_DOWNLOAD_ATTEMPTS:
                 reason = error.message if isinstance(error, RegistryUnreachable) else f"{error or type(error).__name__}"
-                raise RegistryFailed(f"The download of {entry.key} does not go on: {reason}") from error
+                raise RegistryFailed(f"The download of {entry.key} failed: {reason}") from error
             time.sleep(DOWNLOAD_BACKOFF.exponential(failures))

@@ -1,4 +1,4 @@
-"""Web addresses for clients of registries: origins, redirects, connections. A malformed address is a RegistryFailed."""
+"""Handle URLs and connections of registry clients. A malformed URL raises RegistryFailed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from svc.errors import RegistryFailed
 DEFAULT_PORTS = {"http": 80, "https": 443}
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 HTTP_CONNECTION_ERRORS = (OSError, http.client.HTTPException, ValueError)
-"""Exceptions of a connection. ValueError is for names and heads that cannot be encoded."""
+"""Exceptions of a connection. ValueError is raised for names and headers that cannot be encoded."""
 
 _PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
 
 class UrlOrigin(NamedTuple):
-    """Scheme, host and port: credentials for one origin go to no other (RFC 6454, section 4)."""
+    """Scheme, host and port (RFC 6454, section 4). Credentials are sent to one origin only."""
 
     scheme: str
     host: str
@@ -27,23 +27,23 @@ class UrlOrigin(NamedTuple):
 
 
 def parse_origin(url: str) -> UrlOrigin:
-    """Raises RegistryFailed when the address has no http or https origin."""
+    """Return the origin of a URL. Raises RegistryFailed unless the scheme is http or https."""
     return _split_url(url)[0]
 
 
 def resolve_redirect(url: str, location: str) -> str:
-    """Where a `Location` header leads to. Raises RegistryFailed when that is no web address."""
+    """Resolve a `Location` header. Raises RegistryFailed for a target that is not an http or https URL."""
     try:
-        # http.client reads heads as Latin-1; bytes beyond ASCII are sent back as they came.
+        # http.client decodes headers as Latin-1. Non-ASCII bytes are sent back unchanged.
         redirect_url = urljoin(url, quote(location.encode("latin-1", "replace"), safe=_PRINTABLE_ASCII))
     except ValueError as error:
-        raise RegistryFailed(f"{_quote_url(url)} redirects to a malformed address: {_quote_url(location)}.") from error
+        raise RegistryFailed(f"{_quote_url(url)} redirects to a malformed URL: {_quote_url(location)}.") from error
     parse_origin(redirect_url)
     return redirect_url
 
 
 def create_connection(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
-    """A connection that is not open yet, and the request target. Raises RegistryFailed."""
+    """Return an unopened connection and the request target. Raises RegistryFailed."""
     (scheme, host, port), parts = _split_url(url)
     request_target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if scheme == "https":
@@ -53,12 +53,12 @@ def create_connection(url: str, timeout: float) -> tuple[http.client.HTTPConnect
 
 
 def describe_error(error: BaseException) -> str:
-    """Why a connection failed, in a few words."""
+    """Return a short reason for a connection failure."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def sanitize_text(text: str, max_length: int = 300) -> str:
-    """A server's words for a terminal: on one line, without control characters and changes of direction."""
+    """Sanitize a server's message for a terminal: one line, no control or bidirectional formatting characters."""
     line = " ".join(text.split())[:max_length]
     return "".join(f"\\u{ord(each):04x}" if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in line)
 
@@ -67,11 +67,11 @@ def _split_url(url: str) -> tuple[UrlOrigin, SplitResult]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as the system's resolver will
+        host.encode("idna")  # as the system's resolver does
     except ValueError as error:
-        raise RegistryFailed(f"{_quote_url(url)} is a malformed address: {error}.") from error
+        raise RegistryFailed(f"{_quote_url(url)} is a malformed URL: {error}.") from error
     if parts.scheme not in DEFAULT_PORTS or not host or host.startswith(".") or not host.isprintable() or " " in host:
-        raise RegistryFailed(f"{_quote_url(url)} is no web address.")
+        raise RegistryFailed(f"{_quote_url(url)} is not an http or https URL.")
     return UrlOrigin(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme]), parts
 
 

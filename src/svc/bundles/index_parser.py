@@ -1,4 +1,4 @@
-"""Reads an index entry by entry, so that an entry that cannot be read takes no other with it. Pure."""
+"""Parse an index entry by entry, so that an invalid entry affects no other. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from svc.wire.bundle import BundleEntry
 
 MAX_INDEX_NESTING = 64
 MAX_NAMED_ENTRIES = 5
-"""Entries that one message names."""
+"""Maximum number of entries that one message names."""
 
 _INDEX_STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _INDEX_TOKEN = re.compile(
     rb'\{(?:[^{}\[\]"]++|%s)*+\}|%s|[\[{]+|[\]}]+|[:,]' % (_INDEX_STRING, _INDEX_STRING), re.DOTALL
 )
-"""An object without others inside is one token, and so is a run of brackets: both are found at the speed of C."""
+"""Matches a flat object, or a run of brackets, as one token, which keeps the scan inside the C regex engine."""
 
 
 class RawIndex(msgspec.Struct):
-    """The members of an index, not looked into; `damaged` has a reason for each key that is no JSON."""
+    """Members of an index, not yet decoded. `errors` maps a key that is not valid JSON to the reason."""
 
     entries: dict[str, msgspec.Raw]
     errors: dict[str, str]
 
 
 def split_index(data: bytes) -> RawIndex:
-    """Raises ValueError when this is no JSON object."""
+    """Split an index into its members. Raises ValueError if it is not a JSON object."""
     try:
         return RawIndex(msgspec.json.decode(data, type=dict[str, msgspec.Raw]), {})
-    except (ValueError, RecursionError):  # which entry it is takes longer to find out
+    except (ValueError, RecursionError):  # finding the invalid entry needs the slower scan
         return _split_tolerantly(data)
 
 
 def parse_entry(key: str, raw: msgspec.Raw | bytes) -> BundleEntry:
-    """The entry of that key. Raises ValueError that says what is wrong with it."""
+    """Decode the entry of a key. Raises ValueError with the reason."""
     try:
         entry = msgspec.json.decode(raw, type=BundleEntry)
         check_name("model_id", entry.model_id)
@@ -49,12 +49,12 @@ def parse_entry(key: str, raw: msgspec.Raw | bytes) -> BundleEntry:
     except InvalidRequest as error:
         raise ValueError(error.message) from error
     if entry.key != key:
-        raise ValueError("its key does not say what its fields say")
+        raise ValueError("its key contradicts its fields")
     return entry
 
 
 def check_json(raw: msgspec.Raw | bytes) -> None:
-    """Raises ValueError for what no reader of JSON can be expected to read: RFC 8259, sections 8.1 and 9."""
+    """Raise ValueError for JSON that a conforming parser may reject (RFC 8259, sections 8.1 and 9)."""
     depth = 0
     for match in _INDEX_TOKEN.finditer(bytes(raw)):
         token = match[0]
@@ -68,7 +68,7 @@ def check_json(raw: msgspec.Raw | bytes) -> None:
 
 
 def describe_skipped(skipped: Mapping[str, str]) -> str:
-    """Names the entries that were skipped, on one line."""
+    """Return the names of skipped entries on one line."""
     descriptions = [f"{key[:120]!r} ({why[:200]})" for key, why in list(skipped.items())[:MAX_NAMED_ENTRIES]]
     more = f" and {len(skipped) - MAX_NAMED_ENTRIES} more" if len(skipped) > MAX_NAMED_ENTRIES else ""
     return ", ".join(descriptions) + more
@@ -91,10 +91,10 @@ def _split_tolerantly(data: bytes) -> RawIndex:
 
 
 def _iter_members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The key, quotes and all, and the value of each member. Raises ValueError."""
+    """Yield each member's key, with quotes, and its value. Raises ValueError."""
     text = data.strip()
     if not text.startswith(b"{"):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     depth, key, start = 1, b"", -1
     for match in _INDEX_TOKEN.finditer(text, 1):
         token = match[0]
@@ -113,12 +113,12 @@ def _iter_members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             elif not key:
                 key = token
     if depth or match.end() != len(text):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if key or start >= 0:
         yield _slice_member(key, text, start, len(text) - 1)
 
 
 def _slice_member(key: bytes, text: bytes, start: int, end: int) -> tuple[bytes, bytes]:
     if not key or start < 0:
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return key, text[start:end].strip()

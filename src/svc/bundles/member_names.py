@@ -1,4 +1,4 @@
-"""Which names a member of an archive may have, all of them together. Pure; nothing is extracted before this is done."""
+"""Validate the member names of an archive, alone and together, before anything is extracted. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from svc.errors import InvalidBundle
 MAX_MEMBER_PATH_BYTES = 1024
 MAX_PATH_COMPONENT_BYTES = 255
 _FORBIDDEN_CATEGORIES = ("Cc", "Cf", "Zl", "Zp")
-"""Controls (newlines, escape sequences), format characters (bidirectional overrides), separators of lines."""
+"""Controls (newlines, escape sequences), format characters (bidirectional overrides), line and paragraph separators."""
 _DRIVE_LETTER = re.compile(r"[A-Za-z]:")
 
 
 def normalize_member_name(name: str) -> str:
-    """The name as a relative path with `/`; empty for the archive's own root. Raises InvalidBundle."""
+    """Return the name as a relative path with `/`, empty for the archive's root. Raises InvalidBundle."""
     if "\x00" in name:
-        raise _member_error(name, "holds a NUL")
+        raise _member_error(name, "contains a NUL")
     if any(unicodedata.category(each) in _FORBIDDEN_CATEGORIES for each in name):
-        raise _member_error(name, "holds a character that is not shown, or that changes how others are")
+        raise _member_error(name, "contains an invisible or bidirectional formatting character")
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -42,7 +42,7 @@ def normalize_member_name(name: str) -> str:
 
 
 class MemberNames:
-    """All names of one archive. `add` refuses what another system could take for a name that is there already."""
+    """All names of one archive. Rejects a name that another file system would treat as equal to an earlier one."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
@@ -50,7 +50,7 @@ class MemberNames:
         self._spelling_by_folded_path: dict[str, str] = {}
 
     def add(self, path: str, *, is_folder: bool) -> None:
-        """Raises InvalidBundle for duplicates, and for names equal but for case or Unicode form."""
+        """Add a name. Raises InvalidBundle for duplicates, also after case folding or Unicode normalization."""
         parts = path.split("/")
         parents = ["/".join(parts[:length]) for length in range(1, len(parts) + (1 if is_folder else 0))]
         for parent in parents:

@@ -1,4 +1,4 @@
-"""`model_metadata.json`: what a bundle says about itself, checked (issue "The bundle registry"). Pure."""
+"""Parse and validate `model_metadata.json`, the description of a bundle. Pure functions."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class BundleMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def type(self) -> str:
-        """Which kind of engine runs it."""
+        """Return the type of the engine that runs the model."""
         return str(self.execution_template["type"])
 
 
 def parse_metadata(data: bytes) -> BundleMetadata:
-    """Reads the file. Raises InvalidBundle that names the field at fault."""
+    """Parse the file. Raises InvalidBundle with the name of the invalid field."""
     if len(data) > MAX_METADATA_BYTES:
         raise InvalidBundle(f"{METADATA_FILE} is larger than {MAX_METADATA_BYTES >> 20} MiB.")
     try:
@@ -63,11 +63,11 @@ def _validate(metadata: BundleMetadata) -> None:
     except InvalidRequest as error:
         raise InvalidBundle(f"{METADATA_FILE}: {error.message}") from error
     if not isinstance(metadata.execution_template.get("type"), str) or not metadata.type:
-        raise InvalidBundle(f"{METADATA_FILE}: `execution_template` needs a `type`, which is a string.")
+        raise InvalidBundle(f"{METADATA_FILE}: `execution_template` needs a string `type`.")
 
 
 def check_files(metadata: BundleMetadata, file_names: Collection[str]) -> None:
-    """Every name in `files` must be there. Raises InvalidBundle that names the missing ones."""
+    """Check that every name in `files` exists. Raises InvalidBundle with the missing names."""
     missing = [name for name in metadata.files if name not in file_names]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

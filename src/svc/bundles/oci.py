@@ -1,11 +1,11 @@
-"""Bundles in any OCI registry (distribution specification 1.1): pushed as an artifact, pulled by its digest. Blocking.
+"""Push and pull bundles as artifacts of an OCI registry (OCI distribution specification 1.1). Blocking.
 
-A reference is HOST[:PORT]/REPOSITORY:TAG, or …@sha256:… which pins what is pulled. The bundle is the one layer of a
-manifest of the artifact type below. `http://` before it speaks plain HTTP, which loopback does anyway.
+A reference is HOST[:PORT]/REPOSITORY:TAG, or …@sha256:… for a fixed digest. The bundle is the only layer of a
+manifest with the artifact type below. `http://` selects plaintext HTTP, which is the default for loopback.
 
-Credentials go to the origin of the reference, and to the token service that this origin names in its own challenge
-(https://distribution.github.io/distribution/spec/auth/token/): a service on another origin needs https and a host
-under the registry's parent domain, or one that the user has named. A host that a redirect led to gets none.
+Credentials are sent to the origin of the reference, and to the token service that this origin names in its challenge
+(https://distribution.github.io/distribution/spec/auth/token/). A token service on another origin needs https, and a
+host under the registry's parent domain or in the user's list. A redirect target never receives credentials.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _CHALLENGE_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 BodyFactory = Callable[[], Iterable[bytes]]
-"""A body; called for each attempt, so that one that is sent again starts from the beginning."""
+"""Returns the body. Called for each attempt, so that a retry sends the body from the beginning."""
 
 
 class OciReference(msgspec.Struct, frozen=True):
-    """Where an artifact is: `reference` is a tag or a digest."""
+    """The location of an artifact: registry, repository, and a tag or a digest."""
 
     origin: str
     repository: str
@@ -58,12 +58,12 @@ class OciReference(msgspec.Struct, frozen=True):
 
     @property
     def tag_or_digest(self) -> str:
-        """The digest pins; a tag may move."""
+        """Return the digest if there is one, else the tag. Only a digest is immutable."""
         return self.digest or self.tag
 
 
 class OciDescriptor(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A piece of content (OCI image specification, "Descriptors")."""
+    """A content descriptor (OCI image specification, "Descriptors")."""
 
     media_type: str
     digest: str
@@ -72,14 +72,14 @@ class OciDescriptor(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class _TokenResponse(msgspec.Struct):
-    """The response of a token service, which has one of the two fields, or both with one value."""
+    """The response of a token service, which has `token`, `access_token`, or both with the same value."""
 
     token: str = ""
     access_token: str = ""
 
 
 class OciManifest(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """An image manifest that carries an artifact."""
+    """An image manifest that contains an artifact."""
 
     schema_version: int
     media_type: str = ""
@@ -90,10 +90,10 @@ class OciManifest(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=Tr
 
 
 def parse_oci_reference(text: str) -> OciReference:
-    """Raises UsageError."""
+    """Parse a reference. Raises UsageError."""
     match = _OCI_REFERENCE.fullmatch(text.removeprefix("oci://"))
     if match is None:
-        raise UsageError(f"{text[:200]!r} is no OCI reference: HOST[:PORT]/REPOSITORY:TAG or …@sha256:… is.")
+        raise UsageError(f"{text[:200]!r} is not an OCI reference, such as HOST[:PORT]/REPOSITORY:TAG or …@sha256:….")
     scheme, host, repository, tag, digest = match.groups()
     is_loopback = host.partition(":")[0] in ("localhost", "127.0.0.1")
     return OciReference(
@@ -102,7 +102,7 @@ def parse_oci_reference(text: str) -> OciReference:
 
 
 class OciRepository:
-    """One repository of an OCI registry. `token_hosts` may have the credentials, too, when the registry names them."""
+    """One repository of an OCI registry. `token_hosts` are further hosts that may receive the credentials."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class OciRepository:
         self._authorization: str | None = None
 
     def push(self, file: Path, sha256: str, annotations: Mapping[str, str]) -> str:
-        """Uploads a bundle; gives the manifest's digest. Raises RegistryFailed."""
+        """Upload a bundle, and return the manifest's digest. Raises RegistryFailed."""
         layer = OciDescriptor(
             BUNDLE_LAYER_MEDIA_TYPE,
             f"sha256:{sha256}",
@@ -147,7 +147,7 @@ class OciRepository:
         return _oci_digest(data)
 
     def fetch_manifest(self) -> tuple[OciManifest, str]:
-        """The manifest and its digest; one that was pinned is checked. Raises RegistryFailed."""
+        """Return the manifest and its digest, verified if the reference has one. Raises RegistryFailed."""
         with self._request(
             "GET", f"manifests/{self._reference.tag_or_digest}", {"accept": OCI_MANIFEST_MEDIA_TYPE}
         ) as response:
@@ -155,18 +155,20 @@ class OciRepository:
             data = self._read(response, MAX_OCI_MANIFEST_BYTES + 1)
         digest = _oci_digest(data)
         if self._reference.digest not in (None, digest):
-            raise RegistryFailed(f"{self._reference.origin} sent another manifest than {self._reference.digest}.")
+            raise RegistryFailed(f"{self._reference.origin} sent a manifest that is not {self._reference.digest}.")
         try:
             manifest = msgspec.json.decode(data, type=OciManifest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RegistryFailed(f"{self._reference.origin} sent a manifest that cannot be read: {error}.") from error
+            raise RegistryFailed(
+                f"{self._reference.origin} sent a manifest that cannot be decoded: {error}."
+            ) from error
         if len(manifest.layers) != 1:
-            raise RegistryFailed("This is no bundle: its manifest has not one layer.")
+            raise RegistryFailed("This is not a bundle: its manifest must have one layer.")
         return manifest, digest
 
     @contextmanager
     def open_blob(self, digest: str, start: int = 0) -> Iterator[http.client.HTTPResponse]:
-        """The answer with a layer's bytes, from `start` on if the registry can (status 206)."""
+        """Open a layer, from `start` on if the registry supports ranges (status 206)."""
         with self._request("GET", f"blobs/{digest}", {"range": f"bytes={start}-"} if start else {}) as response:
             self._check_status(response, 200, 206)
             yield response
@@ -187,7 +189,7 @@ class OciRepository:
     def _request(
         self, method: str, path: str, headers: Mapping[str, str], body: BodyFactory | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """One request, after proving who we are if the registry asks for it, following redirects."""
+        """Send one request, authenticate if challenged, and follow redirects."""
         url = path if "://" in path else f"{self._reference.origin}/v2/{self._reference.repository}/{path}"
         authenticated = False
         for _ in range(MAX_OCI_REDIRECTS + 2):
@@ -208,7 +210,7 @@ class OciRepository:
                     return
             finally:
                 connection.close()
-        raise RegistryFailed(f"{self._reference.origin} redirects without end.")
+        raise RegistryFailed(f"{self._reference.origin} redirects too often.")
 
     def _request_headers(self, is_registry_origin: bool, headers: Mapping[str, str]) -> dict[str, str]:
         request_headers = {"user-agent": "svc", **headers}
@@ -236,10 +238,12 @@ class OciRepository:
         try:
             return response.read(max_bytes)
         except http_client.HTTP_CONNECTION_ERRORS as error:
-            raise RegistryFailed(f"{self._reference.origin} broke off: {http_client.describe_error(error)}.") from error
+            raise RegistryFailed(
+                f"{self._reference.origin} closed the connection early: {http_client.describe_error(error)}."
+            ) from error
 
     def _authorization_for(self, challenge: str) -> str | None:
-        """The value of `Authorization` that a challenge of the registry's own origin asks for."""
+        """Return the `Authorization` value for a challenge of the registry's origin."""
         if not challenge.lower().startswith("bearer "):
             return self._basic_credentials
         parameters = dict(_CHALLENGE_PARAMETER.findall(challenge))
@@ -251,7 +255,7 @@ class OciRepository:
         )
 
     def _check_token_service(self, realm: str) -> None:
-        """Whether the token service may be asked, with the credentials if there are any. Raises RegistryFailed."""
+        """Check that the token service may receive the request, with credentials if set. Raises RegistryFailed."""
         registry_origin, service_origin = self._origin, http_client.parse_origin(realm)
         if service_origin == registry_origin:
             return
@@ -261,13 +265,13 @@ class OciRepository:
             return
         if service_origin.scheme != "https" or not _is_under_parent_domain(service_origin.host, registry_origin.host):
             raise RegistryFailed(
-                f"{self._reference.origin} asks for the credentials of SVC_OCI_USER "
-                f"to be sent to {service_origin.host}, another "
+                f"{self._reference.origin} requests the credentials of SVC_OCI_USER "
+                f"for {service_origin.host}, a different "
                 f"host. To allow it, set SVC_OCI_TOKEN_HOST={service_origin.host}"
             )
 
     def _fetch_token(self, realm: str, query: str) -> str:
-        """Asks for a token; a redirect is not followed. Raises RegistryFailed."""
+        """Request a token. Redirects are not followed. Raises RegistryFailed."""
         connection, request_target = http_client.create_connection(realm, OCI_TIMEOUT_SECONDS)
         token_target = f"{request_target}{'&' if '?' in request_target else '?'}{query}"
         headers = {"user-agent": "svc"} | (
@@ -277,25 +281,25 @@ class OciRepository:
             response = self._send(connection, "GET", token_target, headers, None)
             if response.status != 200:
                 raise RegistryFailed(
-                    f"The token service of {self._reference.origin} answered with status {response.status}."
+                    f"The token service of {self._reference.origin} returned status {response.status}."
                 )
             token_response = msgspec.json.decode(self._read(response, MAX_TOKEN_RESPONSE_BYTES), type=_TokenResponse)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RegistryFailed(f"The token service of {self._reference.origin} gave no token.") from error
+            raise RegistryFailed(f"The token service of {self._reference.origin} returned no token.") from error
         finally:
             connection.close()
         if not (token := token_response.token or token_response.access_token):
-            raise RegistryFailed(f"The token service of {self._reference.origin} gave no token.")
+            raise RegistryFailed(f"The token service of {self._reference.origin} returned no token.")
         return f"Bearer {token}"
 
     def _check_status(self, response: http.client.HTTPResponse, *statuses: int) -> None:
         if response.status not in statuses:
             detail = http_client.sanitize_text(self._read(response, 2000).decode("utf-8", "replace"), 200)
-            raise RegistryFailed(f"{self._reference.origin} answered with status {response.status}: {detail}")
+            raise RegistryFailed(f"{self._reference.origin} returned status {response.status}: {detail}")
 
 
 def manifest_annotations(entry: BundleEntry) -> dict[str, str]:
-    """What a manifest says of its bundle."""
+    """Return the manifest annotations that describe a bundle."""
     fields = {"model_id": entry.model_id, "version": entry.version, "platform": entry.target}
     if entry.signatures:
         fields["signatures"] = " ".join(f"{each.key}:{each.value}" for each in entry.signatures)
@@ -303,7 +307,7 @@ def manifest_annotations(entry: BundleEntry) -> dict[str, str]:
 
 
 def entry_from_manifest(manifest: OciManifest) -> BundleEntry:
-    """The index entry that a manifest stands for. Raises RegistryFailed."""
+    """Return the index entry of a manifest. Raises RegistryFailed."""
     manifest_fields, layer = manifest.annotations, manifest.layers[0]
     try:
         entry = BundleEntry(
@@ -315,15 +319,15 @@ def entry_from_manifest(manifest: OciManifest) -> BundleEntry:
             sha256=layer.digest.removeprefix("sha256:"),
         )
     except (KeyError, InvalidRequest) as error:
-        raise RegistryFailed("This is no bundle: its manifest does not say which model it is.") from error
+        raise RegistryFailed("This is not a bundle: its manifest does not name the model.") from error
     if not re.fullmatch("[0-9a-f]{64}", entry.sha256 or ""):
-        raise RegistryFailed("This is no bundle: its layer is not named by a sha256.")
+        raise RegistryFailed("This is not a bundle: its layer has no sha256 digest.")
     pairs = [pair.partition(":") for pair in manifest_fields.get("vnd.svc.signatures", "").split()]
     return msgspec.structs.replace(entry, signatures=tuple(Signature(key, value) for key, _, value in pairs))
 
 
 class OciBundleSource:
-    """Where a bundle's bytes come from, for `download`."""
+    """Downloads a bundle from an OCI registry."""
 
     def __init__(self, repository: OciRepository) -> None:
         self._repository = repository
@@ -346,7 +350,7 @@ def _oci_digest(data: bytes) -> str:
 
 
 def _is_under_parent_domain(host: str, registry_host: str) -> bool:
-    """Whether a host lies under the registry's parent domain, as auth.docker.io does for registry-1.docker.io."""
+    """Return whether a host is under the registry's parent domain, as auth.docker.io for registry-1.docker.io."""
     labels = registry_host.split(".")
     domain = registry_host if len(labels) < 3 or labels[-1].isdigit() or ":" in registry_host else ".".join(labels[1:])
     return host == domain or host.endswith(f".{domain}")

@@ -1,4 +1,4 @@
-"""Opens a bundle whichever of the two forms it has, found by its first bytes; and extracts it, whole or not at all."""
+"""Open a bundle of either format, detected by its first bytes, and extract it atomically."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from svc.bundles.disk_space import translate_disk_full_errors
 from svc.errors import InsufficientStorage, InvalidBundle
 
 EXTRACT_RESERVE_BYTES = 16 << 20
-"""Bytes that stay free on the disk."""
+"""Bytes that must stay free on the disk."""
 
 
 def has_archive_magic(first_bytes: bytes) -> bool:
-    """Whether these first bytes (four at least) can begin a bundle."""
+    """Return whether the first four or more bytes are those of a bundle."""
     return first_bytes.startswith((*zip_archive.ZIP_MAGIC, tar_archive.ZSTD_MAGIC))
 
 
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> Archive:
-    """The archive, checked. Raises InvalidBundle."""
+    """Open and check an archive. Raises InvalidBundle."""
     with path.open("rb") as file:
         first_bytes = file.read(4)
     if first_bytes.startswith(zip_archive.ZIP_MAGIC):
         return zip_archive.ZipArchive(path, limits or ArchiveLimits())
     if first_bytes == tar_archive.ZSTD_MAGIC:
         return tar_archive.TarArchive(path, limits or ArchiveLimits())
-    raise InvalidBundle("The file is no bundle: neither a zip nor a tar compressed with zstd.")
+    raise InvalidBundle("The file is not a bundle: neither a zip nor a tar compressed with zstd.")
 
 
 def extract(archive: Archive, temporary: Path, destination: Path, *, trusted: bool = False) -> None:
-    """Unpacks into `temporary`, an empty folder on the target's file system, and renames that once, to `target`.
+    """Extract into `temporary`, an empty folder on the file system of `destination`, then rename it to `destination`.
 
-    Raises InvalidBundle, InsufficientStorage; then neither is left behind.
+    Raises InvalidBundle and InsufficientStorage. After an error neither folder is left behind.
     """
     required_bytes = sum(archive.file_sizes.values()) + 4096 * len(archive.file_sizes) + EXTRACT_RESERVE_BYTES
     try:
         if required_bytes > shutil.disk_usage(temporary).free:
-            raise InsufficientStorage(f"The disk has no room for it: it unpacks to {required_bytes >> 20} MiB.")
+            raise InsufficientStorage(
+                f"The disk has not enough free space: the bundle unpacks to {required_bytes >> 20} MiB."
+            )
         with translate_disk_full_errors("The disk is full; nothing was unpacked."):
             archive.unpack(temporary, trusted=trusted)
             destination.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Makes a bundle of a folder: the same files give the same bytes, on any machine.
+"""Create a bundle from a folder. The same files give the same bytes on any machine.
 
-Every member is stored. Deflate saves 8 % on weights and reads back many times slower, and what it makes of a small
-file depends on the version of zlib.
+Members are stored, not deflated. Deflate saves 8 % on weights and reads many times slower, and its output depends
+on the version of zlib.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from svc.errors import InvalidBundle
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 PackProgress = Callable[[int, int], None]
-"""Bytes done, of how many."""
+"""Called with the bytes done and the total bytes."""
 
 
 def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
-    """Writes `output`, whole or not at all, and gives its metadata. Raises InvalidBundle."""
+    """Write `output` atomically, and return its metadata. Raises InvalidBundle."""
     about = read_folder_metadata(folder)
     files = _collect_files(folder, output)
     metadata.check_files(about, files.keys())
@@ -52,7 +52,7 @@ def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) ->
 
 
 def read_folder_metadata(folder: Path) -> metadata.BundleMetadata:
-    """The metadata of a folder that is to be packed. Raises InvalidBundle."""
+    """Read the metadata of a folder to pack. Raises InvalidBundle."""
     file = folder / metadata.METADATA_FILE
     if not folder.is_dir():
         raise InvalidBundle(f"{folder} is not a folder.")
@@ -65,14 +65,14 @@ def read_folder_metadata(folder: Path) -> metadata.BundleMetadata:
 
 
 def _collect_files(folder: Path, output: Path) -> dict[str, Path]:
-    """Every file by its name in the bundle, metadata first, then by name. Hidden files stay out."""
+    """Map bundle names to files, metadata first, then sorted by name. Hidden files are excluded."""
     names, files, root = MemberNames(), {}, folder.resolve()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or path.is_dir() or path.resolve() == output.resolve():
             continue
         if not path.resolve().is_relative_to(root):
-            raise InvalidBundle(f"{path} is a link that leads out of {folder}; put the file itself there.")
+            raise InvalidBundle(f"{path} is a link to a file outside {folder}; replace it with the file.")
         if not path.exists() or not stat.S_ISREG(path.stat().st_mode):
             raise InvalidBundle(f"{path} is not a file.")
         names.add(normalize_member_name(name.as_posix()), is_folder=False)

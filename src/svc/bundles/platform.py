@@ -1,4 +1,4 @@
-"""The platforms that bundles are made for, and which of them this machine is."""
+"""Detect the platform of this machine, and the bundle platforms that it can run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MACHINE_NAMES = {"amd64": "x86_64", "x86-64": "x86_64", "aarch64": "arm64", "ar
 
 
 def detect_platform(system: str | None = None, machine: str | None = None) -> str:
-    """`<system>-<machine>` of this machine, whether or not bundles are made for it."""
+    """Return `<system>-<machine>` of this machine, even if no bundles exist for it."""
     system = sys.platform if system is None else system
     machine = (platform.machine() if machine is None else machine).lower()
     if system == "linux" and hasattr(sys, "getandroidapilevel"):
@@ -30,6 +30,6 @@ def detect_platform(system: str | None = None, machine: str | None = None) -> st
 
 
 def compatible_platforms(current: str | None = None) -> tuple[str, ...]:
-    """Which platforms' bundles run on `own` (default: this machine), best first."""
+    """Return the platforms whose bundles run on `current` (default: this machine), best first."""
     current = current or detect_platform()
     return (current,) if current == ANY_PLATFORM else (current, ANY_PLATFORM)

@@ -1,8 +1,8 @@
-"""References to bundles and the order of versions. Pure.
+"""Parse bundle references and order versions. Pure functions.
 
-<id>@<version>   that one, withdrawn or not
-<id>, <id>@latest   the newest that is not withdrawn
-<id>@1, <id>@1.2    the newest under that prefix, unless a version is called just that
+<id>@<version>      exactly this version, even if yanked
+<id>, <id>@latest   the newest version that is not yanked
+<id>@1, <id>@1.2    the newest version with that prefix, unless a version has exactly that name
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSION_PREFIX = re.compile(r"[vV]?\d+(\.\d+)*", re.ASCII)
 
 
 class BundleReference(msgspec.Struct, frozen=True):
-    """`version` is None for the newest."""
+    """A model and a version. `version` is None for the newest."""
 
     model_id: str
     version: str | None = None
@@ -35,18 +35,18 @@ class BundleReference(msgspec.Struct, frozen=True):
 
 
 def check_name(field: str, name: str) -> str:
-    """The name, if it can be a model id, a version or a platform. Raises InvalidRequest."""
+    """Return the name if it is a valid model id, version or platform. Raises InvalidRequest."""
     if len(name) > MAX_BUNDLE_NAME_LENGTH or not _BUNDLE_NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{field} {name[:64]!r} is not valid: letters, digits, '.', '_' and '-' are, from a letter or digit on, "
-            f"{MAX_BUNDLE_NAME_LENGTH} at most.",
+            f"{field} {name[:64]!r} is not valid: use letters, digits, '.', '_' and '-', first a letter or digit, "
+            f"at most {MAX_BUNDLE_NAME_LENGTH} characters.",
             param=field,
         )
     return name
 
 
 def parse_reference(text: str) -> BundleReference:
-    """Reads a reference. Raises InvalidRequest."""
+    """Parse a reference. Raises InvalidRequest."""
     model_id, separator, version = text.strip().partition("@")
     check_name("model_id", model_id)
     if not separator or version == "latest":
@@ -55,7 +55,7 @@ def parse_reference(text: str) -> BundleReference:
 
 
 def is_prerelease(version: str) -> bool:
-    """By SemVer where it parses, else: letters after digits (`1.0-rc1`, but not `v1.0`)."""
+    """Return whether a version is a pre-release: by SemVer, else letters after digits (`1.0-rc1`, not `v1.0`)."""
     if match := _SEMVER.fullmatch(version):
         return match[4] is not None
     runs = _ALPHANUMERIC_RUN.findall(version)
@@ -64,7 +64,7 @@ def is_prerelease(version: str) -> bool:
 
 
 def compare_versions(left: str, right: str) -> int:
-    """Below, at or above 0, as `left` comes before, with or after `right`."""
+    """Return a number below, equal to or above 0 if `left` sorts before, equal to or after `right`."""
     left_semver, right_semver = _SEMVER.fullmatch(left), _SEMVER.fullmatch(right)
     left_key = _semver_key(left_semver) if left_semver and right_semver else _natural_key(left)
     right_key = _semver_key(right_semver) if left_semver and right_semver else _natural_key(right)
@@ -80,27 +80,27 @@ def _semver_key(match: re.Match[str]) -> tuple[object, ...]:
 
 
 def _natural_key(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Runs of digits come after the end, and the end after runs of letters."""
+    """Return a sort key in which digits sort after the end of the text, and letters before it."""
     runs = ((2, int(run), "") if run.isdigit() else (0, 0, run.lower()) for run in _ALPHANUMERIC_RUN.findall(version))
     return (*runs, (1, 0, ""))
 
 
 def newest_version(versions: Iterable[str]) -> str | None:
-    """The last in order; pre-releases only when there is nothing else."""
+    """Return the newest version. Pre-releases count only if there is no other version."""
     ordered = sorted(set(versions))
     releases = [version for version in ordered if not is_prerelease(version)]
     return max(releases or ordered, key=functools.cmp_to_key(compare_versions), default=None)
 
 
 def sort_versions(versions: Iterable[str]) -> list[str]:
-    """Oldest first."""
+    """Sort versions, oldest first."""
     return sorted(sorted(set(versions)), key=functools.cmp_to_key(compare_versions))
 
 
 def select_entry(
     reference: BundleReference, entries: Iterable[BundleEntry], platforms: tuple[str, ...]
 ) -> BundleEntry | None:
-    """The entry that a reference means, for the first of `platforms` that has it. None when there is none."""
+    """Select the entry of a reference, for the first of `platforms` that has one. Returns None without a match."""
     rank = {platform: place for place, platform in enumerate(platforms)}
     candidates = [entry for entry in entries if entry.model_id == reference.model_id and entry.target in rank]
     version = _resolve_version(reference, candidates)

@@ -1,6 +1,6 @@
-"""A registry, as its clients see it: index, bundles, publishing, over HTTP/1.1. Blocking; one connection per call.
+"""Read and publish bundles at a registry over HTTP/1.1. Blocking, with one connection per call.
 
-Redirects are followed (a registry on a bucket sends presigned addresses). The key goes to the registry's origin only.
+Redirects are followed, since a registry with a bucket sends presigned URLs. The key goes to the registry's origin only.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ log = logging.getLogger("svc.registry")
 REGISTRY_TIMEOUT_SECONDS = 60.0
 REGISTRY_CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_INDEX_BYTES = 64 << 20
-"""Bytes of an index once it is unpacked: 200,000 bundles and more."""
+"""Maximum bytes of an unpacked index: over 200,000 bundles."""
 MAX_INDEX_COMPRESSION_RATIO = 100
 RATIO_EXEMPT_INDEX_BYTES = 4 << 20
-"""An index beyond this unpacks to at most `MAX_RATIO` times its size. That of a registry does to ten times."""
+"""Beyond this size, the compression ratio of an index is limited. A typical index has a ratio of ten."""
 INDEX_READ_BYTES = 64 << 10
 INDEX_DEADLINE_SECONDS = 300.0
-"""An index that takes longer is given up, however steadily it trickles."""
+"""Time limit of an index download, however steadily bytes arrive."""
 MAX_REGISTRY_RESPONSE_BYTES = 1 << 20
 MAX_REGISTRY_REDIRECTS = 5
 
-KEY_MISSING_HINT = (
-    "this registry asks for a key: put it into SVC_REGISTRY_KEY (publishing takes the scope registry:write)."
-)
-KEY_SOURCE_HINT = "The key is that of SVC_REGISTRY_KEY, or of SVC_API_KEY where that is unset."
+KEY_MISSING_HINT = "this registry needs a key: set SVC_REGISTRY_KEY (publishing needs the scope registry:write)."
+KEY_SOURCE_HINT = "The key comes from SVC_REGISTRY_KEY, else from SVC_API_KEY."
 
 _ERRORS_BY_CODE = {
     error.code: error
@@ -65,7 +63,7 @@ _ERRORS_BY_CODE = {
 
 
 class RegistryUnreachable(RegistryFailed):
-    """The registry did not answer at all."""
+    """The registry did not respond."""
 
 
 class _RegistryErrorDetail(msgspec.Struct):
@@ -78,7 +76,7 @@ class _RegistryErrorBody(msgspec.Struct):
 
 
 class RegistryClient:
-    """A registry at an address such as `http://127.0.0.1:8080`. `key` is sent with every request."""
+    """A registry with a URL such as `http://127.0.0.1:8080`. `key` is sent with every request."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = REGISTRY_TIMEOUT_SECONDS) -> None:
         try:
@@ -87,15 +85,15 @@ class RegistryClient:
         except RegistryFailed:
             is_invalid = True
         if is_invalid:
-            raise UsageError(f"{url[:200]!r} is no address of a registry: http://HOST:PORT or https://HOST is.")
+            raise UsageError(f"{url[:200]!r} is not the URL of a registry, such as http://HOST:PORT or https://HOST.")
         self.url = url.rstrip("/")
         self._key = key
         self._timeout = timeout
 
     def fetch_index(self, model_id: str | None = None, warn: Callable[[str], None] = log.warning) -> list[BundleEntry]:
-        """Every usable entry, or those of one model; an unknown model has none. `warn` is told which were skipped.
+        """Return every valid entry, or those of one model. An unknown model has none.
 
-        Raises RegistryFailed.
+        `warn` is called with a message about skipped entries. Raises RegistryFailed.
         """
         path = "/index" if model_id is None else f"/index/{model_id}"
         with self.request("GET", path, {"accept-encoding": "gzip"}) as response:
@@ -106,7 +104,7 @@ class RegistryClient:
         try:
             raw_index = index_parser.split_index(body)
         except ValueError as error:
-            raise RegistryFailed(f"{self.url} sent an index that cannot be read: {error}.") from error
+            raise RegistryFailed(f"{self.url} sent an index that cannot be decoded: {error}.") from error
         entries, skipped = [], raw_index.errors
         for key, raw in raw_index.entries.items():
             try:
@@ -114,26 +112,26 @@ class RegistryClient:
             except ValueError as error:
                 skipped[key] = str(error)
         if skipped:
-            warn(f"Entries of the index of {self.url} cannot be used: {index_parser.describe_skipped(skipped)}")
+            warn(f"Invalid entries in the index of {self.url} are skipped: {index_parser.describe_skipped(skipped)}")
         return entries
 
     def bundle_path(self, entry: BundleEntry) -> str:
-        """The bundle's path."""
+        """Return the URL path of the bundle."""
         return f"/bundles/{entry.key}/{entry.model_id}.xyb"
 
     def read_range(self, entry: BundleEntry, start: int, length: int) -> bytes:
-        """Some bytes of a bundle. Raises Unreachable when the server gives no parts, or breaks off."""
+        """Read a byte range of a bundle. Raises RegistryUnreachable if the server ignores ranges or disconnects."""
         range_header = {"range": f"bytes={start}-{start + length - 1}"}
         with self.request("GET", self.bundle_path(entry), range_header) as response:
             self.check_status(response, 200, 206)
             if response.status != 206:
-                raise RegistryUnreachable(f"{self.url} gives no parts of its bundles.")
+                raise RegistryUnreachable(f"{self.url} does not support range requests.")
             return self._read(response, length)
 
     def publish(
         self, key: str, size: int, chunks: Iterable[bytes], headers: Mapping[str, str] | None = None
     ) -> tuple[BundleEntry, bool]:
-        """Publishes; True when it is new. Raises what the registry answers."""
+        """Publish a bundle. Returns its entry, and whether it is new. Raises the registry's error."""
         model_id = key.partition("/")[0]
         request_headers = {"content-length": str(size), "content-type": "application/octet-stream", **(headers or {})}
         with self.request("PUT", f"/bundles/{key}/{model_id}.xyb", request_headers, chunks) as response:
@@ -141,7 +139,7 @@ class RegistryClient:
             return self._decode_entry(response), response.status == 201
 
     def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
-        """Withdraws a bundle, or takes that back."""
+        """Set or clear the yanked flag of a bundle."""
         with self.request(
             "POST", f"/bundles/{key}/{'yank' if yanked else 'unyank'}", {"content-length": "0"}
         ) as response:
@@ -152,19 +150,21 @@ class RegistryClient:
         try:
             return msgspec.json.decode(self._read(response, MAX_REGISTRY_RESPONSE_BYTES), type=BundleEntry)
         except (ValueError, RecursionError) as error:
-            raise RegistryFailed(f"{self.url} sent an answer that cannot be read: {error}.") from error
+            raise RegistryFailed(f"{self.url} sent a response that cannot be decoded: {error}.") from error
 
     def _read(self, response: http.client.HTTPResponse, max_bytes: int) -> bytes:
         try:
             return response.read(max_bytes)
         except http_client.HTTP_CONNECTION_ERRORS as error:
-            raise RegistryUnreachable(f"{self.url} broke off: {http_client.describe_error(error)}.") from error
+            raise RegistryUnreachable(
+                f"{self.url} closed the connection early: {http_client.describe_error(error)}."
+            ) from error
 
     @contextmanager
     def request(
         self, method: str, path: str, headers: Mapping[str, str], body: Iterable[bytes] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """One request; the answer's body is read by the caller. Raises Unreachable."""
+        """Send one request. The caller reads the response body. Raises RegistryUnreachable."""
         url = self.url + path
         for _ in range(MAX_REGISTRY_REDIRECTS + 1):
             connection, request_target = http_client.create_connection(url, REGISTRY_CONNECT_TIMEOUT_SECONDS)
@@ -178,7 +178,7 @@ class RegistryClient:
                 return
             finally:
                 connection.close()
-        raise RegistryFailed(f"{self.url} redirects without end.")
+        raise RegistryFailed(f"{self.url} redirects too often.")
 
     def _send(
         self,
@@ -196,7 +196,7 @@ class RegistryClient:
             except (BrokenPipeError, ConnectionResetError):
                 if body is None:
                     raise
-                # It refused early: the answer may be there to read.
+                # The server may have sent an error response before it closed the connection.
             return connection.getresponse()
         except http_client.HTTP_CONNECTION_ERRORS as error:
             raise RegistryUnreachable(
@@ -210,7 +210,7 @@ class RegistryClient:
         return request_headers
 
     def check_status(self, response: http.client.HTTPResponse, *statuses: int) -> None:
-        """Raises the registry's own error unless the status is one of these."""
+        """Raise the registry's error unless the status is one of these."""
         if response.status not in statuses:
             raise self._decode_error(response)
 
@@ -222,16 +222,14 @@ class RegistryClient:
         except (ValueError, RecursionError, RegistryUnreachable):
             detail = _RegistryErrorDetail()
         error_class = _ERRORS_BY_CODE.get(detail.code or "", RegistryFailed)
-        message = http_client.sanitize_text(detail.message, 2000) or f"it answered with status {response.status}"
-        if (
-            error_class is AuthenticationFailed
-        ):  # without a key the server speaks of headers, which nobody sets by hand here
+        message = http_client.sanitize_text(detail.message, 2000) or f"it returned status {response.status}"
+        if error_class is AuthenticationFailed:  # the server's message names headers, which users do not set
             message = f"{message} {KEY_SOURCE_HINT}" if self._key else KEY_MISSING_HINT
         return error_class(f"{self.url}: {message}")
 
 
 def _read_index(response: http.client.HTTPResponse) -> bytes:
-    """The index, unpacked. Raises Unreachable, RegistryFailed when it is too large."""
+    """Return the decompressed index. Raises RegistryUnreachable, and RegistryFailed if it is too large."""
     gzipped = response.headers.get("content-encoding", "").strip().lower() == "gzip"
     decompressor = zlib.decompressobj(wbits=31) if gzipped else None
     data, received_bytes = bytearray(), 0
@@ -243,19 +241,19 @@ def _read_index(response: http.client.HTTPResponse) -> bytes:
             if len(data) > max_bytes:
                 raise RegistryFailed("The registry's index is refused: it is too large.")
     except zlib.error as error:
-        raise RegistryFailed("The registry sent an index that cannot be unpacked.") from error
+        raise RegistryFailed("The registry sent an index that cannot be decompressed.") from error
     except http_client.HTTP_CONNECTION_ERRORS as error:
         raise RegistryUnreachable(
-            f"The registry broke off while it sent its index: {http_client.describe_error(error)}."
+            f"The registry closed the connection while it sent its index: {http_client.describe_error(error)}."
         ) from error
     if decompressor and not decompressor.eof:
-        raise RegistryUnreachable("The registry broke off while it sent its index.")
+        raise RegistryUnreachable("The registry closed the connection while it sent its index.")
     return bytes(data)
 
 
 def _iter_chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as it comes. Raises OSError when it breaks off or takes too long."""
-    # Python 3.11 waits for more than the length that was announced, so the rest is counted here.
+    """Yield the body in chunks. Raises OSError on disconnect or timeout."""
+    # Python 3.11 waits for more than Content-Length bytes, so count the rest here.
     bytes_left, deadline = response.length, time.monotonic() + INDEX_DEADLINE_SECONDS
     while bytes_left != 0 and (
         chunk := response.read1(INDEX_READ_BYTES if bytes_left is None else min(INDEX_READ_BYTES, bytes_left))
@@ -269,5 +267,5 @@ def _iter_chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _max_unpacked_bytes(gzipped_bytes: int) -> int:
-    """To how many bytes so many packed ones may unpack."""
+    """Return the maximum decompressed size of an index."""
     return min(MAX_INDEX_BYTES, max(RATIO_EXEMPT_INDEX_BYTES, MAX_INDEX_COMPRESSION_RATIO * gzipped_bytes))

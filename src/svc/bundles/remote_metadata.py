@@ -1,4 +1,4 @@
-"""The metadata of a bundle that lies elsewhere, read out of its middle: a few kilobytes instead of all of it."""
+"""Read the metadata of a remote bundle with a few range requests, without a full download."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from svc.bundles.zip_end_record import read_end_record
 from svc.errors import InvalidBundle
 
 MAX_REMOTE_READ_BYTES = 16 << 20
-"""Bytes that are read of a bundle at most."""
+"""Maximum bytes to read from a bundle."""
 MAX_UNPACKED_SCAN_BYTES = 1 << 30
-"""Bytes to which that may unpack: the metadata may come after large members, but not after any number of them."""
+"""Maximum decompressed bytes to scan: the metadata may follow large members."""
 REMOTE_READ_BUFFER_BYTES = 16 << 10
 _ARCHIVE_ERRORS = (
     *(zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, zlib.error),
@@ -28,11 +28,11 @@ _ARCHIVE_ERRORS = (
 )
 
 ReadRemoteRange = Callable[[int, int], bytes]
-"""Bytes from a place on, as many as are asked for unless the bundle ends before."""
+"""Returns `length` bytes from `start`, fewer only at the end of the bundle."""
 
 
 def read_remote_metadata(read: ReadRemoteRange, size: int) -> metadata.BundleMetadata | None:
-    """None when it lies too deep inside. Raises InvalidBundle, and what `read` raises. Nothing is verified."""
+    """Return the metadata, or None if it lies too deep inside. Nothing is verified. Raises InvalidBundle."""
     remote_file: IO[bytes] = io.BufferedReader(_RemoteFile(read, size), REMOTE_READ_BUFFER_BYTES)
     try:
         first_bytes = remote_file.read(4)
@@ -45,7 +45,7 @@ def read_remote_metadata(read: ReadRemoteRange, size: int) -> metadata.BundleMet
         return None
     except _ARCHIVE_ERRORS as error:
         raise InvalidBundle(f"The bundle's metadata cannot be read: {error}.") from error
-    raise InvalidBundle("The file is no bundle: neither a zip nor a tar compressed with zstd.")
+    raise InvalidBundle("The file is not a bundle: neither a zip nor a tar compressed with zstd.")
 
 
 def _read_zip_metadata(remote_file: IO[bytes], size: int) -> bytes:
@@ -53,9 +53,7 @@ def _read_zip_metadata(remote_file: IO[bytes], size: int) -> bytes:
         remote_file.seek(start)
         return remote_file.read(length)
 
-    read_end_record(
-        read, size, ArchiveLimits()
-    )  # a directory is read whole: it has to be one of as many members as are allowed
+    read_end_record(read, size, ArchiveLimits())  # bounds the directory, which is read as a whole
     with zipfile.ZipFile(remote_file) as archive, archive.open(metadata.METADATA_FILE) as member:
         return member.read(metadata.MAX_METADATA_BYTES + 1)
 
@@ -65,15 +63,15 @@ def _read_tar_metadata(remote_file: IO[bytes]) -> bytes:
         if member.isreg() and normalize_member_name(member.name) == metadata.METADATA_FILE:
             stream.seek(member.offset_data)
             return b"".join(stream.iter_chunks(min(member.size, metadata.MAX_METADATA_BYTES + 1)))
-    raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its top.")
+    raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its root.")
 
 
 class _ReadLimitExceeded(Exception):
-    """More would have to be read than a look is worth."""
+    """The metadata lies beyond the read limit."""
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file that is read in parts."""
+    """A seekable file over a function that reads ranges."""
 
     def __init__(self, read: ReadRemoteRange, size: int) -> None:
         self._read, self._size = read, size
@@ -88,7 +86,7 @@ class _RemoteFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise ValueError("it leads before the beginning")
+            raise ValueError("the position is before the beginning")
         self._position = base + offset
         return self._position
 

@@ -1,6 +1,6 @@
-"""Signatures of bundles: ed25519, offline, over {id, version, platform, sha256, size}. Needs the extra `signing`.
+"""Sign and verify bundles: Ed25519 (RFC 8032) over {id, version, platform, sha256, size}. Needs the extra `signing`.
 
-A key is the 32 bytes of its public or private half, in base64.
+A key is the 32 bytes of the public or private key in base64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svc.wire.bundle import BundleEntry, Signature, signed_statement
 
 
 def make_key(path: Path) -> str:
-    """Makes a key, or reads the one that is there; gives its public half. The file is its owner's alone."""
+    """Create the key file with mode 0600 if it is missing, and return the public key."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -29,23 +29,23 @@ def make_key(path: Path) -> str:
 
 
 def sign(entry: BundleEntry, path: Path) -> Signature:
-    """Signs with the key in that file. Raises UsageError when there is none."""
+    """Sign an entry with the key in that file. Raises UsageError if the file is missing or invalid."""
     key = _load_private_key(path)
     return Signature(_encode_public_key(key), base64.b64encode(key.sign(signed_statement(entry))).decode())
 
 
 def check(entry: BundleEntry, trusted: Iterable[str]) -> None:
-    """Raises InvalidBundle unless one of the trusted keys has signed it."""
+    """Raise InvalidBundle unless one of the trusted keys has signed the entry."""
     trusted_keys = {_normalize_public_key(key): key for key in trusted}
     for signature in entry.signatures:
         if entry.sha256 is not None and signature.key in trusted_keys and is_valid(entry, signature):
             return
-    problem = "is not signed" if not entry.signatures else "is signed by no key that is trusted, or wrongly"
+    problem = "is not signed" if not entry.signatures else "has no valid signature of a trusted key"
     raise InvalidBundle(f"{entry.key} is refused: it {problem}.")
 
 
 def is_valid(entry: BundleEntry, signature: Signature) -> bool:
-    """Whether the signature fits the entry."""
+    """Return whether the signature is valid for the entry."""
     try:
         key = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature.key, validate=True))
         key.verify(base64.b64decode(signature.value, validate=True), signed_statement(entry))
@@ -60,7 +60,9 @@ def _normalize_public_key(key: str) -> str:
     except (ValueError, binascii.Error):
         raw = b""
     if len(raw) != 32:
-        raise UsageError(f"{key[:60]!r} is no public key: 32 bytes in base64 are, as `svc registry sign-key` prints.")
+        raise UsageError(
+            f"{key[:60]!r} is not a public key: 32 bytes in base64, as printed by `svc registry sign-key`."
+        )
     return base64.b64encode(raw).decode()
 
 
@@ -68,9 +70,9 @@ def _load_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes().strip(), validate=True))
     except FileNotFoundError:
-        raise UsageError(f"There is no signing key at {path}; make one with: svc registry sign-key") from None
+        raise UsageError(f"There is no signing key at {path}; create one with: svc registry sign-key") from None
     except (ValueError, binascii.Error):
-        raise UsageError(f"{path} holds no signing key.") from None
+        raise UsageError(f"{path} does not contain a signing key.") from None
 
 
 def _encode_public_key(key: Ed25519PrivateKey) -> str:

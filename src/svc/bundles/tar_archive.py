@@ -1,4 +1,4 @@
-"""The tar+zstd form of a bundle: read only, since some existing bundles are. Two passes: look at all, then write."""
+"""Read the tar+zstd format of bundles in two passes: check all members, then extract. Writing is not supported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAR_ERRORS = (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError, Over
 
 
 class ForwardOnlyStream:
-    """The decompressed bytes, for tarfile: it can only go forward, and not past the limit. `header` bounds a read."""
+    """A decompressed stream for tarfile. It only moves forward, up to the limit, and bounds the size of one read."""
 
     def __init__(self, raw: IO[bytes], max_bytes: int) -> None:
         self._source = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, read_across_frames=True)
@@ -33,7 +33,7 @@ class ForwardOnlyStream:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         if whence or offset < self._position:
-            raise tarfile.ReadError("it leads backwards")
+            raise tarfile.ReadError("the position is behind the stream")
         while self._position < offset and self._read_bounded(min(ARCHIVE_READ_BYTES, offset - self._position)):
             pass
         return self._position
@@ -48,7 +48,7 @@ class ForwardOnlyStream:
         return b"".join(chunks)
 
     def iter_chunks(self, size: int) -> Iterator[bytes]:
-        """Yields the next `size` bytes. Raises InvalidBundle when there are fewer."""
+        """Yield the next `size` bytes. Raises InvalidBundle if there are fewer."""
         while size and (chunk := self.read(min(size, ARCHIVE_READ_BYTES))):
             size -= len(chunk)
             yield chunk
@@ -64,12 +64,12 @@ class ForwardOnlyStream:
 
 
 def iter_members(raw: IO[bytes], max_bytes: int) -> Iterator[tuple[tarfile.TarInfo, ForwardOnlyStream]]:
-    """Every member of a compressed tar, with the stream standing at its first byte. Raises InvalidBundle."""
+    """Yield each member of a compressed tar, and the stream at its first byte. Raises InvalidBundle."""
     stream = ForwardOnlyStream(raw, max_bytes)
     try:
         with tarfile.TarFile(fileobj=stream, mode="r") as tar:  # type: ignore[arg-type]
             while (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them
+                tar.members = []  # type: ignore[attr-defined]  # tarfile keeps every member otherwise
                 if not (member.isreg() or member.isdir()) or member.issparse():
                     raise InvalidBundle(
                         f"The bundle is refused: its member {member.name[:80]!r} is a link or a device."
@@ -80,14 +80,14 @@ def iter_members(raw: IO[bytes], max_bytes: int) -> Iterator[tuple[tarfile.TarIn
 
 
 class TarArchive:
-    """A tar+zstd whose members were all checked, in a first pass over it."""
+    """A tar+zstd archive. The constructor checks all members in a first pass."""
 
     kind = "tar+zstd"
 
     def __init__(self, path: Path, limits: ArchiveLimits) -> None:
         self._path = path
         size = path.stat().st_size
-        # Headers and padding come on top of what the files hold.
+        # Headers and padding add to the size of the files.
         self._max_bytes = int(
             min(limits.max_total_bytes, max(limits.ratio_exempt_bytes, limits.max_ratio * size)) * 1.05
         ) + (64 << 20)
@@ -110,10 +110,10 @@ class TarArchive:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Every pass opens and closes the file by itself."""
+        """Each pass opens and closes the file itself."""
 
     def _iter_members(self) -> Iterator[tuple[tarfile.TarInfo, ForwardOnlyStream]]:
-        """Every member, with the stream standing at its first byte."""
+        """Yield each member, and the stream at its first byte."""
         with self._path.open("rb") as raw:
             yield from iter_members(raw, self._max_bytes)
 

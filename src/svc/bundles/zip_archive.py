@@ -1,4 +1,4 @@
-"""The zip form of a bundle, read with suspicion. Stored members are copied by the kernel where the hash is known."""
+"""Read the zip format of bundles, with strict checks. Stored members of a trusted archive are copied by the kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, st
 
 
 class ZipArchive:
-    """An open zip whose members were all checked."""
+    """An open zip archive. The constructor checks all members."""
 
     kind = "zip"
 
@@ -35,7 +35,7 @@ class ZipArchive:
             end = read_end_record(lambda start, length: os.pread(fd, length, start), os.fstat(fd).st_size, limits)
             self._zip = zipfile.ZipFile(self._file)
             if len(self._zip.infolist()) != end.entry_count:
-                raise InvalidBundle("The bundle is refused: its end record says another number of members.")
+                raise InvalidBundle("The bundle is refused: its end record has a different number of members.")
             self._members, self.file_sizes = self._check_members(limits)
         except _ZIP_ERRORS as error:
             self._file.close()
@@ -71,7 +71,7 @@ class ZipArchive:
         return members, sizes
 
     def _check_layout(self, infos: list[zipfile.ZipInfo], directory_offset: int) -> None:
-        """Members lie one after the other, before the directory, and none in another."""
+        """Check that members do not overlap each other or the directory."""
         previous_end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             if info.header_offset < previous_end:
@@ -81,7 +81,7 @@ class ZipArchive:
             raise InvalidBundle("The bundle is refused: its members overlap its directory.")
 
     def _data_offset(self, info: zipfile.ZipInfo) -> int:
-        """Where the member's bytes begin, by its own header, which must bear the same name."""
+        """Return the offset of the member's data. Its local header must have the same name (APPNOTE 4.3.7)."""
         header = os.pread(self._file.fileno(), _LOCAL_HEADER.size, info.header_offset)
         if len(header) < _LOCAL_HEADER.size or header[:4] != ZIP_MAGIC[0]:
             raise InvalidBundle("The bundle is not a valid zip: a member has no header.")
@@ -106,7 +106,7 @@ class ZipArchive:
                 pass
 
     def _verify_stored(self, info: zipfile.ZipInfo) -> None:
-        """The CRC of bytes that are stored as they are, at the speed of zlib."""
+        """Check the CRC of a stored member without zipfile, which is slower."""
         offset, bytes_left, crc, buffer = self._data_offset(info), info.file_size, 0, bytearray(ARCHIVE_READ_BYTES)
         with memoryview(buffer) as view:
             while bytes_left:
@@ -119,7 +119,7 @@ class ZipArchive:
             raise InvalidBundle(f"The bundle is damaged: the CRC of {info.filename[:80]!r} is wrong.")
 
     def _iter_chunks(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """The member's bytes, checked against its size and CRC."""
+        """Yield the member's bytes, and check size and CRC."""
         bytes_left = info.file_size
         try:
             with self._zip.open(info) as source:
@@ -129,7 +129,7 @@ class ZipArchive:
         except _ZIP_ERRORS as error:
             raise InvalidBundle(f"The bundle is damaged: {error}.") from error
         if bytes_left:
-            raise InvalidBundle(f"The bundle is damaged: {info.filename!r} is shorter than it says.")
+            raise InvalidBundle(f"The bundle is damaged: {info.filename!r} is shorter than its header says.")
 
     def unpack(self, folder: Path, *, trusted: bool) -> None:
         for path, info in self._members.items():
@@ -159,11 +159,11 @@ def _check_member_type(info: zipfile.ZipInfo) -> None:
         raise InvalidBundle(f"The bundle is refused: {info.filename[:80]!r} is neither stored nor deflated.")
     stored = info.compress_type == zipfile.ZIP_STORED
     if (stored and info.compress_size != info.file_size) or (info.is_dir() and info.file_size):
-        raise InvalidBundle(f"The bundle is refused: the size of {info.filename[:80]!r} contradicts itself.")
+        raise InvalidBundle(f"The bundle is refused: {info.filename[:80]!r} has contradictory sizes.")
 
 
 def _has_unicode_path_override(info: zipfile.ZipInfo) -> bool:
-    """Whether an Info-ZIP Unicode path (APPNOTE 4.6.9) gives the member a name of its own, which some readers take."""
+    """Return whether an Info-ZIP Unicode path (APPNOTE 4.6.9), which some readers prefer, changes the member's name."""
     offset = 0
     while offset + 4 <= len(info.extra):
         field_id, length = struct.unpack_from("<2H", info.extra, offset)
@@ -180,7 +180,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _copy_range(source_fd: int, offset: int, target_fd: int, size: int) -> None:
-    """Copies within the kernel; falls back to reading where the file system cannot."""
+    """Copy a byte range in the kernel, or with read and write where the file system does not support it."""
     kernel_copy: Callable[[int, int, int, int], int] | None = (
         _kernel_copy_range if hasattr(os, "copy_file_range") else None
     )

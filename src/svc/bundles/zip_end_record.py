@@ -1,7 +1,7 @@
-"""The end records of a zip, read before anything else: what they promise has to be what is there.
+"""Read and check the end records of a zip before anything else.
 
-Readers differ in what they believe: Python takes the directory's size and place, others its count of entries (APPNOTE
-4.3.14 to 4.3.16). A bundle on whose content two readers would not agree is refused.
+Readers disagree on which fields to trust: Python uses the directory's size and position, others its entry count
+(APPNOTE 4.3.14 to 4.3.16). A bundle that two readers would interpret differently is rejected.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _ZIP64_END_RECORD = struct.Struct("<4sQ2H2L4Q")
 _MAX_COMMENT_BYTES = 0xFFFF
 _MIN_DIRECTORY_ENTRY_BYTES = 46
 _MAX_MEAN_DIRECTORY_ENTRY_BYTES = 4096
-"""Bytes of the directory for one member, on average: a name of 1,024 bytes, times, and room for extra fields."""
+"""Average directory bytes per member: twice a name of 1,024 bytes, and extra fields."""
 
 
 ReadFileRange = Callable[[int, int], bytes]
-"""Bytes from a place on, as many as are asked for unless the file ends before."""
+"""Returns `length` bytes from `start`, fewer only at the end of the file."""
 
 
 class ZipEndRecord(NamedTuple):
-    """The directory by the end records, and the place where these begin."""
+    """The directory according to the end records, and the position of the end records."""
 
     entry_count: int
     directory_size: int
@@ -36,7 +36,7 @@ class ZipEndRecord(NamedTuple):
 
 
 def read_end_record(read: ReadFileRange, size: int, limits: ArchiveLimits) -> ZipEndRecord:
-    """The end of a file of `size` bytes. Raises InvalidBundle when it contradicts itself or the file."""
+    """Read the end records of a file of `size` bytes. Raises InvalidBundle for contradictions."""
     record_offset, record = _find_end_record(read, size)
     disk, first_disk, disk_entries, entries, length, offset = record
     end = ZipEndRecord(entries, length, offset, record_offset)
@@ -46,9 +46,9 @@ def read_end_record(read: ReadFileRange, size: int, limits: ArchiveLimits) -> Zi
     if locator[:4] == b"PK\x06\x07":
         end, disk_entries = _read_zip64_record(read, record_offset, locator, end, disk_entries)
     if disk or first_disk or disk_entries != end.entry_count:
-        raise _invalid_zip("its end record speaks of several disks, or of several numbers of members")
+        raise _invalid_zip("its end record has several disks or contradictory member counts")
     if end.directory_offset + end.directory_size != end.record_offset:
-        raise _invalid_zip("its end record does not say where its directory is")
+        raise _invalid_zip("its directory does not end at its end record")
     if end.entry_count > limits.max_members:
         raise InvalidBundle(f"The bundle is refused: it has more than {limits.max_members} members.")
     if (
@@ -56,15 +56,15 @@ def read_end_record(read: ReadFileRange, size: int, limits: ArchiveLimits) -> Zi
         <= end.directory_size
         <= end.entry_count * _MAX_MEAN_DIRECTORY_ENTRY_BYTES
     ):
-        raise _invalid_zip(f"its directory of {end.directory_size} bytes is not one of {end.entry_count} members")
+        raise _invalid_zip(f"its directory of {end.directory_size} bytes cannot have {end.entry_count} members")
     return end
 
 
 def _find_end_record(read: ReadFileRange, size: int) -> tuple[int, tuple[int, ...]]:
-    """The end record whose comment ends where the file does. The last signature decides, as it does in Python."""
+    """Find the end record whose comment ends at the end of the file. The last signature counts, as in Python."""
     start = max(0, size - _END_RECORD.size)
     tail = read(start, size - start)
-    if tail[:4] != b"PK\x05\x06":  # there is a comment
+    if tail[:4] != b"PK\x05\x06":  # the archive has a comment
         start = max(0, start - _MAX_COMMENT_BYTES)
         tail = read(start, size - start)
     record_offset = tail.rfind(b"PK\x05\x06", 0, max(0, len(tail) - _END_RECORD.size + 4))
@@ -79,12 +79,12 @@ def _find_end_record(read: ReadFileRange, size: int) -> tuple[int, tuple[int, ..
 def _read_zip64_record(
     read: ReadFileRange, record_offset: int, locator: bytes, end_record: ZipEndRecord, disk_entries: int
 ) -> tuple[ZipEndRecord, int]:
-    """The ZIP64 record, which the small one has to agree with wherever that is not saturated."""
+    """Read the ZIP64 record. It must agree with each field of the end record that is not saturated."""
     _, disk, offset, disks = _ZIP64_LOCATOR.unpack(locator)
     start = record_offset - _ZIP64_LOCATOR.size - _ZIP64_END_RECORD.size
     data = read(start, _ZIP64_END_RECORD.size) if start >= 0 else b""
     if len(data) < _ZIP64_END_RECORD.size or data[:4] != b"PK\x06\x06" or offset != start or disk or disks > 1:
-        raise _invalid_zip("its ZIP64 end record is not where it should be")
+        raise _invalid_zip("its ZIP64 end record is at the wrong position")
     _, length, _, _, own_disk, first_disk, zip64_disk_entries, entries, size, directory_offset = (
         _ZIP64_END_RECORD.unpack(data)
     )

@@ -56,7 +56,7 @@ def test_a_download_to_a_full_disk_says_so_and_goes_on_later(machine, tmp_path):
     server, two = one.serve(), machine("two")
     client = two.start("registry", "pull", "m@1.0", "--registry", server.url, preexec_fn=small_files)
     assert client.wait(30) == 1
-    assert client.stderr.read().decode().strip() == "svc: The disk is full; what has come so far is kept."
+    assert client.stderr.read().decode().strip() == "svc: The disk is full; the bytes received so far are kept."
     (part,) = (two.root / ".registry/downloads").glob("*.part")
     assert part.stat().st_size == 2 * MIB
     two.run("registry", "pull", "m@1.0", "--registry", server.url)

@@ -197,7 +197,7 @@ INVISIBLE = [
 @pytest.mark.parametrize("name", ["a{}b", "{}/b"])
 @pytest.mark.parametrize("invisible", INVISIBLE, ids=ascii)
 def test_name_with_a_character_that_is_not_shown_is_refused(tmp_path, make, name, invisible):
-    refused(tmp_path, make([name.format(invisible)]), "not shown")
+    refused(tmp_path, make([name.format(invisible)]), "an invisible or bidirectional")
 
 
 def end_of(data, *fields):

@@ -44,7 +44,7 @@ def test_entry_with_a_size_that_no_file_has_is_refused():
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[1]", b"x", b'{"a":1', b'{"a":1}}', b'{"a"}', b'{:1,"a":x}'])
 def test_what_is_no_object_is_a_value_error(data):
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         index_parser.split_index(data)
 
 

@@ -1,1 +1,1 @@
-"""Where bundles and their records lie: `base` is the seam, `folder` a folder on disk, `s3` a bucket."""
+"""Store bundles and their records: `base` is the interface, `folder` a folder on disk, `s3` a bucket."""

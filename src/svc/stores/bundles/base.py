@@ -1,6 +1,6 @@
-"""The seam: what every store of bundles can do. All calls block; a server makes them in threads.
+"""Define the interface of bundle stores. All calls block, so a server runs them in threads.
 
-What is published never changes. Only `yanked` does, and `gc` removes only what no record names.
+Published bundles are immutable, except for `yanked`. `gc` removes only files without a record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc.wire.bundle import BundleEntry, Signature
 
 
 class BundleDraft(msgspec.Struct, frozen=True):
-    """Under which name something is to be published."""
+    """The name under which a bundle is published."""
 
     model_id: str
     version: str
@@ -30,23 +30,23 @@ class BundleDraft(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`<model_id>/<version>/<platform>`."""
+        """Return `<model_id>/<version>/<platform>`."""
         return f"{self.model_id}/{self.version}/{self.platform}"
 
     @property
     def path(self) -> str:
-        """Where the bundle lies, from the root."""
+        """Return the path of the bundle, relative to the root."""
         return f"{self.key}/{self.model_id}.xyb"
 
     def validate(self) -> None:
-        """Raises InvalidRequest for names that cannot be."""
+        """Raise InvalidRequest for an invalid name."""
         check_name("model_id", self.model_id)
         check_name("version", self.version)
         check_name("platform", self.platform)
 
 
 class VerifyFinding(msgspec.Struct, frozen=True):
-    """One result of `verify`: `state` is ok, damaged, missing, unlisted, added, mended or removed."""
+    """One result of `verify`. `state` is ok, damaged, missing, unlisted, added, mended or removed."""
 
     key: str
     state: str
@@ -57,94 +57,94 @@ class BundleStore(Protocol):
     """A store of bundles."""
 
     work_dir: Path
-    """A folder of this machine, for what is under way: `uploads`, `downloads`, `locks`."""
+    """A local folder for work in progress: `uploads`, `downloads`, `locks`."""
 
     limits: ArchiveLimits
-    """What its bundles may unpack to."""
+    """The limits of a bundle's unpacked content."""
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether bundles are files of this machine, which `file` gives."""
+        """Return whether bundles are local files, which `local_file` returns."""
         ...
 
     def refresh(self) -> None:
-        """Notices what others have changed."""
+        """Pick up changes of other processes."""
         ...
 
     def list_unhashed(self) -> Sequence[BundleEntry]:
-        """The records that have no hash, which are those of another tool."""
+        """Return the records without a hash, which other tools wrote."""
         ...
 
     def ensure_hash(self, entry: BundleEntry) -> BundleEntry:
-        """The entry with its hash, which one of another tool may lack. Raises BundleNotFound."""
+        """Return the entry with its hash, computed if it is missing. Raises BundleNotFound."""
         ...
 
     def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
-        """Every record, or those of one model, sorted by key."""
+        """Return every record, or those of one model, sorted by key."""
         ...
 
     def find(self, key: str) -> BundleEntry | None:
-        """The record of `<model_id>/<version>/<platform>`."""
+        """Return the record of `<model_id>/<version>/<platform>`, or None."""
         ...
 
     def revision(self) -> str:
-        """Changes whenever a record does; cheap."""
+        """Return a token that changes with every record change. Cheap to call."""
         ...
 
     def create_upload(self, size: int | None = None) -> BundleUpload:
-        """A place for an upload of so many bytes. Raises InsufficientStorage."""
+        """Create an upload of `size` bytes. Raises InsufficientStorage."""
         ...
 
     def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
-        """Checks and keeps an upload; True when it is new. Raises AlreadyExists, InvalidBundle, InsufficientStorage.
+        """Check and publish an upload. Returns its entry, and whether it is new.
 
-        The upload is used up, whatever happens.
+        The upload is consumed, even after an error. Raises AlreadyExists, InvalidBundle and InsufficientStorage.
         """
         ...
 
     def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
-        """Withdraws a bundle, or takes that back. Raises BundleNotFound."""
+        """Set or clear the yanked flag of a bundle. Raises BundleNotFound."""
         ...
 
     def location(self, entry: BundleEntry) -> str:
-        """Where the bundle lies, for a person to read."""
+        """Return the location of the bundle for display."""
         ...
 
     def import_file(self, path: Path, entry: BundleEntry, sha256: str, *, durable: bool = True) -> BundleEntry:
-        """Keeps a downloaded file, whose hash was checked, as that entry. Raises AlreadyExists."""
+        """Store a downloaded and verified file under that entry. Raises AlreadyExists."""
         ...
 
     def is_complete(self, entry: BundleEntry) -> bool:
-        """Whether the bundle's bytes are there in their full number."""
+        """Return whether the bundle's bytes exist with the right size."""
         ...
 
     def local_file(self, entry: BundleEntry) -> Path | None:
-        """The bundle's file, where it is one that may be served."""
+        """Return the bundle's file, or None if the store has no local file that may be served."""
         ...
 
     def presigned_url(self, entry: BundleEntry) -> str | None:
-        """A presigned address to read the bundle from, where there is such a thing."""
+        """Return a presigned URL of the bundle, or None if the store does not support it."""
         ...
 
     def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
-        """The bundle's bytes from start up to end."""
+        """Yield the bundle's bytes from `start` to `end`, exclusive."""
         ...
 
     def verify(self, *, repair: bool = False) -> Iterator[VerifyFinding]:
-        """Hashes everything again."""
+        """Hash every bundle again, and yield the results."""
         ...
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
-        """Removes what no record names, and gives the names."""
+        """Remove files without a record, and yield their names."""
         ...
 
     def close(self) -> None:
-        """Finishes what is under way."""
+        """Finish pending work, and release resources."""
         ...
 
 
 def validate_bundle(path: Path, draft: BundleDraft, limits: ArchiveLimits) -> BundleMetadata:
-    """Whether the file is a whole bundle of that name. Raises InvalidBundle."""
+    """Check that the file is a valid bundle of that name. Raises InvalidBundle."""
     with open_archive(path, limits) as archive:
         metadata = read_metadata(archive)
         if (metadata.model_id, metadata.version) != (draft.model_id, draft.version):

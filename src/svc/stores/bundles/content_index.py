@@ -1,4 +1,4 @@
-"""Which models of a folder hold a file of some name, told without unpacking anything."""
+"""Find the models of a folder that contain a file of a given name, without unpacking bundles."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from svc.wire.bundle import BundleEntry
 
 
 class BundleContentIndex:
-    """Of one folder. A bundle is looked into once; any thread may ask."""
+    """The file names in the bundles of one folder. Each bundle is read once. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._files_by_bundle: dict[tuple[str, str | None], tuple[str, ...]] = {}
-        """By key and hash."""
+        """Keyed by bundle key and hash."""
         self._newest: tuple[str, list[BundleEntry]] = ("", [])
-        """The revision of the folder, and the newest bundle of each model for this platform."""
+        """The folder's revision, and the newest bundle of each model for this platform."""
 
     def models_with_file(self, file_name: str) -> list[str]:
-        """The models whose newest bundle for this platform names the file. None of a folder that cannot be read."""
+        """Return the models whose newest bundle for this platform has the file. An unreadable folder has none."""
         if not self._root.is_dir():
             return []
         try:
@@ -56,7 +56,7 @@ class BundleContentIndex:
 
 
 def _read_file_names(store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
-    """The files that the bundle's metadata names; none of one that is damaged, or has gone."""
+    """Return the files in the bundle's metadata. A damaged or missing bundle has none."""
     try:
         with store.bundle_path(entry).open("rb") as file:
 

@@ -1,4 +1,4 @@
-"""Which store of bundles the settings mean: a folder, or what `SVC_BLOB_URL` names."""
+"""Open the bundle store that the settings select: a folder, or the bucket of `SVC_BLOB_URL`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from svc.stores.bundles.folder import FolderStore
 def open_store(
     folder: Path, environ: Mapping[str, str], *, proxy: bool = False
 ) -> contextlib.AbstractContextManager[BundleStore]:
-    """The store; `folder` is the local registry, where uploads to a bucket wait too. Raises UsageError."""
+    """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError."""
     scheme, _, rest = (environ.get("SVC_BLOB_URL") or f"file://{folder}").partition("://")
     if scheme == "file":
         return FolderStore(Path(rest), limits_from_environ(environ))
     if scheme != "s3":
-        raise UsageError("SVC_BLOB_URL begins with file:// or s3://.")
+        raise UsageError("SVC_BLOB_URL must begin with file:// or s3://.")
     try:
         bucket = plugins.load("stores.bundles", "s3")
     except ImportError as error:

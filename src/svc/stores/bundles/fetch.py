@@ -1,4 +1,4 @@
-"""Downloads a bundle into a store of bundles: one process does, the others wait."""
+"""Download a bundle into a store: one process downloads, the others wait."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def fetch_into(
     on_progress: DownloadProgress | None = None,
     on_fetched: Callable[[BundleEntry], object] = lambda _: None,
 ) -> BundleEntry:
-    """The bundle is here afterwards. Leaves nothing of a hostile one.
+    """Download a bundle into the store unless it is complete there. Returns the stored entry.
 
-    What is only used here can be had again after a power failure; `durable` is for what may be all that there is.
-    `fetched` is called, if nobody else was first, with what has just been kept and checked, before others go on.
+    `durable` syncs the file to disk, which a mere cache does not need. `on_fetched` is called with the new entry
+    before waiting processes continue, and only by the process that downloaded it.
 
-    Raises RegistryFailed, BundleNotFound, InvalidBundle, InsufficientStorage.
+    Raises RegistryFailed, BundleNotFound, InvalidBundle and InsufficientStorage. An invalid bundle is removed.
     """
     folder = store.work_dir / "downloads"
     name = hashlib.sha256(entry.key.encode()).hexdigest()[:32]
@@ -50,7 +50,7 @@ def fetch_into(
 
 
 def _validate_download(partial_file: Path, entry: BundleEntry, limits: ArchiveLimits) -> None:
-    """Whether this is a whole bundle of that name: a hash that holds does not say that its members are sound."""
+    """Check that the file is a valid bundle of that name. A correct hash does not imply valid members."""
     with open_archive(partial_file, limits) as archive:
         metadata = read_metadata(archive)
         if (metadata.model_id, metadata.version) != (entry.model_id, entry.version):

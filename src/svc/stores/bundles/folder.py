@@ -1,14 +1,15 @@
-"""A folder of bundles on disk, shared by any number of processes.
+"""Store bundles in a folder on disk, which any number of processes share.
 
-<root>/index.json                                     the projection that other tools read
+<root>/index.json                                     a copy of the records for other tools
 <root>/<model_id>/<version>/<platform>/<model_id>.xyb
 <root>/<model_id>/<version>/<platform>/content/       unpacked, with content.json beside it
-<root>/.registry/records.sqlite                       the truth
-<root>/.registry/uploads/<x>.part, <x>.to             an upload, and where it is about to be moved
+<root>/.registry/records.sqlite                       the records: the authoritative state
+<root>/.registry/uploads/<x>.part, <x>.to             an upload, and its target path
 <root>/.registry/{locks,downloads,unpacking,aside}/
 
-A publish: hash while writing, check, fsync, note where to (.to), move, fsync the folder, commit, remove the note.
-Whoever opens the folder next finishes what a dead process left: a moved file without a record is removed.
+A publish hashes while writing, checks, syncs, writes the target path (.to), renames, syncs the folder, commits the
+record, and removes the .to file. The next process that opens the folder finishes the publish of a crashed process:
+it removes a moved file without a record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RESERVED_DISK_BYTES = 16 << 20
 
 
 class FolderStore:
-    """The local registry. Opening it makes the folder, cleans up after dead processes and takes in index.json."""
+    """A local registry. Opening it creates the folder, cleans up after crashed processes and imports index.json."""
 
     is_on_disk = True
 
@@ -78,17 +79,17 @@ class FolderStore:
         return self.records.revision()
 
     def refresh(self) -> None:
-        """Takes in what another tool has written to index.json, and writes what a full disk has kept from it."""
+        """Import changes of index.json, and write index.json if a full disk prevented it."""
         if self.index_file.is_modified_externally() or self.index_file.is_behind:
             self.index_file.sync()
 
     def lock_path(self, key: str) -> Path:
-        """The file whose lock is held while the files of a key change."""
+        """Return the lock file that protects the files of a key."""
         return striped_lock_path(self.work_dir / "locks", key)
 
     def create_upload(self, size: int | None = None) -> BundleUpload:
         if size is not None and size + RESERVED_DISK_BYTES > shutil.disk_usage(self.root).free:
-            raise InsufficientStorage(f"The registry's disk has no room for {size} bytes.")
+            raise InsufficientStorage(f"The registry's disk has no space for {size} bytes.")
         with translate_disk_full_errors():
             return BundleUpload(self.work_dir / "uploads")
 
@@ -118,7 +119,7 @@ class FolderStore:
             finished.close()
 
     def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
-        """The record, if there is one. Raises AlreadyExists when it is of other bytes."""
+        """Return the existing record, or None. Raises AlreadyExists if its bytes differ."""
         entry = self.find(key)
         if entry is not None and entry.sha256 is None and self.is_complete(entry):
             entry = self.ensure_hash(entry)
@@ -151,7 +152,7 @@ class FolderStore:
                 try:
                     fsync_dir(target.parent)
                     entry = self._save_record(existing, _new_entry(draft, upload.size, upload.sha256, created))
-                except BaseException:  # a full disk, mostly: without a record there is no bundle
+                except BaseException:  # usually a full disk: a file without a record is not a bundle
                     if self.find(draft.key) is None:
                         maintenance.remove_bundle(target, self.root)
                     raise
@@ -163,12 +164,12 @@ class FolderStore:
     def _save_record(self, existing: BundleEntry | None, entry: BundleEntry) -> BundleEntry:
         if existing is None:
             return self.records.insert(entry)
-        # Its file was lost, and is back.
+        # The file was lost, and is back.
         values = {"path": entry.path, "sha256": entry.sha256, "size_bytes": entry.size_bytes}
         return self.records.update(existing.key, **values) or entry
 
     def quarantine(self, path: Path) -> Path:
-        """Moves a file that is in the way to where `gc` finds it."""
+        """Move a file to the folder that `gc` cleans up."""
         aside = self.work_dir / "aside" / f"{time.time_ns()}-{path.name}"
         os.rename(path, aside)
         return aside
@@ -185,12 +186,12 @@ class FolderStore:
         return self.records.list_unhashed()
 
     def ensure_hash(self, entry: BundleEntry) -> BundleEntry:
-        """The entry with its hash, which one of another tool may lack."""
+        """Return the entry with its hash, computed if it is missing."""
         if entry.sha256 is not None:
             return entry
         with self._hash_lock:
             lock = self._hash_locks.setdefault(entry.key, threading.Lock())
-        with lock:  # whoever comes second finds the hash of the first
+        with lock:  # a second caller finds the hash of the first
             known = self.find(entry.key) or entry
             return known if known.sha256 is not None else self._compute_hash(known)
 
@@ -202,13 +203,13 @@ class FolderStore:
         try:
             with translate_disk_full_errors():
                 entry = self.records.update(entry.key, sha256=digest) or entry
-        except InsufficientStorage:  # it is right all the same, and can be noted later
+        except InsufficientStorage:  # the hash is valid, and can be stored later
             return msgspec.structs.replace(entry, sha256=digest)
         self.index_file.mark_changed()
         return entry
 
     def bundle_path(self, entry: BundleEntry) -> Path:
-        """Where the bundle lies, in the root or elsewhere."""
+        """Return the path of the bundle, inside or outside the root."""
         return self.root / entry.path
 
     def location(self, entry: BundleEntry) -> str:
@@ -228,11 +229,11 @@ class FolderStore:
                 yield data
 
     def content_dir(self, entry: BundleEntry) -> Path:
-        """Where the bundle lies unpacked, once it is."""
+        """Return the folder of the unpacked bundle."""
         return self.root / entry.key / "content"
 
     def unpack(self, entry: BundleEntry, *, trusted: bool = False) -> Path:
-        """Unpacks it unless it is; `trusted`: its hash has just been checked. Raises InvalidBundle."""
+        """Unpack the bundle if needed. `trusted` means that its hash was just verified. Raises InvalidBundle."""
         return unpack(self, entry, trusted=trusted)
 
     def verify(self, *, repair: bool = False) -> Iterator[VerifyFinding]:

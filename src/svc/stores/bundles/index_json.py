@@ -1,7 +1,7 @@
-"""`index.json`: what other tools read and write. It follows the records, and what others put into it is taken in.
+"""Synchronize `index.json`, which other tools read and write, with the records.
 
-Under one lock: if the file is not the one that we wrote, its entries are read; if the records have changed, it is
-written again, to a temporary file that is renamed once.
+Under one lock: if another tool has changed the file, import its entries. If the records have changed, write a
+temporary file and rename it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = logging.getLogger("svc.registry")
 
 INDEX_FILE_NAME = "index.json"
 MAX_INLINE_WRITE_SECONDS = 0.005
-"""A projection that takes longer is not made after every change, but by a thread, which rests in between."""
+"""Above this duration, writes move from the caller to a background thread."""
 INCOMPLETE_WRITE_GRACE_SECONDS = 2.0
-"""An index that cannot be read, and was written less than so long ago, may be one that is not written in one step."""
+"""A file that cannot be decoded may still be written to if it is younger than this."""
 REST_PER_SYNC_SECOND = 9
-"""The thread rests so many times as long as a projection takes."""
+"""The thread pauses between writes for this multiple of a write's duration."""
 
 
 class IndexJson:
-    """Keeps index.json in step."""
+    """Keeps index.json and the records in sync."""
 
     def __init__(self, root: Path, work_dir: Path, records: BundleRecords) -> None:
         self._root = root
@@ -48,10 +48,10 @@ class IndexJson:
         self._is_due = False
         self._closing = threading.Event()
         self.is_behind = False
-        """The disk was full: the records are right, the file will be."""
+        """True after a full disk prevented a write. The records are correct, and the file follows later."""
 
     def mark_changed(self) -> None:
-        """A record has changed: at once while that is cheap, else soon."""
+        """Schedule a write after a record change: inline while that is cheap, else in the thread."""
         if self._last_sync_seconds <= MAX_INLINE_WRITE_SECONDS:
             self.sync()
             return
@@ -63,7 +63,7 @@ class IndexJson:
             self._wake.notify()
 
     def close(self) -> None:
-        """Does what is due."""
+        """Finish the pending write."""
         self._closing.set()
         with self._wake:
             self._wake.notify()
@@ -85,11 +85,11 @@ class IndexJson:
             self._closing.wait(self._last_sync_seconds * REST_PER_SYNC_SECOND)
 
     def is_modified_externally(self) -> bool:
-        """Whether another tool has written the file since we did; cheap."""
+        """Return whether another tool has written the file since the last sync. Cheap to call."""
         return _file_fingerprint(self._path) != (self._records.get_state("index_stamp") or "")
 
     def sync(self) -> None:
-        """Takes in, and writes if need be. On a full disk it is put off: the records are the truth."""
+        """Import changes, and write if needed. A full disk postpones the write, since the records are authoritative."""
         began = time.perf_counter()
         try:
             with translate_disk_full_errors():
@@ -111,7 +111,7 @@ class IndexJson:
 
     def _postpone(self) -> None:
         if not self.is_behind:
-            log.warning("the disk is full: index.json will follow when there is room")
+            log.warning("the disk is full: index.json will be written when there is space")
         self.is_behind = True
 
     def _write(self) -> None:
@@ -128,7 +128,7 @@ class IndexJson:
             raise
 
     def _import_entries(self, stamp: str) -> bool:
-        """False when another tool may still be writing the file: then it is looked at again, and not written."""
+        """Import entries of other tools. Returns False while another tool may still be writing the file."""
         try:
             parsed = index_parser.split_index(self._path.read_bytes())
         except ValueError:
@@ -136,7 +136,7 @@ class IndexJson:
                 return False
             backup = self._backup_path()
             os.replace(self._path, backup)
-            log.warning("index.json is not a JSON object; it was put aside as %s", backup.name)
+            log.warning("index.json is not a JSON object; it was moved to %s", backup.name)
             self._records.set_state(projected="")
             return True
         known = {entry.key for entry in self._records.entries()}
@@ -147,7 +147,7 @@ class IndexJson:
             try:
                 new_entries.append(read_external_entry(key, raw, self._root))
             except (OSError, ValueError) as error:
-                log.warning("the entry %.200r of index.json cannot be used: %s", key, error)
+                log.warning("the entry %.200r of index.json is not valid: %s", key, error)
                 try:
                     index_parser.check_json(raw)
                     unread[key] = raw.copy()
@@ -162,11 +162,11 @@ class IndexJson:
         return True
 
     def _drop_damaged(self, damaged: dict[str, str]) -> None:
-        """No reader could read an index with such entries in it: it is written anew, and a copy is kept."""
+        """Write a file without damaged entries, which would make it unreadable for others, and keep a copy."""
         backup = self._backup_path()
         shutil.copyfile(self._path, backup)
         named = index_parser.describe_skipped(damaged)
-        log.warning("entries of index.json are no JSON and were left out; a copy is %s: %s", backup.name, named)
+        log.warning("entries of index.json are not valid JSON and were removed; a copy is %s: %s", backup.name, named)
         self._records.set_state(projected="")
 
     def _backup_path(self) -> Path:
@@ -174,7 +174,7 @@ class IndexJson:
 
 
 def read_external_entry(key: str, raw: msgspec.Raw | bytes, root: Path) -> BundleEntry:
-    """An entry that another tool wrote; the bundle must be there. Raises OSError, ValueError: what is wrong with it."""
+    """Decode an entry of another tool, whose bundle must exist. Raises OSError, and ValueError with the reason."""
     entry = index_parser.parse_entry(key, raw)
     path = root / Path(entry.path).expanduser()
     size = path.stat().st_size

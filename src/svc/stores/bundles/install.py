@@ -1,4 +1,4 @@
-"""Keeps a folder of files that was made on this machine as a bundle, with the folder itself as its content."""
+"""Register a folder that was created on this machine as a bundle, with the folder as its unpacked content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.wire.bundle import BundleEntry
 
 
 def install_folder(folder: Path, root: Path) -> BundleEntry:
-    """Packs, publishes and moves the folder into the layout. Raises AlreadyExists, InvalidBundle."""
+    """Pack and publish the folder, then move it into the store. Raises AlreadyExists and InvalidBundle."""
     with FolderStore(root) as store:
         archive_path = store.work_dir / "unpacking" / f"{uuid.uuid4().hex}.xyb"
         try:
@@ -54,7 +54,7 @@ def _move_content(store: FolderStore, folder: Path, entry: BundleEntry) -> None:
 
 
 def ensure_installed(content: Path, root: Path) -> None:
-    """Makes a bundle of content that was put into the layout without one."""
+    """Create the bundle of unpacked content that has none."""
     with FolderStore(root) as store:
         entry = store.find("/".join(content.relative_to(root).parts[:3]))
         if entry is not None and store.is_complete(entry):
@@ -63,7 +63,7 @@ def ensure_installed(content: Path, root: Path) -> None:
 
 
 def find_unpacked(root: Path, reference: str) -> Path | None:
-    """The folder of a bundle that is in the root, unpacked if need be. None when there is none, or it is not sound."""
+    """Return the folder of a bundle, unpacked if needed. Returns None for a missing or invalid bundle."""
     if not root.is_dir():
         return None
     try:
@@ -71,12 +71,12 @@ def find_unpacked(root: Path, reference: str) -> Path | None:
         with FolderStore(root) as store:
             entry = select_entry(requested, store.entries(requested.model_id), compatible_platforms())
             return store.unpack(entry) if entry else None
-    except (SvcError, OSError):  # a root that can only be read has no bundles that are not unpacked
+    except (SvcError, OSError):  # a read-only root has only unpacked bundles
         return None
 
 
 def remove_installed(key: str, root: Path) -> bool:
-    """Removes a bundle of this machine, record, file and content. False when it was not there."""
+    """Remove a bundle's record, file and content. Returns False if it does not exist."""
     with FolderStore(root) as store:
         entry = store.find(key)
         if entry is None:

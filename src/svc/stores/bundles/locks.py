@@ -1,4 +1,4 @@
-"""Locks between processes, held by open files: a process that dies lets go of them."""
+"""Lock files between processes with flock: the kernel releases the locks of a process that exits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MAX_MKDIR_ATTEMPTS = 100
 def hold_lock(
     path: Path, *, timeout_seconds: float = 600.0, on_wait: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Holds the lock of that name; `waiting` is called once if another has it. `patience` is in seconds.
+    """Hold an exclusive lock on the file. `on_wait` is called once if another process holds it.
 
-    Raises CommandFailed when another holds it for longer.
+    Raises CommandFailed after `timeout_seconds`.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -44,19 +44,19 @@ def _acquire(fd: int, path: Path, timeout_seconds: float, on_wait: Callable[[], 
                 on_wait = None
             if time.monotonic() > deadline:
                 raise CommandFailed(
-                    f"Another process has held {path} for {timeout_seconds:g} s; is it stuck?"
+                    f"Another process has held {path} for {timeout_seconds:g} s. Check whether it hangs."
                 ) from None
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
 
 
 def striped_lock_path(folder: Path, key: str) -> Path:
-    """One of 256 lock files, by the key."""
+    """Return one of 256 lock files, selected by the key."""
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:2]}.lock"
 
 
 def fsync_dir(folder: Path) -> None:
-    """The folder's names are on the disk after this."""
+    """Sync a folder, so that its entries survive a power failure."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -65,12 +65,12 @@ def fsync_dir(folder: Path) -> None:
 
 
 def make_durable_dirs(root: Path, target: Path) -> None:
-    """Makes the folders from root down to `below`, and what names them durable. Raises FileNotFoundError."""
+    """Create the folders from `root` to `target` durably. Raises FileNotFoundError."""
     for attempt in range(1, MAX_MKDIR_ATTEMPTS + 1):
         try:
             _make_missing_dirs(root, target)
             return
-        except FileNotFoundError:  # `gc` has just removed one of them, which was empty
+        except FileNotFoundError:  # `gc` removed an empty folder concurrently
             if attempt == MAX_MKDIR_ATTEMPTS:
                 raise
 

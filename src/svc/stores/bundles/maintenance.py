@@ -1,4 +1,4 @@
-"""Keeps a folder of bundles healthy: cleaning up after dead processes, hashing again, removing what nothing names."""
+"""Maintain a folder of bundles: clean up after crashed processes, verify hashes, collect garbage."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from svc.stores.bundles.upload import is_abandoned
 from svc.wire.bundle import BundleEntry
 
 STALE_DOWNLOAD_SECONDS = 14 * 86400.0
-"""After so long an unfinished download is given up."""
+"""Age at which an unfinished download is removed."""
 
 
 class MaintainedStore(Protocol):
-    """What is asked of the store."""
+    """The methods of the store that maintenance needs."""
 
     root: Path
     work_dir: Path
@@ -43,7 +43,7 @@ class MaintainedStore(Protocol):
 
 
 def remove_leftovers(store: MaintainedStore) -> None:
-    """Removes what processes that died have left. What living ones use is locked."""
+    """Remove files of crashed processes. Files of running processes are locked."""
     uploads = store.work_dir / "uploads"
     for note in uploads.glob("*.to"):
         part = note.with_suffix(".part")
@@ -60,7 +60,7 @@ def remove_leftovers(store: MaintainedStore) -> None:
 
 
 def _finish_publish(store: MaintainedStore, note: Path) -> None:
-    """The file was moved: it stays if the record was made, and goes if it was not."""
+    """Finish an interrupted publish: keep the moved file if its record exists, otherwise remove it."""
     path = _note_target(note)
     if path is None:
         return
@@ -75,7 +75,7 @@ def _finish_publish(store: MaintainedStore, note: Path) -> None:
 
 
 def clear_target(store: MaintainedStore, path: str, own_note: Path) -> None:
-    """Before a file is moved to `path`, whose lock is held: removes what a dead publisher left, puts aside the rest."""
+    """Clear `path`, whose lock is held, before a publish: remove a crashed publish's file, move others aside."""
     target = store.root / path
     if not target.exists():
         return
@@ -90,12 +90,12 @@ def clear_target(store: MaintainedStore, path: str, own_note: Path) -> None:
 def _note_target(note: Path) -> str | None:
     try:
         return os.readlink(note)
-    except OSError:  # its publisher has just ended
+    except OSError:  # its publisher has just finished
         return None
 
 
 def remove_abandoned(path: Path) -> bool:
-    """Removes the file while holding its lock, so that nobody can take it up in between."""
+    """Remove the file while holding its lock, so that no process can open it in between."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -111,7 +111,7 @@ def remove_abandoned(path: Path) -> bool:
 
 
 def remove_bundle(path: Path, root: Path) -> None:
-    """Removes the file, and the folders that are empty without it."""
+    """Remove the file, and folders that become empty."""
     path.unlink(missing_ok=True)
     _remove_empty(path.parent, root)
 
@@ -126,7 +126,7 @@ def _remove_empty(folder: Path, root: Path) -> None:
 
 
 def verify(store: MaintainedStore, *, repair: bool) -> Iterator[VerifyFinding]:
-    """Every record, then every file that none names. `repair` puts damaged files aside and adds sound ones."""
+    """Check every record, then every file without a record. `repair` moves damaged files aside and adds valid ones."""
     for entry in store.records.entries():
         yield _verify_entry(store, entry, repair)
     for path in _unlisted_bundles(store):
@@ -142,18 +142,18 @@ def _verify_entry(store: MaintainedStore, entry: BundleEntry, repair: bool) -> V
         return VerifyFinding(entry.key, "missing", f"{path}: {error.strerror}; pull or publish it again")
     if entry.sha256 is None and status.st_size == entry.size_bytes:
         store.records.update(entry.key, sha256=digest)
-        return VerifyFinding(entry.key, "ok", "hash noted")
+        return VerifyFinding(entry.key, "ok", "hash computed")
     if (digest, status.st_size) == (entry.sha256, entry.size_bytes):
         return VerifyFinding(entry.key, "ok")
     if not repair:
         return VerifyFinding(
-            entry.key, "damaged", f"{path} is not what was published; mend with: svc registry verify --repair"
+            entry.key, "damaged", f"{path} is not what was published; repair with: svc registry verify --repair"
         )
     with hold_lock(store.lock_path(entry.key)):
         if _inode(path) != status.st_ino:
-            return VerifyFinding(entry.key, "mended", "somebody has just published it again")
+            return VerifyFinding(entry.key, "mended", "another process published it again")
         quarantined = store.quarantine(path)
-    return VerifyFinding(entry.key, "removed", f"damaged; put aside as {quarantined}; pull or publish it again")
+    return VerifyFinding(entry.key, "removed", f"damaged; moved to {quarantined}; pull or publish it again")
 
 
 def _inode(path: Path) -> int | None:
@@ -169,7 +169,7 @@ def _verify_unlisted(store: MaintainedStore, path: Path, repair: bool) -> Verify
     try:
         validate_bundle(path, draft, store.limits)
         if not repair:
-            return VerifyFinding(draft.key, "unlisted", f"{path} is sound; add it with: svc registry verify --repair")
+            return VerifyFinding(draft.key, "unlisted", f"{path} is valid; add it with: svc registry verify --repair")
         entry = BundleEntry(
             model_id=draft.model_id,
             version=draft.version,
@@ -187,13 +187,13 @@ def _verify_unlisted(store: MaintainedStore, path: Path, repair: bool) -> Verify
 
 
 def _paths_in_layout(store: MaintainedStore, name: str) -> list[Path]:
-    """What is called so in <model_id>/<version>/<platform>/. Folders that go while we look are passed over."""
+    """Return paths with this name in <model_id>/<version>/<platform>/. Folders that disappear meanwhile are skipped."""
     found = (store.root / path for path in sorted(glob.glob(f"*/*/*/{name}", root_dir=store.root)))
     return [path for path in found if _is_key(path.relative_to(store.root).parts[:3])]
 
 
 def _unlisted_bundles(store: MaintainedStore) -> Iterator[Path]:
-    """Bundles in the layout that no record names and no publisher is at."""
+    """Yield bundle files without a record that no running publish uses."""
     for path in _paths_in_layout(store, "*.xyb"):
         entry = store.records.find("/".join(path.relative_to(store.root).parts[:3]))
         if (entry is None or store.bundle_path(entry) != path) and is_abandoned(path):
@@ -210,7 +210,7 @@ def _is_key(parts: tuple[str, ...]) -> bool:
 
 
 def gc(store: MaintainedStore, *, dry_run: bool) -> Iterator[str]:
-    """Removes, and names, what no record names; what a running publish is about to name is left alone."""
+    """Remove and yield files without a record, except those of a running publish."""
     store.index_file.sync()
     for path in [*_unlisted_bundles(store), *_paths_in_layout(store, "content")]:
         key = "/".join(path.relative_to(store.root).parts[:3])
@@ -232,7 +232,7 @@ def gc(store: MaintainedStore, *, dry_run: bool) -> Iterator[str]:
 
 def _stale_files(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has just become a bundle
+        with contextlib.suppress(FileNotFoundError):  # the file was renamed to a bundle concurrently
             if time.time() - path.stat().st_mtime > STALE_DOWNLOAD_SECONDS:
                 yield path
 

@@ -1,6 +1,6 @@
-"""The records of a folder's bundles: SQLite in WAL mode, which is the truth. It knows nothing of files.
+"""Store the records of a folder's bundles in SQLite (WAL mode). This is the authoritative state.
 
-`path` is relative to the root, or absolute for a bundle of another tool that lies outside of it.
+`path` is relative to the root, or absolute for a bundle that another tool keeps elsewhere.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ _INCREMENT_REVISION_SQL = "UPDATE state SET value = CAST(value AS INTEGER) + 1 W
 
 
 class BundleRecords:
-    """One connection, for all threads of this process, one at a time."""
+    """One connection, shared by all threads of the process under a lock."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CommandFailed when the file is no database."""
+        """Open the file. Raises CommandFailed if it is not a database."""
         self._lock = threading.RLock()
         self._connection = _open_database(path)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the connection. May be called twice."""
         with self._lock:
             self._connection.close()
 
     def entries(self, model_id: str | None = None) -> list[BundleEntry]:
-        """Sorted by key."""
+        """Return all records, or those of one model, sorted by key."""
         where, values = ("WHERE model_id = ?", (model_id,)) if model_id is not None else ("", ())
         with self._lock:
             rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle {where}", values).fetchall()  # noqa: S608
         return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
     def list_unhashed(self) -> list[BundleEntry]:
-        """Those without a hash."""
+        """Return the records without a hash."""
         with self._lock:
             rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle WHERE sha256 IS NULL").fetchall()  # noqa: S608
         return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
     def find(self, key: str) -> BundleEntry | None:
-        """The record of that key."""
+        """Return the record of that key, or None."""
         with self._lock:
             row = self._connection.execute(
                 f"SELECT {_RECORD_COLUMNS} FROM bundle {_WHERE_KEY}",  # noqa: S608
@@ -70,26 +70,26 @@ class BundleRecords:
         return None if row is None else _entry_from_row(row)
 
     def revision(self) -> str:
-        """Grows with every change of a record."""
+        """Return the revision, which increases with every record change."""
         return self.get_state("revision") or "0"
 
     def get_state(self, name: str) -> str | None:
-        """A value kept beside the records."""
+        """Return a state value, or None."""
         with self._lock:
             row = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_state(self, **values: str) -> None:
-        """Keeps values beside the records."""
+        """Store state values."""
         with self._write_transaction(increments_revision=False):
             self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", list(values.items()))
 
     def insert(self, entry: BundleEntry) -> BundleEntry:
-        """Adds a record; gives the one that is there afterwards, which is another if there was one."""
+        """Add a record. Returns the stored record, which is the existing one if there was one."""
         return self.insert_all([entry])[0]
 
     def insert_all(self, entries: Iterable[BundleEntry]) -> list[BundleEntry]:
-        """Adds all of them in one step."""
+        """Add records in one transaction."""
         stored = []
         with self._write_transaction():
             for entry in entries:
@@ -100,25 +100,25 @@ class BundleRecords:
         return stored
 
     def update(self, key: str, **values: str | int | None) -> BundleEntry | None:
-        """Changes columns of a record and gives the new one."""
+        """Change columns of a record. Returns the new record, or None."""
         columns = ", ".join(f"{name} = ?" for name in values)
         with self._write_transaction():
             self._connection.execute(f"UPDATE bundle SET {columns} {_WHERE_KEY}", (*values.values(), *_split_key(key)))  # noqa: S608
             return self.find(key)
 
     def remove(self, key: str) -> None:
-        """Forgets a record."""
+        """Remove a record."""
         with self._write_transaction():
             self._connection.execute(f"DELETE FROM bundle {_WHERE_KEY}", _split_key(key))  # noqa: S608
 
     def list_unusable(self) -> dict[str, msgspec.Raw]:
-        """Entries of another tool's index that could not be used; they stay in it."""
+        """Return the entries of other tools that could not be decoded. They stay in index.json."""
         with self._lock:
             rows = self._connection.execute("SELECT key, raw FROM unread ORDER BY key").fetchall()
         return {key: msgspec.Raw(raw.encode()) for key, raw in rows}
 
     def set_unusable(self, raws: Mapping[str, msgspec.Raw]) -> None:
-        """Replaces them."""
+        """Replace the entries that could not be decoded."""
         with self._write_transaction(increments_revision=False):
             self._connection.execute("DELETE FROM unread")
             self._connection.executemany(
@@ -135,13 +135,13 @@ class BundleRecords:
                     self._connection.execute(_INCREMENT_REVISION_SQL)
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # a full disk has ended it already
+                if self._connection.in_transaction:  # a full disk ends the transaction
                     self._connection.execute("ROLLBACK")
                 raise
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    """Several processes may make the file at the same time: SQLite then says busy without waiting, so we wait."""
+    """Open the database. SQLite returns SQLITE_BUSY at once while another process creates the file, so retry."""
     deadline = time.monotonic() + RECORDS_BUSY_TIMEOUT_SECONDS
     while True:
         db = sqlite3.connect(path, timeout=RECORDS_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
@@ -158,8 +158,8 @@ def _open_database(path: Path) -> sqlite3.Connection:
         except sqlite3.DatabaseError as error:
             db.close()
             raise CommandFailed(
-                f"{path} cannot be read ({error}). Move it away: what index.json lists is taken in again, "
-                "and the rest is found by: svc registry verify --repair"
+                f"{path} cannot be read ({error}). Move it away: the entries of index.json are imported again, "
+                "and other bundles are found by: svc registry verify --repair"
             ) from error
 
 

@@ -1,14 +1,14 @@
-"""Bundles in a bucket, shared by any number of servers. Needs the extra `s3`.
+"""Store bundles in a bucket, which any number of servers share. Needs the extra `s3`.
 
-records/<model_id>/<version>/<platform>.json   the entry; created once and never written again
-yanked/<model_id>/<version>/<platform>         there while the bundle is withdrawn
-blobs/<sha256>/<random>.xyb                    the bytes, under a name of their own for each publish: `gc`, which
-                                               takes what is old and has no record, never meets a new one
+records/<model_id>/<version>/<platform>.json   the entry, which is immutable
+yanked/<model_id>/<version>/<platform>         exists while the bundle is yanked
+blobs/<sha256>/<random>.xyb                    the bytes, with a unique name per publish, so that `gc`, which removes
+                                               old blobs without a record, cannot remove a new one
 aside/<sha256>/<random>.xyb                    damaged bytes, until `gc`
-snapshot.json                                  records read before, so that a new server need not read them one by one
+snapshot.json                                  a cache of all records, so that a new server starts with one read
 
-A publish uploads the bytes, then creates the record: that one step decides. The store must refuse to create an object
-twice (`If-None-Match: *`), which is tried at the start, since some servers ignore it.
+A publish uploads the bytes, then creates the record, which commits it. The server must reject the creation of an
+existing object (`If-None-Match: *`, RFC 9110, section 13.1.2). Some ignore it, so a write at the start checks it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from svc.wire.bundle import BundleEntry, entry_for_json
 log = logging.getLogger("svc.stores")
 
 MAX_RECORD_LIST_AGE_SECONDS = 1.0
-"""So old may the list of records be that others have changed."""
+"""Maximum age of the list of records."""
 ORPHAN_GRACE_PERIOD = timedelta(days=1)
-"""Bytes that no record names may belong to a publish that is under way."""
+"""Minimum age of blobs that `gc` removes: younger ones may belong to a running publish."""
 CHECK_TIMEOUT = timedelta(seconds=5)
 PRESIGNED_URL_LIFETIME = timedelta(hours=1)
 READ_CHUNK_BYTES = 4 << 20
@@ -52,7 +52,7 @@ MIN_NEW_RECORDS_PER_SNAPSHOT = 200
 
 
 class BucketStore:
-    """`url` is s3://bucket/prefix. Raises UsageError when the bucket cannot be used."""
+    """A bucket at s3://bucket/prefix. Raises UsageError if the bucket cannot be used."""
 
     is_on_disk = False
 
@@ -60,7 +60,7 @@ class BucketStore:
         self.limits = limits_from_environ(environ)
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc:
-            raise UsageError(f"{url!r} is no address of a bucket: s3://BUCKET/PREFIX is.")
+            raise UsageError(f"{url!r} is not the URL of a bucket, such as s3://BUCKET/PREFIX.")
         self.bucket: Any = S3Store(
             parts.netloc, prefix=parts.path.strip("/") or None, client_options={"allow_http": _allows_http(environ)}
         )
@@ -74,7 +74,7 @@ class BucketStore:
         self._lock = threading.Lock()
         self._records: dict[str, BundleEntry] = {}
         self._unreadable_keys: set[str] = set()
-        """The keys of records that cannot be read."""
+        """Keys of records that cannot be decoded."""
         self._yanked: frozenset[str] = frozenset()
         self._listed_at = 0.0
         self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="s3")
@@ -101,18 +101,18 @@ class BucketStore:
             raise UsageError(f"The bucket {url} cannot be used: {_error_reason(error)}") from error
         if is_overwritten:
             raise UsageError(
-                f"The server of {url} lets an object be created twice (it ignores If-None-Match), so publishes could "
+                f"The server of {url} overwrites existing objects (it ignores If-None-Match), so publishes could "
                 "overwrite each other; use a store with conditional puts."
             )
 
-    def _to_registry_error(self, error: BaseError, action: str = "answer") -> RegistryFailed:
+    def _to_registry_error(self, error: BaseError, action: str = "respond") -> RegistryFailed:
         """Return the error for a client. Only the log and commands get its reason, which may hold an address."""
         reason = f"{self._url}: {_error_reason(error)}"
-        log.error("the bucket fails: %s", reason)
+        log.error("the bucket failed: %s", reason)
         return RegistryFailed(f"The registry's bucket does not {action}.", reason=reason)
 
     def _create_object(self, path: str, data: bytes) -> bool:
-        """False when it is there already."""
+        """Create an object. Returns False if it exists."""
         try:
             obstore.put(self.bucket, path, data, mode="create")
         except (AlreadyExistsError, FileExistsError, PreconditionError):
@@ -128,7 +128,7 @@ class BucketStore:
     # records
 
     def refresh(self) -> None:
-        """Looks what others have published, unless that was done just now."""
+        """Load the records of other servers, unless they were loaded within MAX_RECORD_LIST_AGE_SECONDS."""
         with self._lock:
             if time.monotonic() - self._listed_at >= MAX_RECORD_LIST_AGE_SECONDS:
                 self._load_records()
@@ -161,7 +161,7 @@ class BucketStore:
             return index_parser.parse_entry(key, data)
         except ValueError as error:
             if key not in self._unreadable_keys:
-                log.warning("the record %.200r of %s cannot be used: %s", key, self._url, error)
+                log.warning("the record %.200r of %s is not valid: %s", key, self._url, error)
             self._unreadable_keys.add(key)
             return None
 
@@ -169,7 +169,7 @@ class BucketStore:
         data = self._read_object("snapshot.json")
         try:
             entries = msgspec.json.decode(data or b"[]", type=list[BundleEntry])
-        except (ValueError, RecursionError):  # the records themselves are read instead
+        except (ValueError, RecursionError):  # fall back to the records
             entries = []
         self._records = {entry.key: entry for entry in entries}
 
@@ -236,19 +236,19 @@ class BucketStore:
             entry = existing or _new_entry(draft, upload, created)
             obstore.put(self.bucket, entry.path, upload.path)
             if not self.is_complete(entry):
-                raise RegistryFailed("The registry's bucket did not keep the bundle.")
-            if existing is not None:  # its bytes were lost, and are back
+                raise RegistryFailed("The registry's bucket did not store the bundle.")
+            if existing is not None:  # the bytes were lost, and are back
                 return existing, False
             if self._create_object(f"records/{draft.key}.json", msgspec.json.encode(entry_for_json(entry))):
                 self._records[entry.key] = entry
                 return entry, True
-            obstore.delete(self.bucket, entry.path)  # somebody else was first
+            obstore.delete(self.bucket, entry.path)  # another server published first
             existing = self._find_same_bundle(draft.key, upload.sha256)
             if existing is None:
-                raise RegistryFailed(f"The record of {draft.key} in the bucket cannot be read.")
+                raise RegistryFailed(f"The record of {draft.key} in the bucket cannot be decoded.")
             return existing, False
         except BaseError as error:
-            raise self._to_registry_error(error, "take the bundle") from error
+            raise self._to_registry_error(error, "accept the bundle") from error
 
     def is_complete(self, entry: BundleEntry) -> bool:
         try:
@@ -305,7 +305,7 @@ class BucketStore:
             if digest.hexdigest() == entry.sha256 and self.is_complete(entry):
                 return VerifyFinding(entry.key, "ok")
             if not repair:
-                detail = f"{self.location(entry)} is not what was published; mend with: svc registry verify --repair"
+                detail = f"{self.location(entry)} is not what was published; repair with: svc registry verify --repair"
                 return VerifyFinding(entry.key, "damaged", detail)
             quarantine_path = entry.path.replace("blobs/", "aside/", 1)
             obstore.rename(self.bucket, entry.path, quarantine_path)
@@ -313,12 +313,10 @@ class BucketStore:
             return VerifyFinding(entry.key, "missing", f"{self.location(entry)}; publish it again")
         except BaseError as error:
             return VerifyFinding(entry.key, "damaged", str(error).splitlines()[0][:200])
-        return VerifyFinding(
-            entry.key, "removed", f"damaged; put aside as {self._url}/{quarantine_path}; publish it again"
-        )
+        return VerifyFinding(entry.key, "removed", f"damaged; moved to {self._url}/{quarantine_path}; publish it again")
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
-        """What was put aside, and bytes without a record once they are a day old."""
+        """Remove quarantined blobs, and blobs without a record that are older than a day."""
         try:
             orphans = list(self._list_paths("aside/")) + [
                 item["path"]
@@ -344,7 +342,7 @@ def _allows_http(environ: Mapping[str, str]) -> bool:
 
 
 def _error_reason(error: BaseError) -> str:
-    """The first line; what follows is for the authors of the library."""
+    """Return the first line. The rest is debug output of the library."""
     return str(error).partition("\n")[0][:300]
 
 

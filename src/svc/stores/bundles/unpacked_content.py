@@ -1,4 +1,4 @@
-"""Unpacked bundles: `content/`, there whole or not at all, and `content.json`, which says what should be in it."""
+"""Manage unpacked bundles: `content/` is created atomically, and `content.json` lists its expected files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CONTENT_MANIFEST_FILE_NAME = "content.json"
 
 
 class ContentManifest(msgspec.Struct):
-    """Sizes show what a power failure has cut; the hash shows of which bundle it is the content."""
+    """The expected content. Sizes detect files that a power failure truncated, and the hash identifies the bundle."""
 
     sha256: str | None
     files: dict[str, int]
 
 
 class UnpackStore(Protocol):
-    """What is asked of the store."""
+    """The methods of the store that unpacking needs."""
 
     work_dir: Path
     limits: ArchiveLimits
@@ -42,7 +42,7 @@ class UnpackStore(Protocol):
 
 
 def unpack(store: UnpackStore, entry: BundleEntry, *, trusted: bool) -> Path:
-    """The folder with the bundle's files."""
+    """Return the folder with the bundle's files, unpacked if needed."""
     target = store.content_dir(entry)
     if is_unpacked(target, entry.sha256):
         return target
@@ -65,14 +65,14 @@ def _unpack(store: UnpackStore, entry: BundleEntry, target: Path, trusted: bool)
             raise InvalidBundle(
                 f"The bundle of {entry.key} says it is {bundle_metadata.model_id}@{bundle_metadata.version}."
             )
-        if target.exists():  # of another bundle, or damaged
+        if target.exists():  # belongs to another bundle, or is damaged
             os.rename(target, temporary.with_name(f"{uuid.uuid4().hex}-old"))
         extract(archive, temporary, target, trusted=trusted)
         write_manifest(target, entry.sha256, dict(archive.file_sizes))
 
 
 def write_manifest(target: Path, sha256: str | None, files: dict[str, int]) -> None:
-    """Notes what `content` should hold."""
+    """Write the expected content."""
     temporary = target.with_name(f".{CONTENT_MANIFEST_FILE_NAME}-{uuid.uuid4().hex}")
     temporary.write_bytes(msgspec.json.encode(ContentManifest(sha256, files)))
     os.replace(temporary, target.with_name(CONTENT_MANIFEST_FILE_NAME))
@@ -80,7 +80,7 @@ def write_manifest(target: Path, sha256: str | None, files: dict[str, int]) -> N
 
 @contextmanager
 def _temporary_dir(folder: Path) -> Iterator[Path]:
-    """A folder that is known to be in use while this process lives."""
+    """Create a folder with a lock, which marks it as in use while this process lives."""
     path = folder / uuid.uuid4().hex
     path.mkdir()
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -93,7 +93,7 @@ def _temporary_dir(folder: Path) -> Iterator[Path]:
 
 
 def is_unpacked(target: Path, sha256: str | None) -> bool:
-    """Whether the content of that bundle is there in full. Content without a manifest only needs its files."""
+    """Return whether the bundle's content is complete. Without a manifest, only the files' existence is checked."""
     try:
         manifest = msgspec.json.decode(target.with_name(CONTENT_MANIFEST_FILE_NAME).read_bytes(), type=ContentManifest)
     except (OSError, msgspec.DecodeError):

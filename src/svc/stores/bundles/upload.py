@@ -1,4 +1,4 @@
-"""An upload in progress: a temporary file that is hashed as it grows, and locked so that it is known to be in use."""
+"""Write an upload to a temporary file, hash it on the way, and lock it to mark it as in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.errors import InvalidBundle
 
 
 class BundleUpload:
-    """Bytes on their way in. Not safe for two threads at once."""
+    """An upload in progress. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.name = uuid.uuid4().hex
@@ -26,15 +26,15 @@ class BundleUpload:
 
     @property
     def sha256(self) -> str:
-        """The hash of what was written."""
+        """Return the hash of the bytes written so far."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises InvalidBundle as soon as it cannot become a bundle, InsufficientStorage when the disk is full."""
+        """Append bytes. Raises InvalidBundle for wrong first bytes, and InsufficientStorage when the disk is full."""
         if self.size < 4:
             self._magic = (self._magic + bytes(data[:4]))[:4]
             if len(self._magic) == 4 and not has_archive_magic(self._magic):
-                raise InvalidBundle("The file is no bundle: neither a zip nor a tar compressed with zstd.")
+                raise InvalidBundle("The file is not a bundle: neither a zip nor a tar compressed with zstd.")
         self._hash.update(data)
         self.size += len(data)
         view = memoryview(data)
@@ -43,11 +43,11 @@ class BundleUpload:
                 view = view[os.write(self._fd, view) :]
 
     def sync(self) -> None:
-        """Everything is on the disk after this."""
+        """Sync the file to disk."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Removes the file, if it was not moved away, and lets go of the lock. May be called twice."""
+        """Remove the file unless it was moved away, and release the lock. May be called twice."""
         if self._fd >= 0:
             self.path.unlink(missing_ok=True)
             os.close(self._fd)
@@ -55,20 +55,20 @@ class BundleUpload:
 
 
 def _create_locked(path: Path) -> int:
-    """A cleaner may take a file that is not locked yet: then another is made."""
+    """Create and lock a file. A cleanup may remove it before it is locked: then retry."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(path) and os.stat(path).st_ino == os.fstat(fd).st_ino:
                 return fd
-        except OSError:  # the cleaner holds it, for a moment, to remove it
+        except OSError:  # a cleanup holds the lock while it removes the file
             pass
         os.close(fd)
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody holds the lock of an existing file."""
+    """Return whether no process holds the lock of an existing file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -83,7 +83,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 class CompleteFile:
-    """A whole file that is about to be moved into a store: locked like an upload, and of known hash."""
+    """A complete file of known hash, locked like an upload, to be moved into a store."""
 
     def __init__(self, path: Path, sha256: str, *, durable: bool = True) -> None:
         self.name = uuid.uuid4().hex
@@ -95,10 +95,10 @@ class CompleteFile:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync(self) -> None:
-        """Everything is on the disk after this, unless it need not be."""
+        """Sync the file to disk if it is durable."""
         if self._durable:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Lets go of the lock."""
+        """Release the lock."""
         os.close(self._fd)
