@@ -1,1 +1,1 @@
-"""The registry's server: what it answers, and how it sends large files."""
+"""Serve bundles over HTTP: index, downloads, publishing, and pull-through from another registry."""

@@ -1,4 +1,4 @@
-"""Hashes entries that another tool wrote without a hash: in a thread, one after the other, and each of them once."""
+"""Compute missing hashes of entries that other tools wrote, in a thread, one file at a time, and each file once."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ log = logging.getLogger("svc.registry")
 
 
 class EntryHasher:
-    """Hashes the entries of one store. Close it: it owns a task."""
+    """Computes the missing hashes of one store. It owns a task, so close it."""
 
     def __init__(self, store: BundleStore) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._hashed_revision = ""
-        """The revision at which nothing was left to hash."""
+        """The revision at which no hash was missing."""
         self._attempted: set[tuple[str, str, int]] = set()
 
     async def hash_pending(self, timeout_seconds: float) -> None:
-        """Waits until what can be hashed is, but not longer; the work goes on."""
+        """Wait up to `timeout_seconds` for missing hashes. The work continues after the timeout."""
         if self._task is None or self._task.done():
             if await asyncio.to_thread(self._store.revision) == self._hashed_revision:
                 return
-            if self._task is None or self._task.done():  # another caller may have begun meanwhile
+            if self._task is None or self._task.done():  # another caller may have started it meanwhile
                 self._task = asyncio.create_task(self._run(), name="hashing")
         await asyncio.wait([self._task], timeout=timeout_seconds)
 
     async def close(self) -> None:
-        """Ends the task; the file that is being hashed is read to its end."""
+        """Stop the task after the file that is being hashed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -56,7 +56,7 @@ class EntryHasher:
                     log.exception("%s could not be hashed", entry.key)
 
     def _mark_attempted(self, entry: BundleEntry) -> bool:
-        """Whether this file was not tried before: one that cannot be read is not read at every request."""
+        """Return whether this is the first attempt: an unreadable file is not read for each request."""
         file = (entry.key, entry.path, entry.size_bytes)
         is_new = file not in self._attempted
         self._attempted.add(file)

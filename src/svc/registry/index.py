@@ -1,4 +1,4 @@
-"""What there is: the index as it is served, made anew when a record has changed."""
+"""Encode the index that the registry serves, and cache it until a record changes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from svc.stores.bundles.base import BundleDraft, BundleStore
 from svc.wire.bundle import BundleEntry, entry_for_json
 
 INDEX_GZIP_LEVEL = 4
-"""Of gzip: the hashes in an index do not shrink, whatever one spends."""
+"""gzip level. Higher levels gain little, since hashes do not compress."""
 
 
 class IndexBody(msgspec.Struct, frozen=True):
-    """One form of the index. The tags differ, since the bytes do."""
+    """The index in both encodings. The ETags differ because the bytes differ (RFC 9110, section 8.8.3)."""
 
     revision: str
     uncompressed: bytes
@@ -27,22 +27,22 @@ class IndexBody(msgspec.Struct, frozen=True):
     etag: str
 
     def select_encoding(self, gzipped: bool) -> tuple[bytes, str]:
-        """The bytes and their tag."""
+        """Return the body and its ETag."""
         return (self.gzipped, f'"{self.etag}-gzip"') if gzipped else (self.uncompressed, f'"{self.etag}"')
 
 
 def is_served(entry: BundleEntry) -> bool:
-    """An entry of another tool whose bundle lies outside the root is used locally and never served."""
+    """Return whether the entry is served. A bundle of another tool outside the root is for local use only."""
     return not entry.path.startswith("/")
 
 
 def served_path(entry: BundleEntry) -> str:
-    """Where the bundle is over HTTP, from `/bundles/`."""
+    """Return the URL path of the bundle, relative to `/bundles/`."""
     return BundleDraft(entry.model_id, entry.version, entry.target).path
 
 
 class UpstreamIndex(Protocol):
-    """Entries that are not in the store: those of an upstream registry."""
+    """Entries of an upstream registry that are not in the store."""
 
     def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]: ...
 
@@ -50,7 +50,7 @@ class UpstreamIndex(Protocol):
 
 
 class RegistryIndex:
-    """The index of a store, and of an upstream registry if there is one."""
+    """The index of a store, and of its upstream registry if configured."""
 
     def __init__(self, store: BundleStore, upstream: UpstreamIndex | None = None) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class RegistryIndex:
         self._encode_lock = asyncio.Lock()
 
     async def get_body(self) -> IndexBody:
-        """The whole index."""
+        """Return the whole index."""
         revision = await asyncio.to_thread(self._revision)
         body = self._cached_body
         if body is None or body.revision != revision:
@@ -70,7 +70,7 @@ class RegistryIndex:
         return body
 
     async def get_model_body(self, model_id: str) -> IndexBody:
-        """The index of one model. Raises BundleNotFound."""
+        """Return the index of one model. Raises BundleNotFound."""
         return await asyncio.to_thread(self._encode, model_id)
 
     def _revision(self) -> str:

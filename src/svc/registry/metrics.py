@@ -1,4 +1,4 @@
-"""The counters of a registry, and its `/metrics` in Prometheus' text form. Names: docs/reference/metrics.md."""
+"""Count the registry's requests, and render `/metrics` in the Prometheus text format. See docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LABELED_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST"))
 OTHER_METHOD: Final = "other"
-"""The label of all other methods, and of requests that cannot be read."""
+"""Label of all other methods, and of requests that cannot be parsed."""
 REGISTRY_METRIC_HELP: Final = {
     "svc_registry_requests_total": ("counter", "Responses, by method (GET, HEAD, PUT, POST or other) and HTTP status."),
     "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in responses that have started."),
@@ -27,7 +27,7 @@ class RegistryCounters:
         self.published = 0
 
     def render(self, bundles: int) -> str:
-        """The page, with the number of bundles in the store."""
+        """Render the page. `bundles` is the number of bundles in the store."""
         values: dict[str, float] = {
             "svc_registry_bundle_bytes_total": self.bundle_bytes,
             "svc_registry_published_total": self.published,
@@ -56,9 +56,9 @@ class RequestCounterMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope.get("method", "")
 
-        async def counted(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._counters.requests[method if method in _LABELED_METHODS else OTHER_METHOD, message["status"]] += 1
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await self._app(scope, receive, send_and_count)

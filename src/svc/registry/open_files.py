@@ -1,4 +1,4 @@
-"""Open files of bundles that were asked for lately. A file that is open is answered without waiting for a thread."""
+"""Cache open bundle files. A request for an open file needs no thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from svc.wire.bundle import BundleEntry
 
 MAX_OPEN_FILES = 256
 OPEN_FILE_RECHECK_SECONDS = 1.0
-"""So long an open file is taken to be the one that its name stands for."""
+"""Interval of the check that the path still refers to the open file."""
 
 
 class OpenFile:
-    """An open bundle. Its descriptor is closed when nobody has the item any more."""
+    """An open bundle file. The descriptor closes when the last reference is gone."""
 
     __slots__ = ("__weakref__", "cached_headers", "checked_at", "etag", "fd", "inode", "path", "relative_path", "size")
 
@@ -25,7 +25,7 @@ class OpenFile:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.path = path
         self.relative_path = entry.path
-        """The path from the root."""
+        """The path relative to the root."""
         self.size = entry.size_bytes
         self.etag = f'"sha256:{entry.sha256}"'
         status = os.fstat(self.fd)
@@ -40,7 +40,7 @@ class OpenFile:
             os.close(self.fd)
 
     def is_current(self) -> bool:
-        """Whether the name still stands for this file."""
+        """Return whether the path still refers to this file."""
         now = time.monotonic()
         if now - self.checked_at < OPEN_FILE_RECHECK_SECONDS:
             return True
@@ -52,14 +52,14 @@ class OpenFile:
 
 
 class OpenFileCache:
-    """The open files, those not used for longest closed first."""
+    """An LRU cache of open files."""
 
     def __init__(self, store: BundleStore) -> None:
         self._store = store
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
 
     def get(self, key: str) -> OpenFile | None:
-        """The open file of a key; does not block."""
+        """Return the open file of a key, or None. Does not block."""
         file = self._files.get(key)
         if file is None:
             return None
@@ -70,13 +70,13 @@ class OpenFileCache:
         return file
 
     def put(self, key: str, file: OpenFile) -> None:
-        """Keeps an open file."""
+        """Add an open file."""
         self._files[key] = file
         while len(self._files) > MAX_OPEN_FILES:
             self._files.popitem(last=False)
 
     def open(self, key: str) -> OpenFile:
-        """Looks it up and opens it, in a thread. Raises BundleNotFound."""
+        """Find and open the file of a key. Blocks. Raises BundleNotFound."""
         entry = self._store.find(key)
         if entry is None or not is_served(entry):
             raise BundleNotFound(f"There is no bundle {key} here.")
@@ -90,5 +90,5 @@ class OpenFileCache:
             raise BundleNotFound(f"The file of {key} is missing; see: svc registry verify") from error
 
     def clear(self) -> None:
-        """Closes everything."""
+        """Close all files."""
         self._files.clear()

@@ -1,6 +1,6 @@
-"""Pull-through: what another registry has is served as if it were here, and kept once it was asked for.
+"""Serve bundles of an upstream registry, and store each bundle at its first download.
 
-When the upstream does not answer, what it had is still listed, and what was kept is still served.
+While the upstream is unreachable, its last index and all stored bundles are still served.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UPSTREAM_INDEX_TTL_SECONDS = 5.0
 
 
 class PullThroughCache:
-    """An upstream registry, and the store that keeps what came from it."""
+    """An upstream registry, and the store that keeps its bundles."""
 
     def __init__(self, client: RegistryClient, store: BundleStore) -> None:
         self._client = client
@@ -35,25 +35,25 @@ class PullThroughCache:
         self._refreshed_at = 0.0
         self._revision = ""
         self._last_error = ""
-        """Why the index could not be read when it was last asked for; empty if it could."""
+        """Why the last index request failed, or empty."""
         self._last_warning = ""
 
     def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
-        """What the upstream has, as far as is known; blocks."""
+        """Return the entries of the last known upstream index. Blocks."""
         with self._lock:
             if time.monotonic() - self._refreshed_at > UPSTREAM_INDEX_TTL_SECONDS:
                 self._refresh()
             return [entry for entry in self._entries.values() if model_id in (None, entry.model_id)]
 
     def revision(self) -> str:
-        """Changes when the upstream's entries do; blocks."""
+        """Return a token that changes with the upstream's entries. Blocks."""
         self.entries()
         return self._revision
 
     def _refresh(self) -> None:
         try:
             self._entries = {entry.key: entry for entry in self._client.fetch_index(warn=self._warn_once)}
-        except SvcError as error:  # what is known goes on to be known
+        except SvcError as error:  # keep the last known entries
             self._refreshed_at = time.monotonic()
             self._last_error = error.message
             self._warn_once(error.message)
@@ -64,13 +64,13 @@ class PullThroughCache:
         self._revision = hashlib.sha256(state.encode()).hexdigest()[:16]
 
     def _warn_once(self, message: str) -> None:
-        """Once, not at every look."""
+        """Log a message unless it equals the last one."""
         if message != self._last_warning:
             self._last_warning = message
             log.warning("%s", message)
 
     async def fetch(self, key: str) -> None:
-        """Brings a bundle here. Raises BundleNotFound, RegistryFailed, InsufficientStorage."""
+        """Download a bundle into the store. Raises BundleNotFound, RegistryFailed and InsufficientStorage."""
         await asyncio.to_thread(self._fetch, key)
 
     def _fetch(self, key: str) -> None:
@@ -79,17 +79,17 @@ class PullThroughCache:
             fetch_into(self._store, entry, HttpBundleSource(self._client), durable=True)
         except BundleNotFound:
             raise _not_found(key) from None
-        except InsufficientStorage:  # this machine's own
+        except InsufficientStorage:  # of this machine
             raise
-        except SvcError as error:  # whatever it is, the client's request is not at fault
+        except SvcError as error:  # an upstream error is never the client's fault
             self._warn_once(f"The bundle {key} of the upstream registry: {error.message}")
             damaged = isinstance(error, InvalidBundle)
-            what = "is damaged" if damaged else "could not be fetched, or is not what its index says"
+            what = "is damaged" if damaged else "could not be fetched, or does not match its index"
             message = f"The bundle {key} of the upstream registry {what}."
             raise RegistryFailed(message, reason=error.message) from error
 
     def _find_entry(self, key: str) -> BundleEntry:
-        """What the upstream's index says of a bundle. Raises BundleNotFound, RegistryFailed."""
+        """Return the upstream's entry of a bundle. Raises BundleNotFound and RegistryFailed."""
         entry = next((entry for entry in self.entries(key.partition("/")[0]) if entry.key == key), None)
         if entry is not None:
             return entry

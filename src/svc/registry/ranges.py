@@ -1,6 +1,6 @@
-"""What of a file a request asks for: conditions and ranges (RFC 9110, sections 13 and 14). Pure.
+"""Evaluate conditional and range requests (RFC 9110, sections 13 and 14). Pure functions.
 
-A file here has a strong ETag and never changes. Several ranges at once, and units that we do not know, get the whole.
+Files are immutable and have strong ETags. Multiple ranges and unknown range units get the whole file.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# No two blanks in a row, else 32 KiB of them would be shared out between them in every way there is.
+# The pattern never matches adjacent blanks twice: 32 KiB of blanks would cause quadratic backtracking.
 _RANGE = re.compile(r"bytes\s*=\s*(?:(\d{1,20})\s*)?-\s*(?:(\d{1,20})\s*)?", re.IGNORECASE | re.ASCII)
 
 
 class ByteRange(NamedTuple):
-    """The answer's status, and the bytes from `start` up to `end`."""
+    """The status of the response, and the bytes from `start` to `end`, exclusive."""
 
     status: int
     start: int
@@ -21,10 +21,10 @@ class ByteRange(NamedTuple):
 
 
 def select_range(size: int, etag: str, *, range_: str = "", if_range: str = "", if_none_match: str = "") -> ByteRange:
-    """Which part of a file of `size` bytes to send: 200, 206, 304 or 416."""
+    """Select the status (200, 206, 304 or 416) and the bytes to send from a file of `size` bytes."""
     if if_none_match and etag_matches(if_none_match, etag):
         return ByteRange(304, 0, 0)
-    # Only the very same strong tag will do: a date or a weak one is never equal to it.
+    # If-Range needs strong comparison: a date or a weak tag never matches (RFC 9110, section 13.1.5).
     match = _RANGE.fullmatch(range_.strip()) if range_ and (not if_range or if_range.strip() == etag) else None
     if match is None or not (match[1] or match[2]):
         return ByteRange(200, 0, size)
@@ -40,7 +40,7 @@ def select_range(size: int, etag: str, *, range_: str = "", if_range: str = "", 
 
 
 def etag_matches(if_none_match: str, etag: str) -> bool:
-    """Whether a list of tags has this one, compared weakly."""
+    """Return whether a list of tags contains the ETag, by weak comparison (RFC 9110, section 13.1.2)."""
     if if_none_match.strip() == "*":
         return True
     return any(tag.strip().removeprefix("W/") == etag for tag in if_none_match.split(","))

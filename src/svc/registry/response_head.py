@@ -1,4 +1,4 @@
-"""The head of an answer that sends a bundle, or says why it need not: bytes for the socket."""
+"""Encode the response head of a bundle download as bytes for the socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUNDLE_STATUS_LINES = {
 
 
 def encode_response_head(service: RegistryService, file: OpenFile, byte_range: ByteRange, *, keep_alive: bool) -> bytes:
-    """Everything up to the body, the blank line included."""
+    """Return the status line, all headers and the empty line."""
     lines = [_BUNDLE_STATUS_LINES[byte_range.status], file.cached_headers or _encode_cached_headers(service, file)]
     if byte_range.status in (200, 206):
         length = byte_range.end - byte_range.start if service.accel_prefix is None else 0
@@ -45,7 +45,7 @@ def _encode_cached_headers(service: RegistryService, file: OpenFile) -> bytes:
 
 
 def read_cached(file: OpenFile, byte_range: ByteRange) -> bytes | bytearray | None:
-    """The part, if it is in memory; never waits for a disk."""
+    """Return the range if it is in the page cache. Never waits for a disk."""
     length = byte_range.end - byte_range.start
     data = bytearray(length)
     try:

@@ -1,6 +1,6 @@
-"""The routes of the registry but for reading bundles, which is the door's; errors have the gateway's shape.
+"""Define the registry's ASGI routes. Downloads of local bundles bypass them. Errors have the gateway's format.
 
-PUT sends the bundle; its signature, if there is one, comes as the header `x-svc-signature: <key> <value>`, both base64.
+A PUT request may have a signature in the header `x-svc-signature: <key> <value>`, both in base64.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ log = logging.getLogger("svc.registry")
 
 UPLOAD_WRITE_BYTES = 1 << 20
 INDEX_HASH_TIMEOUT_SECONDS = 10.0
-"""An index waits so many seconds for missing hashes. Then it is sent with `null` for the rest."""
+"""Maximum wait of an index request for missing hashes. The response has `null` for hashes that are still missing."""
 UPLOAD_IDLE_TIMEOUT_SECONDS = 60.0
-"""A publisher that sends nothing for so long has gone."""
+"""Time without data after which an upload is aborted."""
 
 RegistryRouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(service: RegistryService) -> Starlette:
-    """The ASGI application."""
+    """Create the ASGI application."""
     routes = RegistryRoutes(service)
     bundle_path = "/bundles/{model_id}/{version}/{platform}"
     return Starlette(
@@ -74,7 +74,7 @@ def create_app(service: RegistryService) -> Starlette:
 
 
 class RegistryRoutes:
-    """The handlers."""
+    """The request handlers."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -106,7 +106,7 @@ class RegistryRoutes:
         return self._index_response(request, await self._service.index.get_model_body(model_id))
 
     async def _refresh_index(self) -> None:
-        """Takes in what another tool has written, with the hashes that it left out."""
+        """Import changes of other tools, and wait for missing hashes."""
         await asyncio.to_thread(self._service.refresh)
         await self._service.hasher.hash_pending(INDEX_HASH_TIMEOUT_SECONDS)
 
@@ -124,11 +124,11 @@ class RegistryRoutes:
         return Response(data, media_type="application/json", headers=headers)
 
     async def bundle(self, request: Request) -> Response:
-        """One route, so that a refusal of other methods names both."""
+        """Dispatch by method. A single route lists all methods in the `allow` header of a 405 response."""
         return await (self.put_bundle if request.method == "PUT" else self.get_bundle)(request)
 
     async def get_bundle(self, request: Request) -> Response:
-        """Only what the door left: requests sent in advance, names that cannot be, and stores without files."""
+        """Serve what the connection does not: pipelined requests, invalid names, and stores without files."""
         await self._authorize_read(request)
         draft = _parse_draft(request)
         entry = await self._service.get_entry(draft.key)
@@ -197,7 +197,7 @@ class RegistryRoutes:
 
 
 async def _receive_body(request: Request, upload: BundleUpload) -> None:
-    """Writes the body to the spool, in batches and in threads."""
+    """Write the body to the upload, in batches and in threads."""
     batch = bytearray()
     stream = request.stream().__aiter__()
     while True:
@@ -205,7 +205,7 @@ async def _receive_body(request: Request, upload: BundleUpload) -> None:
             async with asyncio.timeout(UPLOAD_IDLE_TIMEOUT_SECONDS):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            raise InvalidRequest("The bundle took too long to arrive.") from None
+            raise InvalidRequest("The upload timed out.") from None
         if chunk is not None:
             batch += chunk
         if batch and (chunk is None or len(batch) >= UPLOAD_WRITE_BYTES):
@@ -220,14 +220,14 @@ def _parse_draft(request: Request, signatures: tuple[Signature, ...] = ()) -> Bu
     draft = BundleDraft(path["model_id"], path["version"], path["platform"], signatures)
     draft.validate()
     if path.get("file", f"{draft.model_id}.xyb") != f"{draft.model_id}.xyb":
-        raise BundleNotFound(f"There is no file {path['file'][:80]} here; a bundle is called {draft.model_id}.xyb.")
+        raise BundleNotFound(f"There is no file {path['file'][:80]} here; a bundle's file is {draft.model_id}.xyb.")
     return draft
 
 
 def _parse_signatures(values: list[str]) -> tuple[Signature, ...]:
     pairs = [value.split() for value in values]
     if len(pairs) > 8 or any(len(pair) != 2 or len("".join(pair)) > 200 for pair in pairs):
-        raise InvalidRequest("x-svc-signature is a key and a value, both in base64.")
+        raise InvalidRequest("x-svc-signature must be a key and a value, both in base64.")
     return tuple(Signature(key, value) for key, value in pairs)
 
 
@@ -236,7 +236,7 @@ def _parse_content_length(text: str | None) -> int | None:
 
 
 def _accepts_gzip(accept: str) -> bool:
-    """Whether an Accept-Encoding header allows gzip."""
+    """Return whether an Accept-Encoding header allows gzip (RFC 9110, section 12.5.3)."""
     for item in accept.lower().split(","):
         name, _, weight = item.replace(" ", "").partition(";q=")
         if name in ("gzip", "*") and weight not in ("0", "0.0", "0.00", "0.000"):
@@ -249,30 +249,30 @@ def _json_response(value: object, status: int = 200) -> Response:
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
-    problem = error if isinstance(error, SvcError) else InternalError("Something went wrong here.")
+    problem = error if isinstance(error, SvcError) else InternalError("Internal error.")
     return Response(encode_error_body(problem), problem.status, dict(problem.headers), "application/json")
 
 
 async def _http_error_response(request: Request, error: Exception) -> Response:
-    """Starlette's own refusals: no such path, wrong method."""
+    """Convert Starlette's errors for unknown paths and methods."""
     status = getattr(error, "status_code", 500)
     if status == 405:
         allowed_methods = (getattr(error, "headers", None) or {}).get("Allow", "")
-        allow = ", ".join(sorted(allowed_methods.split(", ")))  # they come from a set
+        allow = ", ".join(sorted(allowed_methods.split(", ")))  # the order is that of a set
         return await _error_response(
-            request, MethodNotAllowed(f"{request.url.path} does not take {request.method}.", allow=allow)
+            request, MethodNotAllowed(f"{request.url.path} does not support {request.method}.", allow=allow)
         )
     if status == 404:
         return await _error_response(request, NotFound(f"There is no {request.url.path[:200]} here."))
-    return await _error_response(request, InvalidRequest("The request cannot be understood."))
+    return await _error_response(request, InvalidRequest("The request is not valid."))
 
 
 async def _on_client_disconnect(_: Request, __: Exception) -> Response:
-    """Nobody reads the answer; without one the server would call it a fault, and log where."""
-    log.info("a publisher left before it had sent everything")
+    """Return a response that nobody reads. Without it, the server logs the disconnect as an error."""
+    log.info("a client disconnected during an upload")
     return Response(status_code=400)
 
 
 async def _on_unhandled_error(request: Request, error: Exception) -> Response:
-    log.error("a fault while answering %s %s", request.method, request.url.path, exc_info=error)
-    return await _error_response(request, InternalError("Something went wrong here; the log has it."))
+    log.error("an error while handling %s %s", request.method, request.url.path, exc_info=error)
+    return await _error_response(request, InternalError("Internal error; see the log of the registry."))

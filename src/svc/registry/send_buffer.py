@@ -1,4 +1,4 @@
-"""How large the kernel's buffer of a connection to a fast reader may be made here, and whether that helps."""
+"""Choose the size of the kernel's send buffer for fast clients."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 MAX_SEND_BUFFER_BYTES = 4 << 20
 SLOW_CLIENT_SEND_BUFFER_BYTES = 1 << 20
-"""What a reader that was fast and is slow now may keep of the kernel's memory; the kernel doubles both."""
+"""Send buffer of a client that has become slow. The kernel doubles both sizes."""
 
 _SYSCTL_NET = Path("/proc/sys/net")
 
 
 def fast_send_buffer_size(sysctl_net: Path = _SYSCTL_NET) -> int:
-    """What to ask for; 0 where the kernel's own choice, up to `tcp_wmem`, gets larger than what it lets us ask for."""
+    """Return the size to set, or 0 if automatic tuning up to `tcp_wmem` exceeds the maximum of SO_SNDBUF."""
     try:
         max_allowed = int((sysctl_net / "core/wmem_max").read_text())
         autotuned_max = int((sysctl_net / "ipv4/tcp_wmem").read_text().split()[2])

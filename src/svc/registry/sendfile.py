@@ -1,10 +1,10 @@
-"""Sends parts of files over sockets, by the kernel alone, from threads.
+"""Send file ranges over sockets with sendfile(2), from threads.
 
-A fast reader is served by blocking calls, which need no polling. One that does not keep up gives its thread back and is
-waited for by the loop, so that a thousand slow readers cost no thread. A cold disk blocks only the thread that reads.
-There is no task and no future for a part: what Python does for one is a good part of what it costs.
+A fast client is served by blocking calls, which need no polling. A slow client's transfer returns its thread, and the
+event loop waits until the socket is writable, so that slow clients need no threads. A slow disk blocks one thread only.
+Transfers use neither tasks nor futures, whose overhead would dominate small ranges.
 
-The socket is a duplicate: nobody can close it while a thread is at it.
+The socket is a duplicate, so that no one can close it while a thread uses it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ log = logging.getLogger("svc.registry")
 
 MAX_SEND_THREADS = 64
 TRANSFER_QUANTUM_BYTES = 16 << 20
-"""Bytes until another transfer may have the thread."""
+"""Bytes after which a transfer yields its thread to waiting transfers."""
 FAST_CLIENT_BYTES = 1 << 20
-"""A reader that has taken so much without being waited for is fast."""
+"""A client that reads this much without blocking is fast."""
 SEND_TIMEOUT_MS = 200
-"""A reader that takes nothing for so long is slow."""
+"""A client that reads nothing for this long is slow."""
 SPEED_SAMPLE_BYTES = 4 << 20
 SPEED_SAMPLE_SECONDS = 0.2
-"""A slow reader that takes a sample in less time is not slow any more."""
+"""A slow client that reads a sample within this time is fast again."""
 STALL_TIMEOUT_SECONDS = 60.0
-"""A reader that takes nothing for so long is gone."""
+"""A client that reads nothing for this long is disconnected."""
 
 _SEND_TIMEOUT_TIMEVAL = struct.pack("@ll", SEND_TIMEOUT_MS // 1000, SEND_TIMEOUT_MS % 1000 * 1000)
 
 
 class SendThreadPool:
-    """The threads, started as they are needed. Belongs to the loop that runs when it is made."""
+    """A thread pool that grows on demand. It belongs to the event loop that is running at its creation."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -56,11 +56,11 @@ class SendThreadPool:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether somebody is waiting for a thread."""
+        """Return whether a transfer is waiting for a thread."""
         return self._in_threads > MAX_SEND_THREADS
 
     def submit(self, transfer: Transfer) -> None:
-        """Gives it a thread, now or when one is free."""
+        """Run the transfer in a thread, now or when one is free."""
         self._transfers.add(transfer)
         self._in_threads += 1
         if len(self._threads) < min(self._in_threads, MAX_SEND_THREADS):
@@ -69,11 +69,11 @@ class SendThreadPool:
         self._queue.put(transfer)
 
     def discard(self, transfer: Transfer) -> None:
-        """It has ended."""
+        """Remove a finished transfer."""
         self._transfers.discard(transfer)
 
     def close(self) -> None:
-        """Ends every transfer and every thread."""
+        """Stop all transfers and threads."""
         for transfer in list(self._transfers):
             transfer.stop()
         for _ in self._threads:
@@ -86,11 +86,11 @@ class SendThreadPool:
         while (transfer := self._queue.get()) is not None:
             transfer.send()
             self._returned.append(transfer)
-            if not self._wakeup_pending:  # one wake-up for all that come back at once
+            if not self._wakeup_pending:  # one wake-up for all transfers that return together
                 self._wakeup_pending = True
                 try:
                     self.loop.call_soon_threadsafe(self._process_returned)
-                except RuntimeError:  # the loop has ended: `close` takes them
+                except RuntimeError:  # the loop has ended: `close` handles the transfers
                     log.debug("a transfer ended after the loop")
 
     def _process_returned(self) -> None:
@@ -101,7 +101,7 @@ class SendThreadPool:
 
 
 class Transfer:
-    """A part of a file on its way. `ended` is told in the loop, once, whether everything was sent."""
+    """A file range that is being sent. `on_end` is called once, in the loop, with whether all bytes were sent."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Transfer:
         on_end: OnTransferEnd,
     ) -> None:
         self._send_pool = send_pool
-        # With its kind told, nothing is asked of the kernel about it.
+        # Passing family, type and protocol avoids system calls that detect them.
         self._sock = socket.socket(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
         self._file = file
-        """Held, so that its file stays open."""
+        """Keeps the descriptor open."""
         self._position, self._end = byte_range
         self._head = head
         self._on_end = on_end
@@ -128,7 +128,7 @@ class Transfer:
         self._slow_since = 0.0
 
     def start(self) -> None:
-        """Raises OSError when the reader is gone."""
+        """Start sending. Raises OSError if the client has disconnected."""
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT_TIMEVAL)
         except OSError:
@@ -137,11 +137,11 @@ class Transfer:
         self._send_pool.submit(self)
 
     def stop(self) -> None:
-        """Ends the connection, and with it whatever a thread is doing with it. In the loop's thread."""
+        """Shut the connection down, which ends a blocking call of a thread. Call it in the loop's thread."""
         self._failed = True
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it has ended already
+        except OSError:  # the connection has ended already
             log.debug("a connection had ended")
         if self._timer is not None:
             self._fail()
@@ -149,7 +149,7 @@ class Transfer:
     # in the loop
 
     def on_thread_released(self) -> None:
-        """A thread has given it back."""
+        """Continue after a thread has returned the transfer."""
         if self._failed or (not self._head and self._position == self._end):
             self._close()
         elif self._slow:
@@ -184,11 +184,11 @@ class Transfer:
     # in a thread
 
     def send(self) -> None:
-        """To the end, or until the reader is slow, or others wait for the thread."""
+        """Send until the end, until the client is slow, or until other transfers wait for the thread."""
         try:
             os.set_blocking(self._sock.fileno(), not self._slow)
             if self._head:
-                # MSG_MORE: the head leaves in one packet with the first bytes of the file.
+                # MSG_MORE: the head shares a packet with the first bytes of the file.
                 self._head = self._head[self._sock.send(self._head, socket.MSG_MORE) :]
             self._send_file(self._position + TRANSFER_QUANTUM_BYTES)
         except BlockingIOError:
@@ -198,9 +198,9 @@ class Transfer:
                 self._recheck_speed()
         except OSError:
             self._failed = True
-        except Exception:  # the edge of a thread, which goes on for others
+        except Exception:  # thread boundary: the thread must survive
             self._failed = True
-            log.exception("a fault while sending %s", self._file.relative_path)
+            log.exception("an error while sending %s", self._file.relative_path)
 
     def _send_file(self, until: int) -> None:
         socket_fd, file_fd = self._sock.fileno(), self._file.fd
@@ -213,7 +213,7 @@ class Transfer:
             )
             sent = os.sendfile(socket_fd, file_fd, self._position, requested)
             if sent == 0:
-                raise ConnectionAbortedError("the file ended too early")
+                raise ConnectionAbortedError("the file is shorter than its entry")
             self._position += sent
             if self._slow:
                 continue
@@ -231,11 +231,11 @@ class Transfer:
             self._set_buffer(SLOW_CLIENT_SEND_BUFFER_BYTES)
 
     def _set_buffer(self, size: int) -> None:
-        """The kernel wakes a sender when a third of its buffer is free: a large one wakes it less often."""
+        """Set the send buffer. The kernel wakes a sender when a third is free: larger buffers cause fewer wake-ups."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
     def _recheck_speed(self) -> None:
-        """A reader that was only held up for a moment gets a thread again."""
+        """Give a thread back to a client that was slow only for a moment."""
         elapsed = time.monotonic() - self._slow_since
         self._mark_slow()
         self._slow = elapsed > SPEED_SAMPLE_SECONDS

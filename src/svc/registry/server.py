@@ -1,4 +1,4 @@
-"""The registry as a server on a bound socket, from start to stop."""
+"""Run the registry on a bound socket: create its services, threads and connections, and close them in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REGISTRY_IDLE_TIMEOUT_SECONDS = 75
 
 
 class RegistryServer(uvicorn.Server):
-    """uvicorn's server, which says when it answers."""
+    """uvicorn's server with a callback at readiness."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -34,11 +34,11 @@ class RegistryServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to `svc.stopping`, which has them from before the server's start."""
+        """Do nothing: `svc.app.stop_signals` handles signals, from before the server's start."""
         yield
 
     def stop(self, signal_number: int) -> None:
-        """Ends it after what runs; a second SIGINT does not wait for that."""
+        """Stop after in-flight requests. A second SIGINT stops at once."""
         self.handle_exit(signal_number, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -50,7 +50,7 @@ class RegistryServer(uvicorn.Server):
 async def open_server(
     service: RegistryService, on_ready: Callable[[], None], *, drain_seconds: int = 30
 ) -> AsyncIterator[RegistryServer]:
-    """A server to run; what it needs is there while the context is."""
+    """Create a server and its resources, which exist for the context's duration."""
     send_pool = SendThreadPool()
     config = uvicorn.Config(
         create_app(service),
@@ -76,7 +76,7 @@ async def open_server(
 
 
 async def _follow_index(service: RegistryService) -> None:
-    """Takes in what other tools add to index.json, and hashes what came without a hash."""
+    """Import changes of other tools to index.json, and hash entries without a hash."""
     last_error = ""
     while True:
         try:
@@ -84,7 +84,7 @@ async def _follow_index(service: RegistryService) -> None:
             await service.hasher.hash_pending(INDEX_POLL_SECONDS)
             last_error = ""
         except (OSError, sqlite3.Error, SvcError) as error:
-            if str(error) != last_error:  # once, not at every look
+            if str(error) != last_error:  # log each error once
                 log.exception("index.json could not be followed")
             last_error = str(error)
         await asyncio.sleep(INDEX_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Who may do what, and where an answer comes from: what all connections of a registry share."""
+"""Authorize requests, and find bundles, for all connections of a registry."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from svc.wire.bundle import BundleEntry
 
 
 class UpstreamRegistry(UpstreamIndex, Protocol):
-    """Another registry, whose bundles are brought here when they are asked for."""
+    """An upstream registry, whose bundles are downloaded on demand."""
 
     async def fetch(self, key: str) -> None:
-        """Brings a bundle into the store. Raises BundleNotFound, RegistryFailed."""
+        """Download a bundle into the store. Raises BundleNotFound and RegistryFailed."""
         ...
 
 
 class RegistryService:
-    """`private`: reading needs a key. `accel`: the address prefix under which a proxy finds the files itself."""
+    """The state that connections share. `private`: reading needs a key. `accel_prefix`: for X-Accel-Redirect."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RegistryService:
         upstream: UpstreamRegistry | None = None,
         hosts: AllowedHosts | None = None,
     ) -> None:
-        """`hosts`: the `Host` values of requests without a key; None allows any."""
+        """`hosts` are the accepted `Host` values of requests without a key."""
         self.store = store
         self.index = RegistryIndex(store, upstream)
         self.open_files = OpenFileCache(store)
@@ -54,7 +54,7 @@ class RegistryService:
         self._cached_date_header = (0, b"")
 
     def try_authorize_read(self, authorization: str) -> bool:
-        """False when the key is not in memory: ask `may_read`. Raises AuthenticationFailed, PermissionDenied."""
+        """Return False if the key is not cached. Raises AuthenticationFailed and PermissionDenied."""
         if not self.private:
             return True
         key = self._keyring.lookup_cached(secret_from_headers(authorization))
@@ -63,17 +63,17 @@ class RegistryService:
         return key is not None
 
     async def authorize_read(self, authorization: str) -> None:
-        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        """Raise AuthenticationFailed, PermissionDenied, or RateLimited if the key cannot be checked."""
         if self.private:
             (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("registry:read")
 
     async def authorize_write(self, authorization: str) -> None:
-        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        """Raise AuthenticationFailed, PermissionDenied, or RateLimited if the key cannot be checked."""
         (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("registry:write")
 
     async def check_host(self, hosts: list[str], authorization: str) -> None:
-        """Raises MisdirectedRequest for a `Host` that is not allowed in a request without a key."""
-        if self.private or self.hosts.allows(hosts):  # a private registry wants a key anyway
+        """Raise MisdirectedRequest for a `Host` that requests without a key may not use."""
+        if self.private or self.hosts.allows(hosts):  # a private registry requires a key anyway
             return
         try:
             await self._keyring.authenticate(secret_from_headers(authorization))
@@ -81,11 +81,11 @@ class RegistryService:
             raise host_not_allowed_error() from None
 
     async def authorize_metrics(self, authorization: str) -> None:
-        """Raises AuthenticationFailed, PermissionDenied, RateLimited when nobody can say."""
+        """Raise AuthenticationFailed, PermissionDenied, or RateLimited if the key cannot be checked."""
         (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("metrics")
 
     async def get_open_file(self, key: str) -> OpenFile:
-        """The open file of a bundle, opened once however many ask for it. Raises BundleNotFound."""
+        """Return the open file of a bundle. Concurrent calls open it once. Raises BundleNotFound."""
         task = self._pending_opens.get(key)
         if task is None:
             task = self._pending_opens[key] = asyncio.create_task(self._open_file(key))
@@ -93,7 +93,7 @@ class RegistryService:
         return await asyncio.shield(task)
 
     async def get_entry(self, key: str) -> BundleEntry:
-        """The record of a bundle that may be served, with its hash. Raises BundleNotFound."""
+        """Return the record of a bundle that may be served, with its hash. Raises BundleNotFound."""
         entry = await asyncio.to_thread(self.store.find, key)
         if entry is None and self._upstream is not None:
             await self._upstream.fetch(key)
@@ -103,7 +103,7 @@ class RegistryService:
         return await asyncio.to_thread(self.store.ensure_hash, entry)
 
     def refresh(self) -> None:
-        """Takes in what another tool has written; blocks."""
+        """Import changes of other tools. Blocks."""
         self.store.refresh()
 
     async def _open_file(self, key: str) -> OpenFile:
@@ -118,7 +118,7 @@ class RegistryService:
         return file
 
     def date_header_line(self) -> bytes:
-        """The Date header's line, made once a second."""
+        """Return the Date header line, cached for a second."""
         now = int(time.time())
         if self._cached_date_header[0] != now:
             self._cached_date_header = (now, f"date: {formatdate(now, usegmt=True)}\r\n".encode())
