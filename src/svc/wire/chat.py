@@ -1,10 +1,10 @@
-"""The hub form of a chat: what every dialect is read into and written from. Data only.
+"""Define the canonical chat, the common form between all dialects. Data only.
 
-ChatRequest ─ messages: [Message ─ parts: [Part]], Part = Text | Image | Document | Thinking | ToolCall | …
-            ─ tools: [Tool], tool_choice, response_format, sampling
-Answer      ─ parts, finish, usage
-a stream    = Start (a delta of text, thinking, tool call … | UsageSeen)* Finish (UsageSeen)*
-              or, at any point, StreamFailed
+ChatRequest  ─ messages: [ChatMessage ─ parts: [Part]], Part = TextPart | ImagePart | DocumentPart | ToolCall | …
+             ─ tools: [ToolDefinition], tool_choice, response_format, sampling
+ChatResponse ─ parts, finish, usage
+a stream     = StreamStart (a delta of text, thinking, tool call … | UsageUpdate)* StreamFinish (UsageUpdate)*
+               or, at any point, StreamError
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class TextPart(msgspec.Struct):
-    """Text; `cache` is Anthropic's cache_control object, which rides along."""
+    """Text. `cache` is Anthropic's `cache_control` object, passed through."""
 
     text: str
     cache: dict[str, Any] | None = None
 
 
 class ImagePart(msgspec.Struct):
-    """An image by link (`url`), or by value (`media_type` and base64 `data`)."""
+    """An image by URL (`url`), or inline (`media_type` and base64 `data`)."""
 
     url: str | None = None
     media_type: str | None = None
@@ -37,7 +37,7 @@ class ImagePart(msgspec.Struct):
 
 
 class DocumentPart(msgspec.Struct):
-    """A file to read, by value (`media_type` and base64 `data`, or `text`), by link, or by the provider's id of it."""
+    """A document: inline (`media_type` and base64 `data`, or `text`), by URL, or by the provider's file id."""
 
     media_type: str | None = None
     data: str | None = None
@@ -45,25 +45,25 @@ class DocumentPart(msgspec.Struct):
     url: str | None = None
     file_id: str | None = None
     title: str | None = None
-    """Its name."""
+    """The file name."""
     cache: dict[str, Any] | None = None
 
 
 class ThinkingPart(msgspec.Struct):
-    """A model's thinking; `signature` has to go back unchanged on tool turns."""
+    """A model's thinking. `signature` must be sent back unchanged on tool turns."""
 
     text: str
     signature: str | None = None
 
 
 class RedactedThinkingPart(msgspec.Struct):
-    """Thinking that the provider keeps to itself; goes back unchanged."""
+    """Encrypted thinking, which must be sent back unchanged."""
 
     data: str
 
 
 class ToolCall(msgspec.Struct):
-    """A call of a tool; `arguments` is JSON text, as the model wrote it."""
+    """A tool call. `arguments` is the JSON text that the model wrote."""
 
     id: str
     name: str
@@ -72,7 +72,7 @@ class ToolCall(msgspec.Struct):
 
 
 class ToolResult(msgspec.Struct):
-    """What a tool returned for the call `call_id`."""
+    """The result of the tool call `call_id`."""
 
     call_id: str
     content: list[TextPart | ImagePart | DocumentPart]
@@ -81,7 +81,7 @@ class ToolResult(msgspec.Struct):
 
 
 class RefusalPart(msgspec.Struct):
-    """The model's own words when it declines."""
+    """The model's refusal text."""
 
     text: str
 
@@ -92,7 +92,7 @@ ContentPart = (
 
 
 class ChatMessage(msgspec.Struct):
-    """One turn, or a part of one."""
+    """One turn of the conversation."""
 
     role: Role
     parts: list[ContentPart]
@@ -100,7 +100,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class ToolDefinition(msgspec.Struct):
-    """A function that the model may call; `parameters` is a JSON schema."""
+    """A function that the model may call. `parameters` is a JSON Schema."""
 
     name: str
     description: str | None = None
@@ -110,14 +110,14 @@ class ToolDefinition(msgspec.Struct):
 
 
 class ToolChoice(msgspec.Struct):
-    """`tool` names one tool; `required` is Anthropic's `any`."""
+    """The tool choice. `tool` names one tool. `required` is Anthropic's `any`."""
 
     mode: Literal["auto", "none", "required", "tool"]
     name: str | None = None
 
 
 class ResponseFormat(msgspec.Struct):
-    """The form of the answer; `schema` with `json_schema` only."""
+    """The format of the response. `schema` is used with `json_schema` only."""
 
     kind: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -126,7 +126,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """A request in no provider's dialect. None means "not said"."""
+    """A chat request. None means that the client did not set the field."""
 
     model: str
     messages: list[ChatMessage]
@@ -146,15 +146,15 @@ class ChatRequest(msgspec.Struct):
     """Anthropic's `thinking` object, unchanged."""
     user: str | None = None
     extra: dict[str, Any] = {}
-    """Fields of the source dialect that the hub has no place for, by their name there."""
+    """Fields of the source dialect without a canonical field, by their name there."""
     source: str = ""
-    """The name of that dialect."""
+    """The name of the source dialect."""
     omitted: list[str] = []
-    """Paths of fields that other dialects lack and that are left out; the response names them."""
+    """Paths of fields that the target dialect lacks. They are dropped, and the response header lists them."""
 
 
 class ChatResponse(msgspec.Struct):
-    """A whole answer."""
+    """A complete response."""
 
     id: str
     model: str
@@ -165,7 +165,7 @@ class ChatResponse(msgspec.Struct):
 
 
 class StreamStart(msgspec.Struct, frozen=True):
-    """The first event: who answers."""
+    """The first event, with the id and model of the response."""
 
     id: str
     model: str
@@ -194,7 +194,7 @@ class RefusalDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallStart(msgspec.Struct, frozen=True):
-    """A tool call begins; `index` counts tool calls from 0, not content blocks."""
+    """The start of a tool call. `index` counts tool calls from 0, not content blocks."""
 
     index: int
     id: str
@@ -202,14 +202,14 @@ class ToolCallStart(msgspec.Struct, frozen=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True):
-    """A piece of the arguments' JSON text."""
+    """A chunk of the arguments' JSON text."""
 
     index: int
     text: str
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """Usage so far; a later one replaces an earlier one, it is never added."""
+    """Cumulative usage. A later update replaces an earlier one."""
 
     usage: TokenUsage
 
@@ -219,7 +219,7 @@ class StreamFinish(msgspec.Struct, frozen=True):
 
 
 class StreamError(msgspec.Struct, frozen=True):
-    """The upstream said in mid-stream that it failed; `message` is safe to show."""
+    """An error that the upstream sent within the stream. `message` is safe to show."""
 
     message: str
     status: int = 502
@@ -241,10 +241,10 @@ StreamDelta = (
 
 
 class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In what an upstream departs from its dialect; a row of data, not code."""
+    """Differences between an upstream and its dialect, as data."""
 
     rejects: tuple[str, ...] = ()
-    """Request fields that the provider refuses. A nested field is written as `messages[].name`."""
+    """Request fields that the provider rejects. A nested field is written as `messages[].name`."""
     renames: dict[str, str] = {}
     """Request fields that have another name at the provider."""
     min_temperature: float = 0.0

@@ -1,4 +1,4 @@
-"""The error object that every answer of ours carries when it fails: `{"error": {…}}`."""
+"""Define the error object of the gateway's error responses: `{"error": {…}}`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
 
 def to_problem(error: SvcError) -> Problem:
-    """The error object of an exception."""
+    """Return the error object of an exception."""
     return Problem(message=error.message, type=error.type, code=error.code, param=error.param)
 
 
 def encode_error_body(error: SvcError) -> bytes:
-    """The JSON body of an error answer in the OpenAI shape, which is the gateway's own."""
+    """Return the JSON body of an error response in the OpenAI format, which is the gateway's own."""
     return msgspec.json.encode(ProblemBody(to_problem(error)))

@@ -1,4 +1,4 @@
-"""A client's key, as those who serve it see it. Data only; who finds it by its secret is `security`."""
+"""Define an API key as the services see it. Data only. `svc.security` looks keys up by secret."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Scope = Literal["chat", "speech", "registry:read", "registry:write", "admin", "m
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 CONFIGURED_SCOPES: Final = frozenset({"chat", "speech", "registry:read", "metrics"})
-"""What a key of `SVC_API_KEYS` may do, at the gateway and at the registry."""
+"""Scopes of a key in `SVC_API_KEYS`, at the gateway and at the registry."""
 PUBLISHER_SCOPES: Final = frozenset({"registry:read", "registry:write"})
-"""What a key of `SVC_REGISTRY_KEYS` may do, at the registry."""
+"""Scopes of a key in `SVC_REGISTRY_KEYS`, at the registry."""
 
 
 class ApiKey:
-    """A client's key, without its secret; two are never the same. Nothing in it changes."""
+    """An API key without its secret. Immutable, and compared by identity."""
 
     __slots__ = (
         "budget_period",
@@ -52,22 +52,22 @@ class ApiKey:
         self.name = name
         self.scopes = scopes
         self.models = models
-        """The models it may use; None is all."""
+        """The allowed models. None allows all."""
         self.rpm = rpm
         self.tpm = tpm
         self.concurrency = concurrency
-        """0 is no limit, of all three."""
+        """0 means no limit, for each of the three."""
         self.budget_usd = budget_usd
         self.budget_period = budget_period
         self.tags = tags or {}
         self.expires = expires
-        """Unix seconds."""
+        """Unix time in seconds."""
 
     def may_use(self, model: str) -> bool:
-        """Whether the key's allow-list has the model."""
+        """Return whether the key may use the model."""
         return self.models is None or model in self.models
 
     def require_scope(self, scope: str) -> None:
-        """Raises PermissionDenied for a key without the scope."""
+        """Raise PermissionDenied if the key lacks the scope."""
         if scope not in self.scopes:
             raise PermissionDenied(f"This API key lacks the scope '{scope}'.")

@@ -1,4 +1,4 @@
-"""Where the production gateway is: the address that clients end with when nothing names another."""
+"""Define the default gateway URL of clients."""
 
 PRODUCTION_GATEWAY = "https://api.svc.example/v1"
-"""A reserved name, so that no key ever goes to a stranger; whoever deploys a gateway changes it here."""
+"""A reserved name (RFC 2606), so that keys are never sent to a third party. Operators replace it in their builds."""

@@ -1,7 +1,7 @@
-"""The form of a request line (RFC 9112, section 3), which the parser, llhttp, is lenient about.
+"""Check the syntax of request lines (RFC 9112, section 3), which the parser, llhttp, accepts too leniently.
 
-llhttp takes `RTSP/1.0` and `ICE/1.0` for HTTP, and several spaces for one. Another server in front may see something
-else in such a line.
+llhttp accepts `RTSP/1.0` and `ICE/1.0` as HTTP, and several spaces instead of one. Another server in front might
+interpret such a line differently (request smuggling).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ _LINE_ENDS: Final = b"\r\n"
 
 
 class RequestLineChecker:
-    """Keeps the bytes that a connection received since the last request line, until the next one is checked."""
+    """Buffers the bytes that a connection received since the last request line, until the next one is checked."""
 
     __slots__ = ("_is_at_start", "_received")
 
     def __init__(self) -> None:
         self._received: bytes | bytearray = b""
         self._is_at_start = False
-        """The next request begins at the start of what was received."""
+        """Whether the next request starts at the beginning of the buffer."""
 
     def add(self, data: bytes, *, is_between_requests: bool, is_in_head: bool) -> None:
-        """Takes a read, before the parser does. The last one ended `between` two requests, or `in_head` of one."""
+        """Add received bytes before the parser gets them. The flags describe the state after the previous read."""
         if not is_in_head:
             self._received = data
             self._is_at_start = is_between_requests
@@ -32,9 +32,9 @@ class RequestLineChecker:
         self._received += data
 
     def matches(self, method: bytes, target: bytes, version: str) -> bool:
-        """Whether the line that was parsed came in the one form that is allowed.
+        """Return whether the parsed request line was received in the strict form.
 
-        A request that begins inside of a read, behind another, may stand anywhere in it.
+        A request that starts inside a read, behind another, may be at any position of the buffer.
         """
         line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode())
         received, is_first = self._received, self._is_at_start
@@ -47,5 +47,5 @@ class RequestLineChecker:
         return received.startswith(line, start)
 
     def clear(self) -> None:
-        """The head is read: nothing of the read is needed any more."""
+        """Clear the buffer once the head is complete."""
         self._received = b""

@@ -1,6 +1,6 @@
-"""Server-sent events: bytes in any split -> whole events. No I/O.
+"""Split a byte stream into server-sent events. No I/O.
 
-An event is the bytes between blank lines. Line ends may be LF, CRLF or CR (WHATWG HTML, 9.2.6).
+An event is the bytes between blank lines. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.6).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Final
 from svc.errors import ProviderFailed
 
 _LF_BYTE, _CR_BYTE = 10, 13
-"""Numbers: bytes that are asked for other bytes take ten times as long to answer."""
+"""Integers: comparing bytes objects is ten times slower."""
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of one event; a longer one is a fault of the upstream."""
+"""Maximum bytes of one event. A longer event is an upstream error."""
 
 
 class EventSplitter:
-    """Cuts a byte stream into events, whatever its pieces are. Linear in the bytes fed."""
+    """Splits a byte stream into events, independent of chunk boundaries. Runs in linear time."""
 
     __slots__ = ("_buffer", "_has_started", "_pending_cr")
 
@@ -27,20 +27,20 @@ class EventSplitter:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of an event is held: the next byte begins one."""
+        """Return whether the next byte starts an event."""
         return not self._buffer and not self._pending_cr
 
     @property
     def remainder(self) -> bytes:
-        """Bytes of an event that has not ended yet."""
+        """Return the bytes of the incomplete event."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Events that `data` completed, without their blank line; raises ProviderFailed for one over MAX_EVENT."""
+        """Return the events that `data` completes, without blank lines. Raises ProviderFailed above MAX_EVENT_BYTES."""
         return split_events(self.feed_block(data))
 
     def feed_block(self, data: bytes) -> bytes:
-        """The events that `data` completed as one block that ends in a blank line, LF throughout; raises as `feed`."""
+        """Return the completed events as one block with LF line ends and a final blank line. Raises as `feed`."""
         if not self._has_started and data:
             self._has_started = True
             data = data.removeprefix(b"\xef\xbb\xbf")
@@ -50,7 +50,7 @@ class EventSplitter:
         if end == 1 and not (self._buffer.endswith(b"\n") and data.startswith(b"\n")):
             self._append(data)
             return b""
-        # An end of 1: the blank line lies across two pieces.
+        # end == 1: the blank line spans two chunks.
         block = data if end == len(data) else data[:end]
         if self._buffer:
             block = bytes(self._buffer + block)
@@ -60,7 +60,7 @@ class EventSplitter:
         return block
 
     def flush(self) -> bytes:
-        """What is left at the end of the stream, as a block; upstreams forget the last blank line."""
+        """Return the rest at the end of the stream as a block: some upstreams omit the last blank line."""
         remainder = self.remainder
         self._buffer.clear()
         self._pending_cr = False
@@ -72,7 +72,7 @@ class EventSplitter:
             raise ProviderFailed("The provider sent an event that is too long.")
 
     def _normalize_newlines(self, data: bytes) -> bytes:
-        """CRLF and CR become LF; a CR at the end may be half of a CRLF that goes on in the next piece."""
+        """Convert CRLF and CR to LF. A CR at the end is held back, since an LF may follow in the next chunk."""
         if self._pending_cr:
             data = b"\r" + data
         self._pending_cr = data.endswith(b"\r")
@@ -82,20 +82,20 @@ class EventSplitter:
 
 
 def split_events(block: bytes) -> list[bytes]:
-    """The events of a block, without empty ones. A block ends in a blank line."""
+    """Return the non-empty events of a block. A block ends in a blank line."""
     end = len(block) - 2
-    if end > 0 and block.find(b"\n\n") == end:  # nearly always
+    if end > 0 and block.find(b"\n\n") == end:  # the common case
         return [block[:end]]
     return [event for event in block.split(b"\n\n") if event and (event[0] != _LF_BYTE or event.strip(b"\n"))]
 
 
 def is_single_data_line(event: bytes) -> bool:
-    """One line of data and nothing else, as nearly all are; its data begins at 6."""
+    """Return whether the event is exactly one `data:` line, the common case. Its data starts at offset 6."""
     return _LF_BYTE not in event and event.startswith(b"data: ")
 
 
 def event_data(event: bytes) -> bytes | None:
-    """The data of one event, its `data:` lines joined; None when it has none (a comment, a lone `event:`)."""
+    """Return the joined `data:` lines of an event, or None without data (a comment, or only `event:`)."""
     if is_single_data_line(event):
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:") or line == b"data"]
@@ -103,7 +103,7 @@ def event_data(event: bytes) -> bytes | None:
 
 
 def event_name(event: bytes) -> bytes | None:
-    """The last `event:` field, if there is one."""
+    """Return the last `event:` field, or None."""
     if is_single_data_line(event):
         return None
     names = [line[6:].strip() for line in event.split(b"\n") if line.startswith(b"event:")]

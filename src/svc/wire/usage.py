@@ -1,15 +1,15 @@
-"""The tokens of an answer. Data only."""
+"""Define the token usage of a response. Data only."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_USAGE_TOKENS: Final = 10**9
-"""A provider that says more has lost count. Sums of these are always numbers that a database takes."""
+"""Upper bound of a plausible count. It keeps sums within the integer range of databases."""
 
 
 class TokenUsage:
-    """Tokens. `prompt_tokens` counts cached ones too; `completion_tokens` counts reasoning too. Never changed."""
+    """Token counts. `prompt_tokens` includes cached tokens, `completion_tokens` reasoning tokens. Immutable."""
 
     __slots__ = ("cache_write_tokens", "cached_tokens", "completion_tokens", "prompt_tokens", "reasoning_tokens")
 
@@ -28,7 +28,7 @@ class TokenUsage:
         self.reasoning_tokens = reasoning_tokens
 
     def as_tuple(self) -> tuple[int, int, int, int, int]:
-        """In the order of the constructor."""
+        """Return the counts in the order of the constructor."""
         return (
             self.prompt_tokens,
             self.completion_tokens,
@@ -38,7 +38,7 @@ class TokenUsage:
         )
 
     def add(self, other: TokenUsage) -> TokenUsage:
-        """Both together."""
+        """Return the sum of both."""
         return TokenUsage(*[a + b for a, b in zip(self.as_tuple(), other.as_tuple(), strict=True)])
 
     def __eq__(self, other: object) -> bool:
