@@ -1,1 +1,1 @@
-"""Issued keys: `issuing` makes them, `known` has those in use in memory, `spending` says what they spent. No HTTP."""
+"""Manage issued keys: `lifecycle` changes them, `cache` holds those in use, `usage_query` reports usage. No HTTP."""

@@ -1,10 +1,10 @@
-"""Issued keys in memory: the few that are in use. Making and changing them is in `issuing`.
+"""Cache the issued keys that are in use. `svc.keys.lifecycle` creates and changes keys.
 
-    look-up of a secret:   in memory ── unknown ──> the database, in one question for all that wait
-    a change elsewhere:    every POLL seconds one cheap question: what has changed since?
+    lookup of a secret:    cache ── miss ──> the database, in one query for all waiting requests
+    change elsewhere:      every POLL_INTERVAL_SECONDS a cheap query for changes since the last one
 
-Memory holds the keys that were asked for, at most MAX_KEYS, so a million issued keys cost no more than those in use.
-When the database does not answer, what is in memory stays valid.
+The cache holds at most MAX_CACHED_KEYS keys that were requested, so its size is independent of the number of issued
+keys. While the database is unavailable, cached keys stay valid.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL_INTERVAL_SECONDS = 0.3
-"""Seconds between two looks for changes; a change holds everywhere within 1 s."""
+"""Interval between two queries for changes. A change applies everywhere within 1 s."""
 MAX_CACHED_KEYS = 50_000
-"""Keys in memory; with 1.2 kB each these are 60 MB at most."""
+"""Maximum cached keys: 60 MB at 1.2 kB each."""
 MAX_UNKNOWN_DIGESTS = 50_000
-"""Refused secrets that are remembered, so that a flood of them does not reach the database."""
+"""Rejected secrets that are cached, so that a flood of them does not reach the database."""
 MAX_PENDING_LOOKUPS = 10_000
-"""Secrets that may wait for one answer of the database."""
+"""Maximum secrets that wait for one database query."""
 MAX_PRELOADED_KEYS = 10_000
-"""Keys that are read at the start, in the background."""
+"""Keys that are loaded at the start, in the background."""
 KEYS_PER_QUERY = 500
 KEY_QUERY_TIMEOUT_SECONDS = 5.0
-"""A question that the database does not answer within so long is given up; all of these are short."""
+"""Timeout of a database query. All of these queries are short."""
 MAX_QUERY_SILENCE_SECONDS = 2.0
-"""After so long without an answer to a question, the keys are said to be served from memory alone."""
+"""Time without a response to a query after which the cache reports that the database is down."""
 
 
 def to_api_key(stored_key: StoredKey) -> ApiKey:
-    """A stored key as requests are checked against it."""
+    """Convert a stored key to the form that requests use."""
     return ApiKey(
         id=stored_key.id,
         name=stored_key.name,
@@ -63,7 +63,7 @@ def to_api_key(stored_key: StoredKey) -> ApiKey:
 
 
 class IssuedKeyCache:
-    """`security.Issued` over a database, which this owns and asks in a thread of its own. Belongs to one event loop."""
+    """A `security.IssuedKeySource` that owns a database and queries it in a thread. Belongs to one event loop."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,12 +77,12 @@ class IssuedKeyCache:
         self._is_looking_up = False
         self._is_migrated = False
         self._is_failing = False
-        """The database did not answer the last question."""
+        """The last query failed."""
         self._query_started_at = math.inf
-        """When the question began that the thread waits for: monotonic time."""
+        """Monotonic start time of the query that the thread waits for."""
 
     async def start(self) -> None:
-        """Notes where changes are counted from, and begins to look for them."""
+        """Read the current change number, and start polling."""
         await self._poll_once()
         self._spawn(self._poll())
         self._spawn(self._preload())
@@ -100,7 +100,7 @@ class IssuedKeyCache:
         task.add_done_callback(self._tasks.discard)
 
     async def _preload(self) -> None:
-        """The first keys, so that they are known when the database is not there."""
+        """Load the first keys, so that they are cached if the database becomes unavailable."""
         after = ""
         while len(self._keys) < MAX_PRELOADED_KEYS:
             try:
@@ -117,7 +117,7 @@ class IssuedKeyCache:
         rows = self._database.list_keys(after=after, limit=KEYS_PER_QUERY)
         return rows, self._to_api_keys(rows)
 
-    # security.Issued
+    # security.IssuedKeySource
 
     def get(self, digest: bytes) -> ApiKey | bool:
         found = self._keys.get(digest)
@@ -135,14 +135,14 @@ class IssuedKeyCache:
                 self._is_looking_up = True
                 self._spawn(self._process_lookups())
 
-    # asking
+    # queries
 
     async def _run_query(self, query: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """What `ask` returns, which runs in the thread. Raises StoreDown."""
+        """Run a query in the thread, and return its result. Raises StoreUnavailable."""
         return await self._loop.run_in_executor(self._thread, functools.partial(self._run_timed, query, *args, **more))
 
     def _run_timed(self, query: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """In the thread."""
+        """Runs in the thread."""
         self._query_started_at = time.monotonic()
         try:
             return query(*args, **more)
@@ -159,7 +159,7 @@ class IssuedKeyCache:
                     self._cache_keys(digests, found)
                 except StoreUnavailable as error:
                     self._record_failure(error)
-                except Exception:  # the edge: those who wait are told in any case
+                except Exception:  # boundary: waiting requests must be notified
                     log.exception("keys could not be looked up")
                 self._notify_waiters(digests)
         finally:
@@ -170,11 +170,11 @@ class IssuedKeyCache:
             for then in self._pending_lookups.pop(digest):
                 try:
                     then()
-                except Exception:  # the edge: the others are told in any case
-                    log.exception("fault after a key was looked up")
+                except Exception:  # boundary: other requests must be notified
+                    log.exception("error in a callback of a key lookup")
 
     def _read_keys(self, digests: list[bytes]) -> dict[bytes, ApiKey]:
-        """In the thread."""
+        """Runs in the thread."""
         self._ensure_migrated()
         rows = self._database.find_keys_by_digest([digest.hex() for digest in digests])
         return self._to_api_keys(rows)
@@ -215,7 +215,7 @@ class IssuedKeyCache:
             try:
                 await self._poll_once()
             except Exception:
-                log.exception("looking for changed keys failed")
+                log.exception("polling for changed keys failed")
 
     async def _poll_once(self) -> None:
         try:
@@ -225,14 +225,14 @@ class IssuedKeyCache:
             return
         self._record_success()
         self._revision = revision
-        if changed is None:  # too many to look at one by one
+        if changed is None:  # too many changes to read one by one
             self._keys.clear()
             self._unknown_digests.clear()
         elif changed:
             self._invalidate(changed)
 
     def _read_changes(self) -> tuple[list[StoredKey] | None, int]:
-        """In the thread."""
+        """Runs in the thread."""
         self._ensure_migrated()
         newest = self._database.latest_key_revision()
         if newest == self._revision:
@@ -243,7 +243,7 @@ class IssuedKeyCache:
         )
 
     def _invalidate(self, changed: list[StoredKey]) -> None:
-        """Forgets what is known of changed keys: the next request reads them anew."""
+        """Remove changed keys from the cache, so that the next request reads them again."""
         ids = {row.id for row in changed}
         for digest in [digest for digest, key in self._keys.items() if key.id in ids]:
             del self._keys[digest]
@@ -251,15 +251,15 @@ class IssuedKeyCache:
 
     @property
     def is_down(self) -> bool:
-        """The database did not answer the last question, or does not answer the one that it was asked."""
+        """Return whether the last query failed, or the running one has exceeded MAX_QUERY_SILENCE_SECONDS."""
         return self._is_failing or time.monotonic() - self._query_started_at > MAX_QUERY_SILENCE_SECONDS
 
     def _record_failure(self, error: StoreUnavailable) -> None:
         if not self._is_failing:
-            log.error("keys are served from memory alone: %s", error.message)
+            log.error("keys are served from the cache only: %s", error.message)
         self._is_failing = True
 
     def _record_success(self) -> None:
         if self._is_failing:
-            log.error("the database of keys answers again")
+            log.error("the database of keys responds again")
         self._is_failing = False

@@ -1,7 +1,7 @@
-"""Issuing keys, showing, changing, rotating and revoking them: one source for the command and for the admin API.
+"""Create, show, change, rotate and revoke keys, for the command line and for the admin API.
 
-What is asked for and what is shown are structs whose JSON is the API's. A change is made in one transaction with the
-look that it rests on, so a change and a revocation at the same moment both hold. No HTTP, and no command line.
+The JSON of requests and responses is that of the structs. Each change runs in one transaction with the read that it
+depends on, so that a concurrent change and revocation both apply. No HTTP, and no command line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPE_WORDS = {
     "array": "a list",
 }
 _MSGSPEC_TYPE = re.compile(r"`(\w+)`")
-"""How msgspec writes a kind of value."""
+"""Matches a type name in a msgspec error."""
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,7 +153,7 @@ class MadeKey(ShownKey, frozen=True, kw_only=True):
 
 
 def parse_key_request(kind: type[Form], fields: Any) -> Form:
-    """What was asked for, from JSON or a command line. Raises InvalidRequest that names the field at fault."""
+    """Parse a request from JSON or a command line. Raises InvalidRequest with the name of the invalid field."""
     try:
         if isinstance(fields, bytes):
             return msgspec.json.decode(fields or b"{}", type=kind)
@@ -176,7 +176,7 @@ def parse_key_request(kind: type[Form], fields: Any) -> Form:
 
 
 def create_key(database: Database, request: NewKey) -> MadeKey:
-    """Makes a key. Raises InvalidRequest for fields that make no sense, StoreDown."""
+    """Create a key. Raises InvalidRequest and StoreUnavailable."""
     secret = generate_secret()
     fields = msgspec.structs.asdict(request) | {"expires": _parse_expiry(request.expires)}
     if request.budget_usd is not None and request.budget_period is None:
@@ -193,7 +193,7 @@ def create_key(database: Database, request: NewKey) -> MadeKey:
 
 
 def list_keys(database: Database, *, after: str = "", limit: int = MAX_KEYS_PER_PAGE) -> list[ShownKey]:
-    """Keys in the order of ids, revoked ones too; `after` is the last id of the page before. Raises StoreDown."""
+    """Return a page of keys, ordered by id, including revoked ones. `after` is the last id of the previous page."""
     keys = database.list_keys(after=after, limit=limit)
     spent = database.get_spent_usd({key.id: budget_period_start(key.budget_period) for key in keys})
     last_used_at = database.get_last_used_times([key.id for key in keys])
@@ -201,17 +201,17 @@ def list_keys(database: Database, *, after: str = "", limit: int = MAX_KEYS_PER_
 
 
 def get_key(database: Database, id: str) -> ShownKey:
-    """Raises NotFound, StoreDown."""
+    """Return a key. Raises NotFound and StoreUnavailable."""
     return _with_usage(database, _require_key(database.get_key(id), id))
 
 
 def update_key(database: Database, id: str, request: Change) -> ShownKey:
-    """Changes what is named. Raises NotFound, InvalidRequest, StoreDown."""
+    """Change the given fields. Raises NotFound, InvalidRequest and StoreUnavailable."""
     fields = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     if isinstance(request.expires, str):
         fields["expires"] = _parse_expiry(request.expires)
 
-    def changed(key: StoredKey) -> StoredKey:
+    def apply_changes(key: StoredKey) -> StoredKey:
         new = msgspec.structs.replace(key, **fields)
         if new.budget_usd is None and "budget_period" not in fields:
             new = msgspec.structs.replace(new, budget_period=None)
@@ -220,24 +220,24 @@ def update_key(database: Database, id: str, request: Change) -> ShownKey:
         _validate_key(new, expires="expires" in fields)
         return new
 
-    return _with_usage(database, _require_key(database.update_key(id, changed), id))
+    return _with_usage(database, _require_key(database.update_key(id, apply_changes), id))
 
 
 def revoke_key(database: Database, id: str) -> ShownKey:
-    """Ends a key for good; twice is the same as once. Raises NotFound, StoreDown."""
+    """Revoke a key permanently. Idempotent. Raises NotFound and StoreUnavailable."""
     now = time.time()
 
-    def revoked(key: StoredKey) -> StoredKey:
+    def set_revoked(key: StoredKey) -> StoredKey:
         return key if key.revoked is not None else msgspec.structs.replace(key, revoked=now)
 
-    return _with_usage(database, _require_key(database.update_key(id, revoked), id))
+    return _with_usage(database, _require_key(database.update_key(id, set_revoked), id))
 
 
 def rotate_key(database: Database, id: str, request: Rotation) -> MadeKey:
-    """Gives a key a new secret; the one before stays valid for a while. Raises NotFound, InvalidRequest, StoreDown."""
+    """Replace the secret. The previous one expires later. Raises NotFound, InvalidRequest, StoreUnavailable."""
     secret = generate_secret()
 
-    def rotated(key: StoredKey) -> StoredKey:
+    def replace_secret(key: StoredKey) -> StoredKey:
         if key.revoked is not None:
             raise InvalidRequest(f"The key {key.id} is revoked; create another.")
         return msgspec.structs.replace(
@@ -248,7 +248,7 @@ def rotate_key(database: Database, id: str, request: Rotation) -> MadeKey:
             old_until=time.time() + request.grace if request.grace > 0 else None,
         )
 
-    key = _require_key(database.update_key(id, rotated), id)
+    key = _require_key(database.update_key(id, replace_secret), id)
     return MadeKey(key=secret, **msgspec.structs.asdict(_with_usage(database, key)))
 
 
@@ -260,7 +260,7 @@ def _require_key(key: StoredKey | None, id: str) -> StoredKey:
 
 
 def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
-    """What the types of the fields do not say."""
+    """Check what field types do not express. Raises InvalidRequest."""
     if not key.name.isprintable() or not key.name.strip():
         raise InvalidRequest(f"name: {KEY_NAME_RULE}.", param="name")
     if key.budget_period is not None and key.budget_usd is None:
@@ -272,7 +272,7 @@ def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
 
 
 def _parse_expiry(text: str | None) -> float | None:
-    """Unix seconds of a time in ISO 8601; without a zone it is UTC. Raises InvalidRequest."""
+    """Parse an ISO 8601 time into Unix seconds. The default zone is UTC. Raises InvalidRequest."""
     if text is None:
         return None
     try:

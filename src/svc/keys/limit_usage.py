@@ -1,4 +1,4 @@
-"""What a key uses of its limits, as the admin API says it and the command shows it. Data only."""
+"""Define the limit usage of a key for the admin API and the command line. Data only."""
 
 from __future__ import annotations
 

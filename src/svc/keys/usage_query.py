@@ -1,4 +1,4 @@
-"""What was spent, as the command and the API ask for it and show it: entries, or sums. No HTTP."""
+"""Query the ledger for entries or totals, for the command line and the admin API. No HTTP."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class UsageQuery(msgspec.Struct, frozen=True):
-    """A question about usage."""
+    """A query of the ledger."""
 
     by: GroupBy | None = None
     tag: str = ""
     since: float = 0.0
     until: float = math.inf
     limit: int | None = None
-    """Rows at most; None is DEFAULT_ENTRIES of entries, MAX_ENTRIES of sums."""
+    """Maximum rows. None selects the default for entries, or the maximum for totals."""
     before: str | None = None
     key_id: str | None = None
 
     def execute(self, database: Database) -> list[dict[str, Any]]:
-        """Entries, newest first; with `by` sums, the dearest first. Raises StoreDown."""
+        """Return entries, newest first, or with `by` totals, highest cost first. Raises StoreUnavailable."""
         if self.by is None:
             span = {"since": self.since, "until": self.until}
             found = database.list_entries(
@@ -70,11 +70,12 @@ def _show_entry(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
-    """From `by`, `since`, `until`, `key`, `limit`, `before`, as text; raises InvalidRequest that names the field."""
+    """Parse `by`, `since`, `until`, `key`, `limit` and `before`. Raises InvalidRequest with the field name."""
     unknown = sorted(set(parameters) - _USAGE_QUERY_FIELDS)
     if unknown:
         raise InvalidRequest(
-            f"{unknown[0][:64]!r} is no question here: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.", param=unknown[0][:64]
+            f"{unknown[0][:64]!r} is not a parameter of this query: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.",
+            param=unknown[0][:64],
         )
     by, tag = _parse_group_by(parameters.get("by"))
     limit = parameters.get("limit")
@@ -104,14 +105,14 @@ def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:
 
 
 def parse_time(text: str | None, name: str) -> float | None:
-    """Unix seconds of `2027-01-31`, `2027-01-31T10:00:00Z`, or `90m`, `12h`, `7d` ago; raises InvalidRequest."""
+    """Parse a date, a time, or `90m`, `12h`, `7d` ago into Unix seconds. Raises InvalidRequest."""
     if text is None:
         return None
     unit = _SECONDS_PER_UNIT.get(text[-1:])
     if unit and text[:-1].isdecimal() and len(text) < 10:
         return time.time() - timedelta(seconds=int(text[:-1]) * unit).total_seconds()
     try:
-        found = datetime.fromisoformat(text.replace(" ", "+"))  # a bare + in an address is a space
+        found = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped + in a query string is a space
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InvalidRequest(f"{name} is a time like 2027-01-31T10:00:00Z, or 12h or 7d.", param=name) from None
