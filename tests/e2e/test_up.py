@@ -130,8 +130,8 @@ def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> No
         (["--url", "ftp://x/v1", "hi"], 2, "http://127.0.0.1:3000/v1"),
         (["--url", "http://127.0.0.1:99999/v1", "hi"], 2, "http://127.0.0.1:3000/v1"),
         (["--url", "http://127.0.0.1:9/v1", "hi"], 1, "svc up"),
-        ([" "], 2, "no question"),
-        ([], 2, "no question"),
+        ([" "], 2, "no prompt"),
+        ([], 2, "no prompt"),
     ],
 )
 def test_chat_says_what_is_wrong(up: tuple[Up, str], arguments: list[str], status: int, says: str) -> None:

@@ -128,7 +128,7 @@ def _check_no_providers(config: Settings) -> CheckResult:
     """Report that only models of this machine respond when no provider is configured."""
     has_local_model = find_spec("xllamacpp") is not None
     says = (
-        "none is configured: chats are answered by the embedded model of svc up only"
+        "none is configured: only the embedded model of svc up serves chats"
         if has_local_model
         else "none is configured"
     )
@@ -138,7 +138,7 @@ def _check_no_providers(config: Settings) -> CheckResult:
 
 
 def _key_variables_of(name: str, config: Settings) -> str:
-    """The environment variables that the keys of a provider are taken from, for a message."""
+    """Return the environment variables of a provider's keys, for a message."""
     builtin = key_variables().get(name, ())
     entry = next((entry for entry in config.providers if entry.name == name), None)
     configured_names = [entry.api_key_env, *(account.api_key_env for account in entry.accounts or ())] if entry else []

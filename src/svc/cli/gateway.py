@@ -39,7 +39,7 @@ _SEPARATE_LIMITS_NOTE = (
     "Set SVC_REDIS_URL to share limits, or run one gateway with --workers."
 )
 _ORPHAN_WAIT_SECONDS = 2.0
-"""Wait for journals that another process ingests: their requests count in the limits of the last minute."""
+"""Timeout for processes that still write journals. Their requests count in the limits of the last minute."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
