@@ -1,6 +1,6 @@
-"""svc: one small program through which applications reach models. And its SDK: `svc.init()`, `svc.Client()`.
+"""svc: an AI gateway in one program, with an SDK: `svc.init()`, `svc.Client()`.
 
-`import svc` loads nothing else; what is used of the SDK is loaded when it is named first.
+`import svc` loads no other module. Each name of the SDK is imported at its first use.
 """
 
 from __future__ import annotations

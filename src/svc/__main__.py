@@ -1,4 +1,4 @@
-"""`python -m svc` is `svc`."""
+"""Run the command line: `python -m svc` is `svc`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Which requests come from this machine itself, and which `Host` a server on a loopback address answers. Pure.
+"""Detect requests from this machine, and check `Host` on loopback listeners. Pure functions.
 
-A page in a browser can point a name of its own at 127.0.0.1 (DNS rebinding). Its connections are then local, and only
-their `Host` header shows where the page is from.
+A web page can resolve its own name to 127.0.0.1 (DNS rebinding). Its requests then come from this machine, and only
+their `Host` header shows the name of the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FORWARDED_PREFIX: Final = b"x-forwarded-"
 
 
 def is_loopback_address(text: str) -> bool:
-    """An IP address of this machine alone; one of IPv4 may be written as one of IPv6."""
+    """Return whether the text is a loopback IP address, in IPv4, IPv6 or IPv4-mapped form."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -28,26 +28,26 @@ def is_loopback_address(text: str) -> bool:
 
 
 def parse_host(value: str) -> str:
-    """The name or address in a `Host` header, in lower case and without its port; empty for what is none."""
+    """Return the host of a `Host` header in lower case, without port. Returns an empty string for an invalid header."""
     match = _HOST_PATTERN.fullmatch(value.strip())
     return (match[1] or match[2]).lower().rstrip(".") if match else ""
 
 
 def is_loopback_name(name: str) -> bool:
-    """`localhost`, a name below it (RFC 6761, section 6.3), or a loopback address."""
+    """Return whether the name is `localhost`, a name below it (RFC 6761, section 6.3), or a loopback address."""
     return name == "localhost" or name.endswith(".localhost") or is_loopback_address(name)
 
 
 class AllowedHosts:
-    """The `Host` values that a server answers to requests without a key: any, unless it listens on loopback alone."""
+    """The `Host` values allowed in requests without a key. All are allowed unless the server listens on loopback."""
 
     def __init__(self, listen_host: str, names: Iterable[str] = ()) -> None:
-        """`names` are those of `[gateway] hosts`, beside the loopback ones."""
+        """`names` are those of `[gateway] hosts`, allowed beside the loopback names."""
         self.is_checked = is_loopback_name(listen_host)
         self._names = frozenset(parse_host(name) for name in names)
 
     def allows(self, values: Iterable[str]) -> bool:
-        """Whether every one of a request's `Host` headers is allowed; no browser leaves the header out."""
+        """Return whether all `Host` headers of a request are allowed. Browsers always send the header."""
         return not self.is_checked or all(self._allows_name(parse_host(value)) for value in values)
 
     def _allows_name(self, name: str) -> bool:
@@ -55,22 +55,22 @@ class AllowedHosts:
 
 
 def host_not_allowed_error() -> MisdirectedRequest:
-    """The refusal of a request without a key whose `Host` is not allowed."""
+    """Return the error for a request without a key whose `Host` is not allowed."""
     return MisdirectedRequest(
-        "This server listens on a loopback address and does not answer this Host without an API key. "
+        "This server listens on a loopback address and rejects this Host without an API key. "
         "Add the name to 'hosts' in [gateway] of svc.toml, or send a key."
     )
 
 
 def host_header_values(scope: Mapping[str, Any]) -> list[str]:
-    """The `Host` headers of an ASGI request."""
+    """Return the `Host` headers of an ASGI request."""
     return [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
 
 
 def is_local_request(scope: Mapping[str, Any]) -> bool:
-    """Whether an ASGI request comes from this machine, and not through a proxy on it, whose clients may be anywhere.
+    """Return whether an ASGI request comes from this machine, and not through a local proxy.
 
-    A proxy without settings of its own may add no header, and speaks HTTP/1.0 (nginx's bare `proxy_pass`).
+    A proxy with default settings may add no header, and uses HTTP/1.0, as nginx with a bare `proxy_pass`.
     """
     client = scope.get("client")
     if not client or not is_loopback_address(client[0]) or scope.get("http_version") != "1.1":

@@ -1,13 +1,13 @@
-"""The name of this program on a package index, and the command that installs one of its extras."""
+"""Define the distribution name of this program, and the command that installs its extras."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DISTRIBUTION_NAME: Final = "svc-gateway"
-"""Not `svc`, the name of the command and of the import: on the public index that is a stranger's package."""
+"""Differs from the command and import name `svc`, which is another package on the public index."""
 
 
 def install_command(*extras: str) -> str:
-    """The shell command that installs this program with some of its extras, for messages."""
+    """Return the shell command that installs extras, for messages."""
     return f"pip install '{DISTRIBUTION_NAME}[{','.join(extras)}]'"

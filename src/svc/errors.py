@@ -1,4 +1,4 @@
-"""The errors of the product, one tree; each class knows its code, its HTTP status and its type.
+"""Define all errors. Each class has its error code, HTTP status and type.
 
 SvcError
 ├── InvalidRequest          invalid_request        400
@@ -22,10 +22,10 @@ SvcError
 ├── RegistryFailed          registry_error         502
 ├── GatewayFailed           gateway_error          502
 ├── PipelineFailed          pipeline_error         500
-├── CommandFailed           what a command could not do (exit status 1)
-└── UsageError              what a person at the command line can mend (exit status 2)
+├── CommandFailed           a command failed (exit status 1)
+└── UsageError              a command or configuration is wrong (exit status 2)
 
-An error carries what its reader may see: no key, no internal address.
+The message of an error is safe to show to the client: no keys, and no internal addresses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import ClassVar, Self
 
 
 class UpstreamError:
-    """The upstream's own error, which a client of the upstream's dialect gets unchanged."""
+    """The upstream's own error, which a client of the same dialect gets unchanged."""
 
     __slots__ = ("headers", "status", "type")
 
@@ -47,39 +47,39 @@ class UpstreamError:
 
 
 class SvcError(Exception):
-    """What went wrong, for the one who asked. `param` names the field at fault, if there is one."""
+    """The base of all errors. `param` names the invalid field, or is None."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     reason: str = ""
-    """For the operator, and without secrets: logs and commands show it beside the message, responses never do."""
+    """The cause, for operators, without secrets. Logs and commands show it with the message, responses never do."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.request_id: str | None = None
-        """On the client's side: the gateway's `x-request-id`."""
+        """In the client: the gateway's `x-request-id`."""
         self.upstream: UpstreamError | None = None
 
     @property
     def http_status(self) -> int:
-        """The status of the response."""
+        """Return the HTTP status of the response."""
         return self.status if self.upstream is None else self.upstream.status
 
     @property
     def http_headers(self) -> Mapping[str, str]:
-        """The headers of the response, the upstream's among them."""
+        """Return the headers of the response, including the upstream's."""
         return self.headers if self.upstream is None else {**self.headers, **self.upstream.headers}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Response headers that belong to this error."""
+        """Return the response headers of this error."""
         return {}
 
     def strip_traceback(self) -> Self:
-        """Without the frames that it came through: they hold all that they worked on, even whoever keeps the error."""
+        """Remove the traceback, whose frames keep all local variables alive, and return self."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
@@ -209,7 +209,7 @@ class RateLimited(SvcError):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        # Our SDK takes more than 120 s for "never", and clients take 0 for "at once".
+        # The SDK gives up above 120 s, and clients retry at once after 0.
         return {"retry-after": str(max(1, min(120, math.ceil(self.retry_after))))}
 
 
@@ -225,7 +225,7 @@ class ProviderFailed(SvcError):
     def __init__(self, message: str, *, is_reported_by_provider: bool = False, reason: str = "") -> None:
         super().__init__(message)
         self.is_reported_by_provider = is_reported_by_provider
-        """The provider said so itself, where an answer should have been."""
+        """Whether the provider itself reported the error, instead of a response."""
         self.reason = reason
 
 

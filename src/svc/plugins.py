@@ -1,10 +1,10 @@
-"""Plug-ins: a name becomes the module of that name, else an installed entry point. There is no table to edit.
+"""Load plug-ins by name: a module of this package, or an installed entry point. No registration is needed.
 
 kind `dialects`, name `openai`   ->  module svc.dialects.openai
 kind `cli`, name `sign-key`      ->  module svc.cli.sign_key
 kind `dialects`, name `mine`     ->  entry point `mine` of the group `svc.dialects`
 
-A module called `base`, or one that begins with an underscore, is what plug-ins of that kind share, and no plug-in.
+The module `base`, and modules with a leading underscore, are shared code and not plug-ins.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
 def load(kind: str, name: str) -> Any:
-    """The plug-in: a module, or what the entry point names. Raises UsageError that lists the known names.
+    """Return the plug-in: a module, or the object of the entry point. Raises UsageError with the known names.
 
-    An ImportError from inside the plug-in is left as it is: it says what that plug-in lacks.
+    An ImportError from inside the plug-in propagates, since it names the missing dependency.
     """
     if _has_module(kind, name):
         return importlib.import_module(_module_name(kind, name))
     for entry in _entry_points(kind):
         if entry.name == name:
             return entry.load()
-    raise UsageError(f"{name[:64]!r} is not known here; known: {', '.join(names(kind)) or 'none'}.")
+    raise UsageError(f"{name[:64]!r} is unknown; known names: {', '.join(names(kind)) or 'none'}.")
 
 
 def names(kind: str) -> list[str]:
-    """The name of every plug-in of a kind, sorted, without importing any."""
+    """Return the sorted names of all plug-ins of a kind, without importing them."""
     package: ModuleType = importlib.import_module(f"svc.{kind}")
     modules = {
         module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__) if _is_public(module.name)
@@ -44,7 +44,7 @@ def names(kind: str) -> list[str]:
 
 
 def summary(kind: str, name: str) -> str:
-    """The first line of a plug-in's docstring, read and not run, so that listing is quick; may be empty."""
+    """Return the first line of a plug-in's docstring, or "". For speed, the source is parsed and not executed."""
     if not _has_module(kind, name):
         return (getattr(load(kind, name), "__doc__", None) or "").strip().partition("\n")[0]
     spec = find_spec(_module_name(kind, name))
@@ -54,7 +54,7 @@ def summary(kind: str, name: str) -> str:
 
 
 def _entry_points(kind: str) -> Any:
-    """Entry points. They are looked at seldom, and the look costs a tenth of a start: so it is imported only then."""
+    """Return the entry points of a kind. importlib.metadata is slow to import, so import it on demand."""
     return importlib.import_module("importlib.metadata").entry_points(group=f"svc.{kind}")
 
 

@@ -1,6 +1,6 @@
-"""Who may ask: API keys and their scopes. No storage: issued keys come from an `Issued`, configured ones from settings.
+"""Authenticate requests by API key. Issued keys come from an `IssuedKeySource`, configured ones from settings.
 
-A secret is looked up by its SHA-256, so neither the look-up nor the comparison leaks how much of a guess was right.
+Keys are looked up by their SHA-256 hash, so that timing reveals nothing about the secret.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from svc.errors import AuthenticationFailed, RateLimited
 from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, ApiKey
 
 KEY_LOOKUP_TIMEOUT_SECONDS: Final = 5.0
-"""For the database to say whether it knows a key."""
+"""Timeout of a database lookup of a key."""
 MAX_SECRET_CHARACTERS: Final = 512
-"""Characters of a key; a longer one is not even hashed."""
-_clock: Final = time.time  # looked up once: on the hot path
+"""Maximum characters of a key. A longer one is rejected without being hashed."""
+_clock: Final = time.time  # avoids an attribute lookup on the hot path
 ISSUED_KEY_PREFIX: Final = "svc_sk_"
 
 
 class IssuedKeySource(Protocol):
-    """Keys that lie in a database, as far as they are in memory."""
+    """Issued keys in a database, with a cache in memory."""
 
     def get(self, digest: bytes) -> ApiKey | bool:
-        """The key; False when there is none; True when only `load` can say."""
+        """Return the key. False means that it does not exist, True that it is not cached: call `load`."""
 
     def load(self, digest: bytes, on_loaded: Callable[[], None]) -> None:
-        """Asks the database, then calls `then` from the event loop; if `get` still says True, it did not answer."""
+        """Load the key, then call `on_loaded` in the event loop. If `get` still returns True, the database failed."""
 
 
 class Keyring:
-    """The keys that are accepted, found by secret in constant time."""
+    """The accepted keys. Lookup takes constant time."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Keyring:
         *,
         publishers: Iterable[str] = (),
     ) -> None:
-        """`secrets_` are those of SVC_API_KEYS, `publishers` those of SVC_REGISTRY_KEYS."""
+        """`configured_secrets` are those of SVC_API_KEYS, `publishers` those of SVC_REGISTRY_KEYS."""
         self._issued = issued
         self._keys: dict[bytes, ApiKey] = {}
         self._add("SVC_API_KEYS", configured_secrets, CONFIGURED_SCOPES)
         self._add("SVC_REGISTRY_KEYS", publishers, PUBLISHER_SCOPES)
 
     def _add(self, variable_name: str, configured_secrets: Iterable[str], scopes: frozenset[str]) -> None:
-        """A secret that is in both lists may do what either may."""
+        """Add secrets. A secret in both lists has the scopes of both."""
         for number, secret in enumerate(configured_secrets, 1):
             digest = hash_secret(secret)
             known = self._keys.get(digest)
@@ -63,14 +63,14 @@ class Keyring:
             )
 
     def require_cached(self, secret: str | None) -> ApiKey:
-        """The key of a secret, if it is in memory; raises AuthenticationFailed."""
+        """Return the key of a secret if it is cached. Raises AuthenticationFailed."""
         found = self.lookup_cached(secret)
         if found is None:
             raise AuthenticationFailed("The API key is not valid.")
         return found
 
     def lookup_cached(self, secret: str | None) -> ApiKey | None:
-        """The key of a secret; None when the database must be asked first (`load`). Raises AuthenticationFailed."""
+        """Return the key of a secret. None means that it is not cached: call `load`. Raises AuthenticationFailed."""
         if secret is None:
             raise AuthenticationFailed("There is no API key: send the header 'Authorization: Bearer <API_KEY>'.")
         found: ApiKey | bool | None = None
@@ -88,19 +88,19 @@ class Keyring:
         return found
 
     def is_current(self, digest: bytes, key: ApiKey) -> bool:
-        """A key that was found by its secret's digest is still the one that it stands for, and has not expired."""
+        """Return whether the key that was found by this digest is unchanged and not expired."""
         found: ApiKey | bool | None = self._keys.get(digest)
         if found is None and self._issued is not None:
             found = self._issued.get(digest)
         return found is key and (key.expires == math.inf or _clock() < key.expires)
 
     def load(self, secret: str, on_loaded: Callable[[], None]) -> None:
-        """Asks the database about a secret, then calls `then`; if `look` still cannot say, nobody can now."""
+        """Load a key, then call `on_loaded`. If `lookup_cached` still returns None, the database failed."""
         if self._issued is not None:
             self._issued.load(hash_secret(secret), on_loaded)
 
     async def authenticate(self, secret: str | None) -> ApiKey:
-        """The key of a secret, wherever it is; raises AuthenticationFailed, or RateLimited when nobody can say."""
+        """Return the key of a secret. Raises AuthenticationFailed, or RateLimited if the database is down."""
         found = self.lookup_cached(secret)
         if found is None and secret is not None:
             future: asyncio.Future[ApiKey | None] = asyncio.get_running_loop().create_future()
@@ -112,7 +112,7 @@ class Keyring:
         return found
 
     def _resolve_lookup(self, secret: str, future: asyncio.Future[ApiKey | None]) -> None:
-        """Looks at once: a change noticed a moment later makes memory forget the key that was just read."""
+        """Look up the key at once: a change a moment later may remove it from the cache again."""
         if future.done():
             return
         try:
@@ -122,22 +122,22 @@ class Keyring:
 
 
 def keys_unavailable_error() -> RateLimited:
-    """The database does not answer, and this key has not been seen before: it may be valid, so this is no 401."""
+    """Return the error for an uncached key while the database is down. The key may be valid, so it is no 401."""
     return RateLimited("The API key cannot be checked at the moment; try again.", retry_after=1)
 
 
 def hash_secret(secret: str) -> bytes:
-    """SHA-256 of a secret; the secrets are long and random, so no slow hash is needed."""
+    """Return the SHA-256 hash of a secret. Secrets are long and random, so a slow password hash is unnecessary."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def generate_secret() -> str:
-    """A fresh API key: 256 random bits."""
+    """Return a new API key with 256 random bits."""
     return ISSUED_KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def secret_from_headers(authorization: str | None, x_api_key: str | None = None) -> str | None:
-    """The secret in an Authorization header (scheme in any case), else the one in `x-api-key`."""
+    """Return the bearer token of `Authorization` (RFC 6750), else the value of `x-api-key`."""
     if authorization:
         scheme, _, secret = authorization.partition(" ")
         if scheme.lower() == "bearer" and secret.strip():

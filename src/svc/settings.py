@@ -1,6 +1,6 @@
-"""Settings: one frozen object, every default embedded. Command line > environment > svc.toml > default.
+"""Load the settings into one frozen object. Precedence: command line > environment > svc.toml > default.
 
-The keys of the file are those of docs/reference/configuration.md; times in seconds, sizes in MiB.
+The keys of the file are described in docs/reference/configuration.md. Times are in seconds, sizes in MiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_DIALECT = "openai"
 
 
 class _SettingsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of the file: frozen, and an unknown key is an error that names it."""
+    """A table of the file. An unknown key is an error that names the key."""
 
 
 class GatewaySettings(_SettingsTable, frozen=True):
@@ -36,7 +36,7 @@ class GatewaySettings(_SettingsTable, frozen=True):
     host: NonEmptySetting = "127.0.0.1"
     """Address to listen on."""
     port: Port = 3000
-    """Port to listen on. `0` takes a free one."""
+    """Port to listen on. `0` selects a free one."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     """Processes that share the port."""
     connect_timeout: Positive = 5
@@ -153,7 +153,7 @@ class AccountSettings(_SettingsTable, frozen=True):
 
 
 class ProviderSettings(_SettingsTable, frozen=True):
-    """One entry of `[[providers]]`; what is None keeps the built-in entry's value."""
+    """One entry of `[[providers]]`. None keeps the value of the built-in entry."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
     """The name, in lower case. It is `owned_by` of the models."""
@@ -162,7 +162,7 @@ class ProviderSettings(_SettingsTable, frozen=True):
     base_url: str | None = None
     """The address as the vendor's SDK takes it: with `/v1` for `openai`, without for `anthropic`.
 
-    An address that ends in `/chat/completions` or `/messages` is refused.
+    An address that ends in `/chat/completions` or `/messages` is rejected.
     """
     api_key_env: str | None = None
     """The environment variable with the key. Without a key, requests carry none."""
@@ -208,7 +208,7 @@ class SpeechSettings(_SettingsTable, frozen=True):
 
 
 class LimitSettings(_SettingsTable, frozen=True):
-    """`[limits]`, for keys that carry none of their own; 0 is no limit."""
+    """`[limits]`: defaults for keys without their own limits. 0 means no limit."""
 
     rpm: Count = 0
     """Requests per minute of a key that has no limit of its own. `0` is no limit."""
@@ -231,7 +231,7 @@ class LedgerSettings(_SettingsTable, frozen=True):
 
 
 class CacheSettings(_SettingsTable, frozen=True):
-    """`[cache]`: answers that are given again to the same request."""
+    """`[cache]`: the cache of responses."""
 
     enabled: bool = False
     """Keep responses, and send them again for the same request."""
@@ -249,7 +249,7 @@ class CacheSettings(_SettingsTable, frozen=True):
 
 
 class FileSettings(_SettingsTable, frozen=True):
-    """The whole file."""
+    """The tables of the file."""
 
     gateway: GatewaySettings = GatewaySettings()
     routing: RoutingSettings = RoutingSettings()
@@ -262,24 +262,24 @@ class FileSettings(_SettingsTable, frozen=True):
 
 
 class Settings(FileSettings, frozen=True):
-    """Everything that configures a process. `environ` is kept for the names that the file may mention."""
+    """All settings of a process. `environ` is kept for variables that the file refers to."""
 
     home: Path = Path("~/.svc")
     api_keys: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
     path: Path | None = None
-    """The file that was read."""
+    """The file that was read, or None."""
 
     def __repr__(self) -> str:
-        return f"Settings(home={self.home})"  # never the keys, nor the environment
+        return f"Settings(home={self.home})"  # never contains keys or environment variables
 
     @property
     def registry_root(self) -> Path:
-        """Where bundles lie."""
+        """Return the folder of bundles."""
         return Path(self.environ.get("SVC_REGISTRY_ROOT") or self.home / "registry").expanduser()
 
     def source_location(self, table: str, name: str) -> str:
-        """`svc.toml, line 12`, or as much of it as is known, of a name that stands below the head of a table."""
+        """Return the location of a name in a table, such as `svc.toml, line 12`, as far as it can be determined."""
         if self.path is None:
             return "settings"
         is_below_table = False
@@ -297,11 +297,9 @@ def load(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """Settings of this process; `overrides` are tables of values from the command line (None is "not given").
+    """Return the settings. `overrides` are tables of command line values, where None means "not given".
 
-    `defaults` hold where the file says nothing.
-
-    Raises UsageError that names the file and the key.
+    `defaults` apply where the file has no value. Raises UsageError with the file and the key.
     """
     home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
     path = _find_file(config, home)
@@ -354,7 +352,7 @@ def _parse_tables(tables: dict[str, Any], where: str) -> FileSettings:
 
 
 def _describe_validation_error(message: str) -> str:
-    """Turns msgspec's "Object contains unknown field `x` - at `$.gateway`" into words of the file."""
+    """Rewrite msgspec's "Object contains unknown field `x` - at `$.gateway`" in terms of the file."""
     text, _, path = message.partition(" - at `$")
     where = path.rstrip("`").removeprefix(".")
     text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")

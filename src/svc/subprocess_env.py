@@ -1,4 +1,4 @@
-"""The environment for child processes that parse untrusted input: an allow-list of names, so that no secret gets in."""
+"""Build the environment of child processes that parse untrusted input from an allow-list, so that it has no secrets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ALLOWED_VARIABLES = re.compile(
     r"|(CUDA|NVIDIA|HIP|ROCR)_(VISIBLE_DEVICES|DRIVER_CAPABILITIES)"
     r"|(OMP|GOMP|KMP|MKL|OPENBLAS|GGML|CT2)_[A-Z_]+"
 )
-"""Where programs and libraries are, the locale, and how libraries compute. No name that may hold a secret."""
+"""Paths of programs and libraries, the locale, and thread counts of libraries. No variable that may hold a secret."""
 
 
 def build_subprocess_env(**extra: str) -> dict[str, str]:
-    """Return the names of this process's environment that are passed to a child which parses input, and `more`."""
+    """Return the allowed variables of this process's environment, and `extra`."""
     return {**{name: value for name, value in os.environ.items() if _ALLOWED_VARIABLES.fullmatch(name)}, **extra}

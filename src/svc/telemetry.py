@@ -1,6 +1,6 @@
-"""What an operator reads: log lines, written from a thread so that a slow terminal or disk never stalls the loop.
+"""Write log lines from a thread, so that a slow terminal or disk never blocks the event loop.
 
-A server writes JSON lines on standard error, and nothing else: the access log, and log records in this form:
+A server writes only JSON lines to standard error: the access log, and log records in this form:
 {"level":"warning","time":"2027-01-31T10:00:00.123Z","logger":"svc.gateway","message":"…","exception":"…"}
 """
 
@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from typing import BinaryIO, Final, TextIO
 
 SCOPE_API_KEY, SCOPE_ERROR_CODE = "svc.key", "svc.code"
-"""Where a request's ASGI scope says, for the access log, whose it is (a `security.Key`), and the code of its error."""
+"""Keys of the ASGI scope for the access log: the request's `ApiKey`, and its error code."""
 MAX_BUFFERED_LOG_BYTES = 16 * 1024 * 1024
-"""What waits for a slow reader; what comes on top is dropped, and counted."""
+"""Maximum bytes that wait for a slow reader. Further lines are dropped and counted."""
 
 
 class LineWriter:
-    """Writes lines in batches from its own thread. `close` writes what is left."""
+    """Writes lines in batches from a thread. `close` writes the remaining lines."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -31,12 +31,12 @@ class LineWriter:
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self.dropped_lines = 0
         self._queued_bytes = 0
-        """Bytes so far, counted by those who write; `_written` by the thread, so neither needs a lock."""
+        """Total bytes, updated by callers only. The thread alone updates `_written_bytes`, so neither needs a lock."""
         self._written_bytes = 0
         self._thread.start()
 
     def write(self, lines: bytes) -> None:
-        """Whole lines, newlines included."""
+        """Queue complete lines, each with its newline."""
         if self._queued_bytes + len(lines) - self._written_bytes <= MAX_BUFFERED_LOG_BYTES:
             self._queued_bytes += len(lines)
             self._queue.put(lines)
@@ -44,7 +44,7 @@ class LineWriter:
             self.dropped_lines += lines.count(b"\n")
 
     def close(self) -> None:
-        """Waits at most two seconds for what is left."""
+        """Wait up to two seconds for the remaining lines."""
         self._queue.put(None)
         self._thread.join(timeout=2)
 
@@ -53,17 +53,17 @@ class LineWriter:
             try:
                 self._out.write(batch)
                 self._out.flush()
-            except OSError:  # nobody reads any more: there is no better place to say so
+            except OSError:  # standard error is closed, so there is no place to report it
                 self.dropped_lines += batch.count(b"\n")
             self._written_bytes += len(batch)
 
 
 _UNSAFE_LOG_CHARACTERS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Letters that end a line somewhere, or turn what is shown around; JSON itself escapes the other control characters."""
+"""Characters that end lines or change text direction in some viewers. JSON escapes the other control characters."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record, whatever it holds."""
+    """Formats each record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = _log_fields(record.created, record.levelname, record.name, record.getMessage())
@@ -84,7 +84,7 @@ def _encode_line(line: dict[str, str]) -> str:
 
 
 def log_early(message: str, level: str = "warning") -> None:
-    """Write one log line at once: for what a server has to say before `configure`."""
+    """Write one log line at once, before `configure` is called."""
     sys.stderr.write(_encode_line(_log_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
     sys.stderr.flush()
 
@@ -99,7 +99,7 @@ class _LineWriterHandler(logging.Handler):
 
 
 def configure(level: str = "WARNING") -> LineWriter:
-    """Sends every logger's lines, and warnings, to standard error through a LineWriter, which the caller closes."""
+    """Send all log records and warnings to standard error through a LineWriter, which the caller closes."""
     writer = LineWriter(sys.stderr.buffer)
     handler = _LineWriterHandler(writer)
     handler.setFormatter(JsonFormatter())
@@ -109,7 +109,7 @@ def configure(level: str = "WARNING") -> LineWriter:
 
 
 def configure_child(level: str = "WARNING") -> None:
-    """The same form for a process that a server has started, written without a thread."""
+    """Configure the same format for a child process of a server, without a thread."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,1 +1,1 @@
-"""The composition root: settings become services, and services become running servers."""
+"""Assemble services from settings, and run the servers."""

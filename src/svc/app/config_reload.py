@@ -1,7 +1,7 @@
-"""Applies a changed configuration to a running gateway. Requests in progress keep the configuration they began with.
+"""Apply a changed configuration to a running gateway. In-flight requests keep their configuration.
 
-request ── in a thread: the files are read, and checked ──> applied in one step of the event loop
-              └── something is wrong with them ──> logged, and the running configuration stays
+SIGHUP ── in a thread: read and check the files ──> apply in one step of the event loop
+               └── on an error ──> log it, and keep the running configuration
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from svc.settings import Settings
 log = logging.getLogger("svc.reload")
 
 SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers")}
-"""By table, the settings that a supervisor with several workers takes at its start only."""
+"""Settings, by table, that a supervisor with several workers reads at its start only."""
 RESTART_SETTINGS = {
     "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout"),
     "local": ("enabled", "model"),
     "speech": ("workers", "max_sessions"),
 }
-"""By table, the settings that a single process takes at its start only."""
+"""Settings, by table, that a single process reads at its start only."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _LoadedConfig:
 
 
 class ConfigReloader:
-    """`load` reads the configuration again. `apply` gets it after the gateway's own parts."""
+    """Reloads the configuration. `load_settings` reads it, and `apply_settings` gets it after the gateway's parts."""
 
     def __init__(
         self, context: GatewayContext, load_settings: Callable[[], Settings], apply_settings: Callable[[Settings], None]
@@ -57,7 +57,7 @@ class ConfigReloader:
         self._closed = False
 
     def request(self) -> None:
-        """Start a reload. A request during a reload starts one more after it. After `close` nothing starts."""
+        """Start a reload. A request during a reload starts one more after it. No reload starts after `close`."""
         self._requested = True
         if self._closed:
             return
@@ -77,13 +77,13 @@ class ConfigReloader:
                 loaded = await asyncio.to_thread(self._load_config)
             except SvcError as error:
                 log.error("not reloaded, the running configuration stays: %s", error.message)
-            except Exception:  # the edge: whatever a file does, the gateway goes on
+            except Exception:  # boundary: the gateway must survive any file content
                 log.exception("not reloaded, the running configuration stays")
             else:
                 self._try_apply(loaded)
 
     def _load_config(self) -> _LoadedConfig:
-        """In a thread. Raises UsageError."""
+        """Read and check the configuration. Runs in a thread. Raises UsageError."""
         settings = reload_settings(self._load_settings, self._context.config.current.settings)
         providers = build_providers(settings)
         backends = [offer for provider in providers for offer in build_backends(provider)]
@@ -94,7 +94,7 @@ class ConfigReloader:
     def _try_apply(self, loaded: _LoadedConfig) -> None:
         try:
             self._apply_config(loaded)
-        except Exception:  # the edge: nobody awaits the task, so nobody else would say it
+        except Exception:  # boundary: no one awaits the task, so log the error
             log.exception("the configuration is reloaded in part only: restart the gateway")
 
     def _apply_config(self, loaded: _LoadedConfig) -> None:
@@ -120,7 +120,7 @@ class ConfigReloader:
 
 
 def _keep_restart_settings(running: Settings, changed: Settings) -> Settings:
-    """The changed settings, with those that a reload does not change as they are in force."""
+    """Return the changed settings, except those that need a restart, which keep their running values."""
     tables = {
         table: msgspec.structs.replace(
             getattr(changed, table), **{name: getattr(getattr(running, table), name) for name in names}
@@ -131,15 +131,15 @@ def _keep_restart_settings(running: Settings, changed: Settings) -> Settings:
 
 
 def reload_settings(load_settings: Callable[[], Settings], running: Settings) -> Settings:
-    """Return the configuration as it is now. Raises UsageError, also when the file of the running one is gone."""
+    """Return the current configuration. Raises UsageError, also if the file no longer exists."""
     settings = load_settings()
     if running.path is not None and settings.path != running.path and not running.path.is_file():
-        raise UsageError(f"{running.path} is gone.")
+        raise UsageError(f"{running.path} no longer exists.")
     return settings
 
 
 def changed_settings(running: Settings, changed: Settings, setting_names: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which of these settings, given by table, are different."""
+    """Return the names of these settings, given by table, that differ."""
     return [
         f"[{table}] {name}"
         for table, some in setting_names.items()
@@ -149,5 +149,5 @@ def changed_settings(running: Settings, changed: Settings, setting_names: Mappin
 
 
 def restart_required_warning(setting_names: Sequence[str]) -> str:
-    """Return the warning about settings that a reload does not change."""
-    return f"changed, and in force only after a restart: {', '.join(setting_names)}"
+    """Return the warning about settings that need a restart."""
+    return f"changed, but applied only after a restart: {', '.join(setting_names)}"

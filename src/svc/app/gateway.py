@@ -1,4 +1,4 @@
-"""The composition root of the gateway: settings -> services -> server."""
+"""Assemble the gateway from settings, and run it. All of its dependencies are created here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ log = logging.getLogger("svc")
 
 @dataclass(frozen=True)
 class SharedCountersSlot:
-    """Counters that this process shares with other workers, and its own place in them."""
+    """Counters that this process shares with other workers, and its slot in them."""
 
     path: Path
     slot_index: int
@@ -82,7 +82,7 @@ class SharedCountersSlot:
 
     @property
     def metrics_dir(self) -> Path:
-        """Where the workers lay down their numbers."""
+        """Return the folder to which workers write their metrics."""
         return self.path.with_suffix(".metrics")
 
     def open(self) -> SharedCounters:
@@ -91,14 +91,14 @@ class SharedCountersSlot:
 
 @dataclass(frozen=True)
 class ConfigReload:
-    """The reaction to SIGHUP. `load` reads the configuration as at the start."""
+    """The reaction to SIGHUP. `load_settings` reads the configuration as at the start."""
 
     signal: ReloadSignal
     load_settings: Callable[[], Settings]
 
 
 class _ReloadableApp:
-    """The cold routes as they are now: a reload makes them anew, since what they check is in the configuration."""
+    """The current ASGI routes. A reload rebuilds them, since they depend on the configuration."""
 
     def __init__(self, build: Callable[[], Starlette], endpoints: EndpointTable) -> None:
         self._build = build
@@ -108,7 +108,7 @@ class _ReloadableApp:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """Those of now."""
+        """Return the current routes."""
         return self._app.routes
 
     def rebuild(self) -> None:
@@ -126,7 +126,7 @@ def serve_gateway(
     *,
     reload: ConfigReload | None = None,
 ) -> None:
-    """Runs the gateway on a bound socket until SIGINT or SIGTERM; `ready` gets its address when it answers."""
+    """Run the gateway on a bound socket until SIGINT or SIGTERM. `on_ready` gets its address once it serves."""
     writer = telemetry.configure()
     descriptors.raise_open_file_limit()
     try:
@@ -206,7 +206,7 @@ async def gateway_services(
     endpoints = EndpointTable(load_endpoints())
     async with (
         _database_thread(settings, "books") as limits_database,
-        _database_thread(settings, "desk") as admin_database,
+        _database_thread(settings, "admin") as admin_database,
         connect_redis(settings.environ) as redis,
         open_cache(settings) as cache,
         _gateway_context(
@@ -302,7 +302,7 @@ async def _gateway_context(
             extra_metrics,
         )
         shared_breakers = SharedBreakers(context.load_balancer, redis) if redis else None
-        async with contextlib.AsyncExitStack() as stack:  # each is closed, wherever the start ends
+        async with contextlib.AsyncExitStack() as stack:  # closes what was opened, even if the start fails
             stack.push_async_callback(issued_keys.close)
             await issued_keys.start()
             for component in (ledger, rate_limiter, context, shared_breakers, metrics_publisher):
@@ -341,7 +341,7 @@ async def _speech_service(settings: Settings, context: GatewayContext, metrics: 
 
 
 def _bundle_fetcher(settings: Settings) -> Callable[[str], object] | None:
-    """Fetches bundles from the registry that the environment names, if it names one."""
+    """Return a function that downloads bundles from the configured registry, or None."""
     environ = settings.environ
     if not (url := environ.get("SVC_REGISTRY_URL")):
         return None
@@ -360,11 +360,11 @@ def _uvicorn_config(context: GatewayContext, app: _ReloadableApp) -> uvicorn.Con
         app,
         http=functools.partial(ClientConnection, context, app.endpoints),  # type: ignore[arg-type]
         ws=functools.partial(WebSocketProtocol, context),  # type: ignore[arg-type]
-        ws_per_message_deflate=False,  # audio does not get smaller, and it costs memory for each session
+        ws_per_message_deflate=False,  # audio does not compress, and each session would use memory
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # anyone can send them, and the access log says who has come
+        proxy_headers=False,  # clients can forge them, and the access log needs the peer address
         server_header=False,
         timeout_graceful_shutdown=math.ceil(context.config.current.settings.gateway.drain_timeout),
         timeout_keep_alive=int(context.config.current.settings.gateway.keep_alive),

@@ -1,4 +1,4 @@
-"""Sockets that servers listen on: bound before anything else is done, so that a taken port is said at once."""
+"""Bind listening sockets. Servers bind first, so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LISTEN_BACKLOG = 2048
 
 
 def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socket:
-    """A bound socket; raises UsageError that names the port when it is taken."""
+    """Return a bound socket. Raises UsageError with the port if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -22,13 +22,13 @@ def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socke
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(
             f"Cannot listen on {host} port {port}: {reason.rstrip('.')}. "
-            f"Choose another with {port_option}, or 0 for any."
+            f"Choose another with {port_option}, or 0 for a free one."
         ) from error
     listener.setblocking(False)
     return listener
 
 
 def listener_url(listener: socket.socket) -> str:
-    """`http://host:port` of a bound socket."""
+    """Return `http://host:port` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

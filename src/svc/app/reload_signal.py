@@ -1,6 +1,6 @@
-"""SIGHUP: re-read the configuration, or end with the terminal that the command was started in.
+"""Handle SIGHUP: reload the configuration, or stop when the controlling terminal was closed.
 
-A terminal that is closed sends SIGHUP as well. Then it cannot be opened any more, and the process is told to stop.
+A closed terminal sends SIGHUP too. The terminal can then no longer be opened, and the process stops.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ RESOURCE_EXHAUSTED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ControllingTerminal:
-    """The controlling terminal that the process has at its start, if any."""
+    """The controlling terminal at the start of the process, if any."""
 
     def __init__(self) -> None:
         is_sighup_ignored = (
             signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        )  # as by nohup: it is to outlive the terminal
+        )  # started by nohup: the process must outlive the terminal
         self._was_attached = not is_sighup_ignored and _can_open_tty()
 
     def is_hung_up(self) -> bool:
-        """Whether there was a terminal, and is none any more."""
+        """Return whether the terminal of the start has been closed."""
         return self._was_attached and not _can_open_tty()
 
 
@@ -37,12 +37,12 @@ def _can_open_tty() -> bool:
     try:
         os.close(os.open(TTY_PATH, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError as error:
-        return error.errno in RESOURCE_EXHAUSTED_ERRNOS  # which says nothing about the terminal
+        return error.errno in RESOURCE_EXHAUSTED_ERRNOS  # says nothing about the terminal
     return True
 
 
 class ReloadSignal:
-    """While the context is, SIGHUP does not end the process. One that comes before `use` is kept until then."""
+    """A context in which SIGHUP does not end the process. A signal before `set_callback` is delivered then."""
 
     def __init__(self) -> None:
         self._terminal = ControllingTerminal()
@@ -59,7 +59,7 @@ class ReloadSignal:
         signal.signal(signal.SIGHUP, self._previous)
 
     def set_callback(self, on_reload: Callable[[], object]) -> None:
-        """From now on SIGHUP calls `on_reload` in the running event loop."""
+        """Call `on_reload` in the running event loop for each SIGHUP."""
         self._loop, self._on_reload = asyncio.get_running_loop(), on_reload
         if self._is_reload_requested:
             on_reload()

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM as a request to stop, from the start of a server to its end.
+"""Turn SIGINT and SIGTERM into a stop request, from the start of a server to its end.
 
-The handlers never raise: an exception that is raised in a callback of the event loop, or in a finalizer, is logged
-there and lost, and the process would serve on.
+The handlers never raise. An exception in an event loop callback or in a finalizer is only logged, and the process
+would continue.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers |
 
 
 def restore_default_sigterm() -> None:
-    """Let SIGTERM end the process until `StopSignals` takes it: the start of a server leaves nothing half done.
+    """Let SIGTERM end the process until `StopSignals` handles it. An aborted start leaves nothing to clean up.
 
-    A handler that raises would not do. CPython's compiler drops an exception that a handler raises while it folds
-    constants, so a signal during an import would be lost.
+    A handler that raises is not an alternative. CPython's compiler drops an exception from a handler during constant
+    folding, so a signal during an import would be lost.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class StopSignals:
-    """While the context is, a signal cancels the task of `run`, or calls what the running server has given `use`."""
+    """A context in which a signal cancels the task of `run`, or calls the callback of the running server."""
 
     def __init__(self) -> None:
         self.is_stop_requested = False
@@ -44,10 +44,10 @@ class StopSignals:
             signal.signal(number, handler)
 
     async def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Awaits `main`; returns early if a signal comes before `main` has called `use`."""
+        """Await `main`. Returns early if a signal arrives before `main` has called `set_callback`."""
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(main, name="server")
-        if self.is_stop_requested:  # the signal came before the loop
+        if self.is_stop_requested:  # the signal arrived before the loop started
             self._task.cancel()
         try:
             await self._task
@@ -56,7 +56,7 @@ class StopSignals:
                 raise
 
     def set_callback(self, on_stop: Callable[[int], None]) -> None:
-        """From now on each signal is passed to `on_stop`; one that has come already is passed at once."""
+        """Pass each signal to `on_stop`. A signal that has arrived already is passed at once."""
         self._on_stop = on_stop
         if self.is_stop_requested:
             on_stop(signal.SIGTERM)
@@ -69,5 +69,5 @@ class StopSignals:
     def _stop(self, number: int, is_first: bool) -> None:
         if self._on_stop is not None:
             self._on_stop(number)
-        elif is_first and self._task is not None:  # once: what the task does in its end is not cancelled
+        elif is_first and self._task is not None:  # only once: do not cancel the task's cleanup
             self._task.cancel()

@@ -1,11 +1,11 @@
-"""Several worker processes on one port, and the supervisor that starts, replaces and renews them. It serves nothing.
+"""Supervise worker processes that share one port: start, replace and reload them. The supervisor serves nothing.
 
-supervisor ── holds one listening socket a place (SO_REUSEPORT), for as long as it lives
-  worker   inherits the socket of its place; says "ready" through a pipe; ends itself when that pipe breaks, which it
-           watches from before it serves
-  dies     another takes its place, and what waits in the socket's queue
-  SIGHUP   the configuration is checked, then place by place: a new worker, and when it is ready SIGTERM to the old one
-  SIGTERM, SIGINT   to all workers, which finish what runs
+supervisor ── holds one listening socket per worker (SO_REUSEPORT) for its whole life
+  worker   inherits its socket; writes "ready" to a pipe; exits when the pipe breaks, which it watches from before it
+           serves
+  exit     a new worker takes over the socket, and the connections in its accept queue
+  SIGHUP   check the configuration, then for each worker: start a new one, and when it is ready, send SIGTERM to the old
+  SIGTERM, SIGINT   forwarded to all workers, which finish in-flight requests
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ log = logging.getLogger("svc.workers")
 WORKER_LISTEN_BACKLOG = 2048
 WORKER_READY_TIMEOUT_SECONDS = 60.0
 WORKER_RESTART_BACKOFF = Backoff(0.1, 5.0)
-"""Before a worker is replaced that ended within MIN_STABLE_UPTIME_SECONDS."""
+"""Backoff before the restart of a worker that exited within MIN_STABLE_UPTIME_SECONDS."""
 MIN_STABLE_UPTIME_SECONDS = 5.0
 COUNTERS_FILE_PREFIX = "counters-"
-"""Begins the name of their file, and the supervisor's number ends it."""
+"""Prefix of the name of the counters file. The supervisor's process id follows."""
 InitCounters = Callable[[SharedCounters], None]
 CheckConfig = Callable[[], Sequence[str]]
-"""Reads the configuration anew and returns the warnings about it. Raises SvcError for one that is broken."""
+"""Read the new configuration and return warnings about it. Raises SvcError if it is invalid."""
 SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 class WorkerAssignment:
-    """What a worker gets from its supervisor: `FD,FD,COLUMN,COLUMNS,PATH` on its command line."""
+    """A worker's assignment from its supervisor, passed as `FD,FD,SLOT,SLOTS,PATH` on its command line."""
 
     def __init__(self, text: str) -> None:
         listener, supervisor_pipe, slot_index, slot_count, path = text.split(",", 4)
@@ -60,11 +60,11 @@ class WorkerAssignment:
         os.set_inheritable(self._supervisor_pipe, False)
 
     def watch_supervisor(self) -> None:
-        """From now on this process gets SIGTERM when the supervisor is gone."""
+        """Send SIGTERM to this process when the supervisor exits."""
         threading.Thread(target=self._await_supervisor_exit, name="supervisor-watch", daemon=True).start()
 
     def notify_ready(self) -> None:
-        """Tells the supervisor. One that is gone is noticed by `watch`."""
+        """Notify the supervisor. `watch_supervisor` detects a supervisor that has exited."""
         with contextlib.suppress(OSError):
             os.write(self._supervisor_pipe, b"r")
 
@@ -87,7 +87,7 @@ class _WorkerProcess:
         self.is_stopping = False
 
     def is_ready(self) -> bool:
-        """Once its pipe is readable: it is at its end if the worker has died."""
+        """Return whether the pipe is readable. It is also readable, at its end, if the worker has exited."""
         return self.ready_pipe.recv(1) == b"r"
 
     def terminate(self) -> None:
@@ -97,9 +97,9 @@ class _WorkerProcess:
 
 
 class Supervisor:
-    """`command` starts a worker, when `--seat TEXT` is added to it; `begin` is given the counters before any starts.
+    """Runs workers with `command` and `--seat TEXT`.
 
-    `check` looks at the configuration before workers are renewed for it.
+    `init_counters` gets the counters before any worker starts. `check_config` checks the configuration before a reload.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Supervisor:
         self._pending_signals: set[int] = set()
 
     def run(self, on_ready: Callable[[], None]) -> int:
-        """Until SIGTERM or SIGINT; the exit status. `ready` is called when every worker answers."""
+        """Run until SIGTERM or SIGINT, and return the exit status. `on_ready` is called when all workers serve."""
         self._counters_path.parent.mkdir(parents=True, exist_ok=True)
         counters = SharedCounters(self._counters_path, workers=self._slot_count)
         self._init_counters(counters)
@@ -138,7 +138,7 @@ class Supervisor:
                     on_ready()
                     self._supervise()
                 elif not self._is_stopping:
-                    raise CommandFailed("A worker did not start; what it said is above.")
+                    raise CommandFailed("A worker did not start; its log lines are above.")
         finally:
             self._stop_workers()
             self._counters_path.unlink(missing_ok=True)
@@ -165,7 +165,7 @@ class Supervisor:
         return bool(self._pending_signals & {signal.SIGTERM, signal.SIGINT})
 
     def _wait_until_ready(self, worker: _WorkerProcess) -> bool:
-        """False when it does not become so in time, or when this is told to stop."""
+        """Return False after a timeout or a stop request."""
         deadline = time.monotonic() + WORKER_READY_TIMEOUT_SECONDS
         while not self._is_stopping:
             seconds = deadline - time.monotonic()
@@ -189,7 +189,7 @@ class Supervisor:
                 self._reload_workers()
 
     def _has_free_slots(self) -> bool:
-        """Whether each worker can get a successor. Workers of earlier reloads that still drain keep their columns."""
+        """Return whether each worker can get a successor. Workers that drain keep their slots."""
         return len(self._workers) + len(self._listeners) <= self._slot_count
 
     def _start_worker(self, listener_index: int) -> _WorkerProcess:
@@ -202,7 +202,7 @@ class Supervisor:
             [*self._command, "--seat", assignment],
             pass_fds=[listener.fileno(), worker_pipe.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which passes it on
+            start_new_session=True,  # only the supervisor gets Ctrl-C, and forwards it
         )
         worker_pipe.close()
         worker = _WorkerProcess(listener_index, slot_index, process, parent_pipe)
@@ -210,14 +210,14 @@ class Supervisor:
         return worker
 
     def _reap_workers(self) -> None:
-        """Notes who has died, and fills the places of those who were not told to."""
+        """Remove workers that have exited, and replace those that were not stopped."""
         for worker in list(self._workers):
             if worker.process.poll() is None:
                 continue
             self._remove_worker(worker)
             if not worker.is_stopping:
                 log.error(
-                    "worker %d ended with status %s, and is replaced", worker.listener_index, worker.process.returncode
+                    "worker %d exited with status %s, and is replaced", worker.listener_index, worker.process.returncode
                 )
                 self._restart_worker(worker)
 
@@ -234,14 +234,14 @@ class Supervisor:
         worker.ready_pipe.close()
 
     def _reload_workers(self) -> None:
-        """New workers in the place of the old ones, one after the other; the old stay if the new does not start."""
+        """Replace the workers one after the other. If a new worker does not start, the old ones stay."""
         try:
             warnings = self._check_config()
         except SvcError as error:
-            log.error("not reloaded, the workers go on as they are: %s", error.message)
+            log.error("not reloaded, the workers keep the running configuration: %s", error.message)
             return
-        except Exception:  # the edge: whatever a file does, the workers go on
-            log.exception("not reloaded, the workers go on as they are")
+        except Exception:  # boundary: the workers must survive any file content
+            log.exception("not reloaded, the workers keep the running configuration")
             return
         for old in [worker for worker in self._workers if not worker.is_stopping]:
             new = self._start_worker(old.listener_index)
@@ -250,12 +250,12 @@ class Supervisor:
                 new.process.wait()
                 self._remove_worker(new)
                 if not self._is_stopping:
-                    log.error("the new worker did not start: the old ones go on as they are")
+                    log.error("the new worker did not start: the old ones stay")
                 return
             old.terminate()
             if self._is_stopping:
                 return
-        log.warning("reloaded the configuration: every worker is a new one")
+        log.warning("reloaded the configuration: every worker was replaced")
         for warning in warnings:
             log.warning("%s", warning)
 
@@ -263,7 +263,7 @@ class Supervisor:
         for worker in self._workers:
             worker.terminate()
         for listener in self._listeners:
-            listener.close()  # at once: who comes now is refused, and goes elsewhere
+            listener.close()  # at once, so that new connections are refused
         deadline = time.monotonic() + self._drain_timeout + 5.0
         for worker in self._workers:
             try:
@@ -277,11 +277,11 @@ class Supervisor:
 
 
 def listen_reuseport(host: str, port: int, count: int) -> list[socket.socket]:
-    """So many listening sockets on one port; raises UsageError that names the port when it is taken."""
+    """Return `count` sockets that listen on one port. Raises UsageError with the port if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listeners: list[socket.socket] = []
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:  # without sharing: is it somebody else's?
+        with socket.socket(family, socket.SOCK_STREAM) as probe:  # without SO_REUSEPORT, to detect other processes
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
         for _ in range(count):
@@ -297,13 +297,13 @@ def listen_reuseport(host: str, port: int, count: int) -> list[socket.socket]:
             listener.close()
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for any that is free."
+            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for a free one."
         ) from error
     return listeners
 
 
 def remove_stale_counters(folder: Path) -> None:
-    """Removes the counters that supervisors have left which were killed."""
+    """Remove counters files of crashed supervisors."""
     for path in folder.glob(f"{COUNTERS_FILE_PREFIX}*"):
         pid = path.name.removeprefix(COUNTERS_FILE_PREFIX).removesuffix(".metrics")
         if pid.isdecimal() and not _is_running(int(pid)):
@@ -311,7 +311,7 @@ def remove_stale_counters(folder: Path) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Another process of that number; in a container ours is the same each time."""
+    """Return whether another process has this id. In a container, our own id is the same at each start."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -322,5 +322,5 @@ def _is_running(pid: int) -> bool:
 
 
 def worker_command(arguments: Sequence[str]) -> list[str]:
-    """The command that starts a worker with the same options as this process."""
+    """Return the command that starts a worker with the options of this process."""
     return [sys.executable, "-m", "svc", "gateway", *arguments]
