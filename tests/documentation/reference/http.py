@@ -8,11 +8,12 @@ from typing import Any
 
 from svc.gateway.endpoints import admin, openapi
 from svc.keys.limit_usage import KeyLimitUsage
+from svc.stores.database.base import AttemptDetail
 from svc.wire.error import Problem
 from tests.documentation.reference.markdown import code, field_docs, paragraph, table
 
 METHODS = ("get", "post", "put", "patch", "delete")
-NESTED = (admin.DefaultLimits, admin.ModelState, KeyLimitUsage, Problem)
+NESTED = (admin.DefaultLimits, admin.ModelState, AttemptDetail, KeyLimitUsage, Problem)
 STRUCTS = {
     openapi.PUBLIC_SCHEMA_NAMES.get(each.__name__, each.__name__): each for each in (*openapi.SCHEMA_STRUCTS, *NESTED)
 }
