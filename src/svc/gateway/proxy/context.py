@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -31,7 +32,7 @@ from svc.settings import Settings
 
 log = logging.getLogger("svc.gateway")
 
-OBSERVER_FAULT: Final = "fault in the observer %s"
+OBSERVER_FAULT: Final = "fault in the observer's method %r"
 _REQUEST_ID_SUFFIXES: Final = tuple(f"{number:02x}" for number in range(256))
 """How request ids end: made once, since each request needs one."""
 
@@ -109,12 +110,12 @@ class GatewayContext:
     clock: Clock
     request_ids: RequestIds
     observers: tuple[RequestObserver, ...]
-    """All of them. The next five tuples hold those that override the method in question."""
-    start_observers: tuple[RequestObserver, ...]
-    attempt_observers: tuple[RequestObserver, ...]
-    first_byte_observers: tuple[RequestObserver, ...]
-    end_observers: tuple[RequestObserver, ...]
-    other_response_observers: tuple[RequestObserver, ...]
+    """All of them. The next five tuples hold their methods, for each event, where they override the default."""
+    on_start: tuple[Callable[[RequestStart], None], ...]
+    on_attempt: tuple[Callable[[AttemptRecord], None], ...]
+    on_first_byte: tuple[Callable[[str, float], None], ...]
+    on_end: tuple[Callable[[RequestRecord], None], ...]
+    on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...]
     client_connections: set[SupportsTimeouts]
     exchanges: set[InFlightRequest]
     attempts: set[Attempt]
@@ -144,43 +145,43 @@ class GatewayContext:
 
     def report_start(self, request: RequestStart) -> None:
         """Tell the observers that a request begins."""
-        for observer in self.start_observers:
+        for on_start in self.on_start:
             try:
-                observer.on_start(request)
+                on_start(request)
             except Exception:  # the edge: an observer's fault is not the client's
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_start)
 
     def report_attempt(self, attempt: AttemptRecord) -> None:
         """Tell the observers that an attempt ended."""
-        for observer in self.attempt_observers:
+        for on_attempt in self.on_attempt:
             try:
-                observer.on_attempt(attempt)
+                on_attempt(attempt)
             except Exception:  # the edge, as above
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_attempt)
 
     def report_first_byte(self, request_id: str, seconds: float) -> None:
         """Tell the observers that a response begins."""
-        for observer in self.first_byte_observers:
+        for on_first_byte in self.on_first_byte:
             try:
-                observer.on_first_byte(request_id, seconds * 1000)
+                on_first_byte(request_id, seconds * 1000)
             except Exception:  # the edge, as above
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_first_byte)
 
     def report_end(self, record: RequestRecord) -> None:
         """Tell the observers that a request ended. Call this before the last byte of the response leaves."""
-        for observer in self.end_observers:
+        for on_end in self.on_end:
             try:
-                observer.on_end(record)
+                on_end(record)
             except Exception:  # the edge, as above
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_end)
 
     def report_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str = "") -> None:
         """Tell the observers of a response without a `RequestRecord`."""
-        for observer in self.other_response_observers:
+        for on_other_response in self.on_other_response:
             try:
-                observer.on_other_response(entry, client_field, limit_name)
+                on_other_response(entry, client_field, limit_name)
             except Exception:  # the edge, as above
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_other_response)
 
     def _on_tick(self, now: float) -> None:
         self.request_log.flush()
@@ -237,11 +238,11 @@ def create_context(
         clock=Clock(),
         request_ids=RequestIds(),
         observers=observers,
-        start_observers=_overriding(observers, "on_start"),
-        attempt_observers=_overriding(observers, "on_attempt"),
-        first_byte_observers=_overriding(observers, "on_first_byte"),
-        end_observers=_overriding(observers, "on_end"),
-        other_response_observers=_overriding(observers, "on_other_response"),
+        on_start=tuple([each.on_start for each in _overriding(observers, "on_start")]),
+        on_attempt=tuple([each.on_attempt for each in _overriding(observers, "on_attempt")]),
+        on_first_byte=tuple([each.on_first_byte for each in _overriding(observers, "on_first_byte")]),
+        on_end=tuple([each.on_end for each in _overriding(observers, "on_end")]),
+        on_other_response=tuple([each.on_other_response for each in _overriding(observers, "on_other_response")]),
         client_connections=set(),
         exchanges=set(),
         attempts=set(),
@@ -249,7 +250,7 @@ def create_context(
     )
 
 
-def _overriding(observers: tuple[RequestObserver, ...], method: str) -> tuple[RequestObserver, ...]:
+def _overriding(observers: tuple[RequestObserver, ...], method: str) -> list[RequestObserver]:
     """Return the observers that override a method of `RequestObserver`."""
     default: object = getattr(RequestObserver, method)
-    return tuple([each for each in observers if getattr(type(each), method) is not default])
+    return [each for each in observers if getattr(type(each), method) is not default]

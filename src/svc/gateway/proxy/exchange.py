@@ -106,7 +106,7 @@ class Exchange(RetryOwner):
         self._routing_info: RoutingInfo | None = None
         self._body = _NO_BODY
         self._has_started_stream = False
-        if context.start_observers:
+        if context.on_start:
             context.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
 
     def start(self, body: bytes) -> None:
@@ -289,7 +289,7 @@ class Exchange(RetryOwner):
         if not self._has_started_stream:
             self._has_started_stream = True
             self._first_byte_at = _now()
-            if self._context.first_byte_observers:
+            if self._context.on_first_byte:
                 self._report_first_byte()
             self._downstream.start_stream(self._build_headers())
 
@@ -298,7 +298,7 @@ class Exchange(RetryOwner):
 
     def on_response(self, response: EncodedResponse, now: float) -> None:
         self._first_byte_at = now
-        if self._context.first_byte_observers:
+        if self._context.on_first_byte:
             self._report_first_byte()
         self._record_outcome("ok", 200, response.usage)
         if self._recorder is not None:
@@ -392,7 +392,7 @@ class Exchange(RetryOwner):
             self._reservation.commit(
                 usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.cost_usd or 0.0
             )
-        if not context.end_observers:
+        if not context.on_end:
             return
         record = RequestRecord(
             self._api_key,
@@ -416,11 +416,11 @@ class Exchange(RetryOwner):
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
         )
-        for observer in context.end_observers:  # as `report_end`, on the hot path
+        for on_end in context.on_end:  # as `report_end`, on the hot path
             try:
-                observer.on_end(record)
+                on_end(record)
             except Exception:
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_end)
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:

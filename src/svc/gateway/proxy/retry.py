@@ -286,7 +286,7 @@ class RetryLoop(AttemptOwner):
         """
         context, backend = self._context, attempt.backend
         is_kept = outcome != "ok" or self.attempt_count > 1
-        if not is_kept and not context.attempt_observers:
+        if not is_kept and not context.on_attempt:
             return
         record = AttemptRecord(
             self._owner.request_id,
@@ -301,11 +301,11 @@ class RetryLoop(AttemptOwner):
         )
         if is_kept:
             self.attempt_records = (*self.attempt_records, record)
-        for observer in context.attempt_observers:  # as `report_attempt`, on the hot path
+        for on_attempt in context.on_attempt:  # as `report_attempt`, on the hot path
             try:
-                observer.on_attempt(record)
+                on_attempt(record)
             except Exception:
-                log.exception(OBSERVER_FAULT, type(observer).__name__)
+                log.exception(OBSERVER_FAULT, on_attempt)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
         usage, is_estimated = billable_usage(reported_usage, self._body.raw, attempt.estimated_tokens)

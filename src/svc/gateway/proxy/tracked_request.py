@@ -41,7 +41,7 @@ class TrackedRequest:
         self._reservation = reservation
         self._started_at = time.monotonic()
         self._is_done = False
-        if context.start_observers:
+        if context.on_start:
             context.report_start(RequestStart(self._request_id, self._client_request_id, key, endpoint))
 
     @property
