@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # What the embedded model's wheel leaves to the system: GNU's OpenMP.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test test-general lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
 
 run: setup
 	$(BIN)/svc up
@@ -42,6 +42,9 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 test: $(VENV)/.dev lint
 	@$(BIN)/python native/compile.py
 	$(BIN)/python -m pytest -n 3  # on two cores: they wait for half of their time
+
+test-general: $(VENV)/.dev ## the tests with every fast path turned off
+	SVC_FASTPATH=0 $(BIN)/python -m pytest -n 3
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -264,6 +264,8 @@ class FileSettings(_SettingsTable, frozen=True):
 class Settings(FileSettings, frozen=True):
     """All settings of a process. `environ` is kept for variables that the file refers to."""
 
+    fast_paths: bool = True
+    """Whether bytes that equal earlier ones are compared instead of parsed; see SVC_FASTPATH."""
     home: Path = Path("~/.svc")
     api_keys: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
@@ -318,7 +320,14 @@ def load(
         file_settings = _parse_tables(tables, "the command line")
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
     fields = {name: getattr(file_settings, name) for name in FileSettings.__struct_fields__}
-    return Settings(**fields, home=home, api_keys=keys, environ=environ, path=path)
+    return Settings(
+        **fields,
+        home=home,
+        api_keys=keys,
+        environ=environ,
+        path=path,
+        fast_paths=_parse_switch("SVC_FASTPATH", environ),
+    )
 
 
 def _find_file(config: str | None, home: Path) -> Path | None:
@@ -357,6 +366,14 @@ def _describe_validation_error(message: str) -> str:
     where = path.rstrip("`").removeprefix(".")
     text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")
     return f"{text} in [{where}]" if where else text
+
+
+def _parse_switch(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a variable is 1, or not set. Raises UsageError if it is neither 0 nor 1."""
+    value = environ.get(name) or "1"
+    if value not in ("0", "1"):
+        raise UsageError(f"{name} is neither 0 nor 1: {value!r}.")
+    return value == "1"
 
 
 def _parse_integer(name: str, value: str) -> int:

@@ -27,9 +27,10 @@ HI = [{"role": "user", "content": "Hi"}]
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the command sees: nothing of the machine's own settings or keys."""
+    """What the command sees: nothing of the machine's own settings or keys, but for SVC_FASTPATH."""
     base = {"PATH": os.environ["PATH"], "HOME": str(home), "SVC_HOME": str(home / "svc"), "LANG": "C.UTF-8"}
-    return {**base, **(more or {})}
+    switch = {name: os.environ[name] for name in ("SVC_FASTPATH",) if name in os.environ}
+    return {**base, **switch, **(more or {})}
 
 
 def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:

@@ -104,3 +104,15 @@ def test_what_is_out_of_range_is_blamed_on_where_it_was_said(
     (tmp_path / "svc.toml").write_text("[gateway]\nport = 3000\n")
     with pytest.raises(UsageError, match=f"^{said}Expected `int`"):
         settings.load({"SVC_HOME": str(tmp_path), **environ}, config=str(tmp_path / "svc.toml"), overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"), [({}, True), ({"SVC_FASTPATH": "1"}, True), ({"SVC_FASTPATH": "0"}, False)]
+)
+def test_fast_paths_are_on_unless_the_environment_turns_them_off(environ: dict[str, str], wanted: bool) -> None:
+    assert settings.load(environ).fast_paths is wanted
+
+
+def test_a_switch_that_is_neither_0_nor_1_is_an_error() -> None:
+    with pytest.raises(UsageError, match="SVC_FASTPATH is neither 0 nor 1: 'off'"):
+        settings.load({"SVC_FASTPATH": "off"})

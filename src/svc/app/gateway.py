@@ -266,12 +266,19 @@ async def _gateway_context(
     upstream = UpstreamPool(
         connect_timeout=settings.gateway.connect_timeout,
         ssl_context=default_ssl_context() if any(offer.origin.tls for offer in backends) else None,
+        fast_paths=settings.fast_paths,
     )
     router = Router(
         backends, settings.routing.fallbacks, models_without_key(settings, providers), endpoints.paths_by_kind()
     )
     issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
-    ledger = Ledger(settings.home, settings.ledger, open_state_database(settings.environ, settings.home), backends)
+    ledger = Ledger(
+        settings.home,
+        settings.ledger,
+        open_state_database(settings.environ, settings.home),
+        backends,
+        fast_paths=settings.fast_paths,
+    )
     counters = counters_slot.open() if counters_slot else SharedCounters()
     if counters_slot is None:
         await warm_start_counters(counters, limits_database)

@@ -6,7 +6,7 @@ Pipe ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both s
 
 from __future__ import annotations
 
-from svc.dialects.fastpath.chunk_template import ChunkTemplate, is_plain_json_text
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, is_plain_json_text
 from svc.dialects.upstream_errors import (
     decode_error_message,
     map_upstream_error,
@@ -51,6 +51,9 @@ class StreamTransform:
         """What the next event may be held to instead of being fed: the stream goes on, is between two events, and
         events of this template go on as they came."""
         self._splitter = EventSplitter()
+
+    def disable_fast_paths(self) -> None:
+        """Parse every event, also one that resembles an earlier one. To be called before the first `feed`."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes from the upstream -> bytes for the client (perhaps none). Raises SvcError before `started` only."""
@@ -127,14 +130,18 @@ class StreamTransform:
 class Passthrough(StreamTransform):
     """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
 
-    __slots__ = ("_prefix", "_suffix", "_template")
+    __slots__ = ("_max_templates", "_prefix", "_suffix", "_template")
 
     def __init__(self) -> None:
         super().__init__()
+        self._max_templates = MAX_LEARNED_TEMPLATES
         self._template: ChunkTemplate | None = None
         self._prefix = b""
         self._suffix = b""
         """Of the frame: one object less to look into for each piece."""
+
+    def disable_fast_paths(self) -> None:
+        self._max_templates = 0
 
     def feed(self, chunk: bytes) -> bytes:
         if (

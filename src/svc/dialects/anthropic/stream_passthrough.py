@@ -8,7 +8,7 @@ from svc.dialects.anthropic.errors import OVERLOADED_STATUS, encode_error_event,
 from svc.dialects.anthropic.stream_decoder import AnthropicStreamDecoder
 from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
 from svc.dialects.anthropic.stream_encoder import encode_event as written
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
+from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.upstream_errors import (
     CREDENTIAL_ERROR_CODES,
@@ -63,7 +63,7 @@ class AnthropicPassthrough(Passthrough):
             if not self._is_complete:
                 raise truncated_response_error()
             self.has_ended = True
-        elif len(deltas) == 1 and self._learned_templates < MAX_LEARNED_TEMPLATES:
+        elif len(deltas) == 1 and self._learned_templates < self._max_templates:
             self._learn_template(event, deltas[0])
         if not had_started and self._decoder.synthesized_start is not None:
             return AnthropicStreamEncoder().encode(self._decoder.synthesized_start) + self._early_events + event

@@ -35,14 +35,14 @@ class BodyCache:
 
     __slots__ = ("_body", "_endpoint", "_mismatches", "_prefix", "_routing_info", "_suffix")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_enabled: bool = True) -> None:
         self._endpoint: Endpoint | None = None
         self._body: RequestBody | None = None
         """The last body; None when it is not remembered."""
         self._routing_info: RoutingInfo | None = None
         self._prefix = b""
         self._suffix = b""
-        self._mismatches = 0
+        self._mismatches = 0 if is_enabled else MAX_BODY_MISMATCHES
 
     def decode_routing_info(self, endpoint: Endpoint, body: RequestBody) -> RoutingInfo:
         """As `Endpoint.decode_routing_info`, for the connection's next body. Raises InvalidRequest."""

@@ -20,7 +20,7 @@ from svc.dialects.fastpath.chunk_cache import (
     parse_chunk_prefix,
     strip_chunk_prefix,
 )
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
+from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.openai.normalize import ChoiceState, is_first_chunk_clean, to_chunk_choice
 from svc.dialects.openai.schema import (
     FINISH_REASONS,
@@ -77,6 +77,10 @@ class OpenAIPassthrough(Passthrough):
         self._choice_states: dict[int, ChoiceState] = {}
         self._pending_usage: dict[str, Any] | None = None
         self._is_usage_sent = False
+
+    def disable_fast_paths(self) -> None:
+        super().disable_fast_paths()
+        self._chunk_caches = None
 
     @property
     def _is_complete(self) -> bool:
@@ -156,7 +160,7 @@ class OpenAIPassthrough(Passthrough):
         if (
             len(chunk_choices) != 1
             or chunk_choices[0].index not in seen_choices
-            or self._learned_templates >= MAX_LEARNED_TEMPLATES
+            or self._learned_templates >= self._max_templates
         ):
             return
         name = _text_field(chunk_choices[0])

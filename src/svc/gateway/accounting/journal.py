@@ -55,7 +55,8 @@ class _OpenJournalFile:
 class Journal:
     """Owned by one event loop, which alone appends; a thread takes what is kept and says how much waits on disk."""
 
-    def __init__(self, folder: Path, *, max_waiting_bytes: int) -> None:
+    def __init__(self, folder: Path, *, max_waiting_bytes: int, summarizes: bool = True) -> None:
+        """`summarizes`: lines are summed up as they are written; else the ingester reads all of them."""
         self.path = Path()
         """The file that is being written."""
         self.lost_lines = 0
@@ -67,6 +68,7 @@ class Journal:
         self.summaries: deque[SegmentSummary] = deque(maxlen=MAX_SEGMENT_SUMMARIES)
         """Of what was written, and can be taken; in order. The intake takes them out."""
         self._summary: SegmentSummary | None = None
+        self._summarizes = summarizes
         self._descriptor = -1
         self._file_handle: _OpenJournalFile | None = None
         self._size = 0
@@ -103,7 +105,7 @@ class Journal:
         if written != len(line):
             self._handle_failed_write(written, line)
             return
-        if record is None:
+        if record is None or not self._summarizes:
             self.seal_segment()
         else:
             self._add_to_summary(record, written)

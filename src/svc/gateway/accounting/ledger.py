@@ -37,9 +37,19 @@ PRICE_FETCH_DELAY_SECONDS: Final = 60.0
 class Ledger(RequestObserver):
     """Belongs to one event loop, from `start` to `close`."""
 
-    def __init__(self, home: Path, settings: LedgerSettings, database: Database, backends: list[Backend]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: LedgerSettings,
+        database: Database,
+        backends: list[Backend],
+        *,
+        fast_paths: bool = True,
+    ) -> None:
         self.prices = PriceTable(backends)
-        self.journal = Journal(home / "journal", max_waiting_bytes=int(settings.journal_max * BYTES_PER_MIB))
+        self.journal = Journal(
+            home / "journal", max_waiting_bytes=int(settings.journal_max * BYTES_PER_MIB), summarizes=fast_paths
+        )
         self.ingester = JournalIngester(
             home / "journal",
             database,

@@ -127,6 +127,8 @@ class Attempt(ResponseReceiver):
         )
         if self._transform is not None:
             self._transform.api_key = backend.provider.key
+            if not policy.uses_fast_paths:
+                self._transform.disable_fast_paths()
         self._active_transform: StreamTransform | None = None
         """The pipe, while pieces are to go through it."""
         self.sink = None

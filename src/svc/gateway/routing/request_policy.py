@@ -25,6 +25,7 @@ class RequestPolicy:
         "min_pace",
         "resumes_streams",
         "total_timeout",
+        "uses_fast_paths",
         "write_timeout",
     )
 
@@ -44,6 +45,7 @@ class RequestPolicy:
         self.hedge_after = float(routing.hedge_after)
         self.min_pace = float(routing.min_pace)
         self.resumes_streams = routing.resume
+        self.uses_fast_paths = settings.fast_paths
 
     def body_too_large_error(self) -> TooLarge:
         """What a longer body is refused with."""

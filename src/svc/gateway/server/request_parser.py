@@ -22,7 +22,6 @@ from svc.dialects.endpoint import Endpoint
 from svc.dialects.fastpath.body_cache import BodyCache
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway.net import allocator
-from svc.gateway.net.head_match import MAX_HEAD_CACHE_MISSES
 from svc.gateway.net.read_mode import DirectRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.observability.access_log import encode_client_field
@@ -31,10 +30,10 @@ from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.server import response
 from svc.gateway.server.authentication import api_key_digest, authenticate, check_large_body_allowed
 from svc.gateway.server.endpoint_table import EndpointTable
-from svc.gateway.server.head_cache import RequestHeadCache, cache_request_head
 from svc.gateway.server.request import (
     MAX_PIPELINED_REQUESTS_PER_READ,
     Request,
+    RequestHeadCache,
     exceeds_pipeline_limits,
     head_too_large,
 )
@@ -64,7 +63,6 @@ class RequestParser(Downstream):
         "_endpoints_by_path",
         "_head_bytes",
         "_head_cache",
-        "_head_cache_misses",
         "_incoming_request",
         "_is_throttled",
         "_last_request",
@@ -83,7 +81,8 @@ class RequestParser(Downstream):
     """Reads while what comes is small; of a connection that is made."""
 
     def __init__(self, context: GatewayContext, endpoints: EndpointTable) -> None:
-        self.body_cache = BodyCache()
+        fast_paths = context.config.current.policy.uses_fast_paths
+        self.body_cache = BodyCache(is_enabled=fast_paths)
         self.client_field = encode_client_field(None)
         self._context = context
         self._endpoints = endpoints
@@ -100,11 +99,9 @@ class RequestParser(Downstream):
         """What of it is still to come, but for its last byte."""
         self._head_bytes = 0
         self._request_lines = RequestLineChecker()
-        self._head_cache: RequestHeadCache | None = None
-        """Of the last request that came whole and alone."""
+        self._head_cache = RequestHeadCache(is_enabled=fast_paths)
         self._last_request: Request | None = None
         """The last request, while what it came in is read."""
-        self._head_cache_misses = 0
         self._is_throttled = False
         self._awaits_turn = False
         """For its turn to read."""
@@ -187,7 +184,7 @@ class RequestParser(Downstream):
     def _parse_data(self, data: bytes) -> None:
         is_new_request = self._state == "idle" and self._active_request is None
         if is_new_request:
-            if self._head_cache is not None and self._try_cached_head(self._head_cache, data):
+            if self._head_cache.request is not None and self._try_cached_head(data):
                 return
             self._enter_state("head", self._context.config.current.policy.header_timeout)
         request = self._incoming_request
@@ -215,33 +212,21 @@ class RequestParser(Downstream):
             self._request_lines.clear()
         last_request, self._last_request = self._last_request, None
         if is_new_request and last_request is not None:
-            self._cache_head(last_request, data)
+            if last_request.api_key is not None and self._incoming_request is None:
+                self._head_cache.learn(data, last_request, api_key_digest(last_request))
+            else:
+                self._head_cache.forget()
         self._check_incomplete_request()
 
-    def _try_cached_head(self, head_cache: RequestHeadCache, data: bytes) -> bool:
-        """It is the last request again, but for its body, and is taken if so."""
-        context, body = self._context, head_cache.match_body(data)
-        if (
-            not body
-            or len(body) > context.config.current.policy.max_body_bytes
-            or not context.keyring.is_current(head_cache.key_digest, head_cache.api_key)
-        ):
+    def _try_cached_head(self, data: bytes) -> bool:
+        """Dispatch the last request again with another body, if that is what `data` is."""
+        context = self._context
+        request = self._head_cache.match(data, context.config.current.policy.max_body_bytes, context.keyring)
+        if request is None:
             return False
-        self._head_cache_misses = 0
         self._direct_read.use_direct(len(data))
-        self._dispatch(head_cache.build_request(body))
+        self._dispatch(request)
         return True
-
-    def _cache_head(self, request: Request, data: bytes) -> None:
-        """The head of a request that came in one read is kept, unless it is another one each time."""
-        self._head_cache = None
-        if (
-            request.api_key is not None
-            and self._head_cache_misses < MAX_HEAD_CACHE_MISSES
-            and self._incoming_request is None
-        ):
-            self._head_cache_misses += 1
-            self._head_cache = cache_request_head(data, request, api_key_digest(request))
 
     def _enter_state(self, state: str, seconds: float) -> None:
         self._state = state
@@ -380,6 +365,7 @@ class RequestParser(Downstream):
                 if (
                     request.api_key is not None
                     and request.rejection is None
+                    and policy.uses_fast_paths
                     and request.content_length - request.body_bytes >= MIN_UNPARSED_BODY_BYTES
                 ):
                     self._read_body_unparsed(request)

@@ -11,12 +11,11 @@ from typing import Final, Protocol
 
 import httptools
 
-from svc.gateway.net.head_match import MAX_HEAD_CACHE_MISSES, split_at_content_length
+from svc.gateway.net.head_cache import ResponseHeadCache
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.net.tls import ConnectionTransport
 from svc.gateway.routing.providers import UpstreamOrigin
-from svc.gateway.server.head_cache import ResponseHeadCache
 from svc.gateway.upstream.call import CallConnection, ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.splice import Splice
 
@@ -32,6 +31,8 @@ HEADER_OVERHEAD_BYTES: Final = 64
 class ConnectionPool(Protocol):
     """Where connections come from and go back to."""
 
+    fast_paths: bool
+    """Whether its connections may skip the parsing of heads that they know."""
     body_parts: list[bytes]
     """Where every connection's parser lays the body's parts of one read: used up before the next read."""
 
@@ -55,11 +56,10 @@ class UpstreamConnection(CallConnection):
         "_awaiting_response",
         "_between_chunks",
         "_body_parts",
-        "_cached_head",
         "_call",
         "_ends_with_close",
         "_feed",
-        "_head_mismatches",
+        "_head_cache",
         "_head_size",
         "_headers",
         "_is_reusable",
@@ -100,9 +100,7 @@ class UpstreamConnection(CallConnection):
         self._between_chunks = False
         self._awaiting_response = False
         """Nothing of the present answer has come."""
-        self._cached_head: ResponseHeadCache | None = None
-        """Of the last answer that came whole and alone."""
-        self._head_mismatches = 0
+        self._head_cache = ResponseHeadCache(is_enabled=pool.fast_paths)
         self._message_complete = False
         self._is_reusable = False
         self._ends_with_close = False
@@ -213,7 +211,7 @@ class UpstreamConnection(CallConnection):
         self._may_resend = False
         is_first_read, self._awaiting_response, receiver = self._awaiting_response, False, self._receiver
         try:
-            if (is_first_read and self._apply_cached_head(data)) or self._parse(data, start, is_first_read):
+            if (is_first_read and self._try_cached_head(data)) or self._parse(data, start, is_first_read):
                 self._deliver_body(data[-1])
         except Exception:  # the edge: a fault of ours is not the provider's
             log.exception("fault while an answer was handled")
@@ -242,7 +240,8 @@ class UpstreamConnection(CallConnection):
                 self._fail(f"sent more than {MAX_RESPONSE_HEAD_BYTES // 1024} KiB in a row that are no body")
                 return False
         if is_first_read and self._message_complete:
-            self._cache_head(data)
+            status = self._parser.get_status_code() if self._is_reusable else 0
+            self._head_cache.learn(data, sum(map(len, self._body_parts)), status, self._headers)
         return True
 
     def _deliver_body(self, last_byte: int) -> None:
@@ -258,30 +257,16 @@ class UpstreamConnection(CallConnection):
         elif not self._between_chunks or last_byte != LF_BYTE:
             self._disable_splice()
 
-    def _apply_cached_head(self, data: bytes) -> bool:
-        """The head is that of the last answer, and all is there: the parser need not look."""
-        cached_head, receiver = self._cached_head, self._receiver
-        if cached_head is None or receiver is None:
+    def _try_cached_head(self, data: bytes) -> bool:
+        """Take the whole response without the parser, if it has the head of the last one."""
+        head_cache, receiver = self._head_cache, self._receiver
+        body = head_cache.match_body(data) if head_cache.status and receiver is not None else b""
+        if not body or receiver is None:
             return False
-        body = cached_head.match_body(data)
-        if not body:
-            return False
-        self._head_mismatches = 0
         self._message_complete = self._is_reusable = True
-        receiver.on_head(cached_head.status, cached_head.headers)
+        receiver.on_head(head_cache.status, head_cache.headers)
         self._body_parts.append(body)
         return True
-
-    def _cache_head(self, data: bytes) -> None:
-        """The head of an answer that came in one read is kept, unless it is another one each time."""
-        self._cached_head = None
-        if not self._is_reusable or self._head_mismatches >= MAX_HEAD_CACHE_MISSES:
-            return
-        self._head_mismatches += 1
-        size = sum(len(part) for part in self._body_parts)
-        parts = split_at_content_length(data, size) if size else None
-        if parts is not None:
-            self._cached_head = ResponseHeadCache(parts, self._parser.get_status_code(), self._headers)
 
     def eof_received(self) -> None:
         """Closes; `connection_lost` follows."""

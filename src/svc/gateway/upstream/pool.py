@@ -40,9 +40,13 @@ MAX_IDLE_CONNECTIONS: Final = 1024
 class UpstreamPool:
     """Connections to every origin. Belongs to one event loop; `close` ends them all."""
 
-    def __init__(self, *, connect_timeout: float, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, *, connect_timeout: float, ssl_context: ssl.SSLContext | None = None, fast_paths: bool = True
+    ) -> None:
         self._connect_timeout = connect_timeout
         self._ssl_context = ssl_context
+        self.fast_paths = fast_paths
+        """Whether its connections may skip the parsing of what they know."""
         self._idle_connections: dict[UpstreamOrigin, list[UpstreamConnection]] = {}
         self._connections: set[UpstreamConnection] = set()
         self._connect_tasks: set[asyncio.Task[None]] = set()

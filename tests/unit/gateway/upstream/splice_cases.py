@@ -58,6 +58,7 @@ class Wire:
 
 class Pool:
     def __init__(self) -> None:
+        self.fast_paths = True
         self.body_parts: list[bytes] = []
         self.parked: list[UpstreamConnection] = []
 
