@@ -155,6 +155,7 @@ class RawClient:
         if self._got.status >= 200:
             self._got.whole = True
             self._done.append(self._got)
+            self._got = Got()
         elif self._got.status == 100:
             self._told += 1
 
