@@ -8,10 +8,11 @@ from typing import Any
 import openai
 import pytest
 
+from svc.client.client import Client
 from tests.e2e.accounts.test_keys import create
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import CLAUDE, GPT, Gateway
+from tests.e2e.harness import CLAUDE, GPT, Gateway, run
 from tests.fakes import openai_wire
 from tests.fakes.http_client import Got
 from tests.fakes.provider import FakeProvider
@@ -131,6 +132,17 @@ def test_embeddings_model_of_another_kind_is_400_that_names_its_endpoint(
     assert (message.status, message.json["error"]["type"]) == (400, "invalid_request_error")
     assert "POST /v1/embeddings" in message.json["error"]["message"]
     assert not [fake for fake in fakes.values() if fake.requests]
+
+
+def test_embeddings_model_is_no_default_of_a_chat(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    models = "models = [{ id = 'vectors', kind = 'embedding' }, { id = 'talk' }]"
+    env = {"PROVIDER_B_API_KEY": "", "PROVIDER_C_API_KEY": ""}
+    started = start_gateway(config=f"[[providers]]\nname = 'openai'\n{models}", env=env)
+    with Client(gateway_url=f"{started.url}/v1", api_key=started.key) as client:
+        assert client.chat("Hi").text == openai_wire.TEXT
+    done = run("chat", "--gateway", started.url, "Hi", home=started.home, env={"SVC_API_KEY": started.key})
+    assert (done.returncode, done.stdout.strip()) == (0, openai_wire.TEXT), done.stderr
+    assert {seen.json["model"] for seen in provider_a.requests if seen.json["model"] != "gpt-4o-mini"} == {"talk"}
 
 
 def test_embeddings_unknown_model_is_404(openai_client: openai.OpenAI) -> None:

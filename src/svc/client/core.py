@@ -32,6 +32,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     created: int = 0
     context_window: int | None = None
     use_case: str | None = None
+    kind: str | None = None
+    """What the model is for. None: chats."""
 
 
 class _ModelList(msgspec.Struct):
@@ -134,10 +136,10 @@ class ClientCore:
         return backend
 
     async def _first_model(self) -> str | None:
-        """Return the first model of the gateway, for a caller that named none when the default model is missing."""
+        """Return the first chat model of the gateway, for a caller that named none and lacks the default model."""
         if self.direct:
             return None
-        return next((model.id for model in await self.models()), None)
+        return next((model.id for model in await self.models() if model.kind is None), None)
 
     # models, audio files
 
