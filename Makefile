@@ -83,11 +83,11 @@ clean:
 	rm -rf $(VENV) $(AUDIT)
 
 bench: setup ## CPU of each step of a request and of each dialect
-	$(BIN)/python bench/steps.py
-	$(BIN)/python bench/dialects.py
+	$(BIN)/python -m bench.steps
+	$(BIN)/python -m bench.dialects
 
 bench-steps: setup ## what each step of the hot path costs
-	$(BIN)/python bench/steps.py
+	$(BIN)/python -m bench.steps
 
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
 	$(BIN)/python -m tests.unit.client.generate_client

@@ -1,4 +1,4 @@
-"""What the dialects cost: µs per streamed event, and per request. `python bench/dialects.py`."""
+"""What the dialects cost: µs per streamed event, and per request. `python -m bench.dialects`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_every_step_has_its_figure() -> None:
     done = subprocess.run(
-        [sys.executable, "bench/steps.py"],
+        [sys.executable, "-m", "bench.steps"],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"]},
         capture_output=True,

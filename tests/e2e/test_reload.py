@@ -160,7 +160,7 @@ def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path, worke
     try:
         (tmp_path / "svc.toml").unlink()
         hang_up(gateway, "not reloaded, the ")
-        assert "svc.toml is gone" in gateway.log
+        assert "svc.toml no longer exists" in gateway.log
     finally:
         assert gateway.stop() == 0
 
