@@ -18,14 +18,14 @@ def compute_bill(
     raw: bytes,
     ledger: Ledger,
 ) -> Bill:
-    """Return the bill for all parts of the answer. `told` is the usage that the provider reported."""
+    """Return the bill for all parts of the response. `reported_usage` is the usage that the provider reported."""
     if retry_loop is None or retry_loop.backend is None:
         return EMPTY_BILL
     if isinstance(retry_loop, ResponseReplay):
         return ZERO_BILL
     attempt, usage, is_estimated = retry_loop.attempt, reported_usage, False
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
-        attempt = None  # it has failed, and the next one was waited for
+        attempt = None  # it failed, and the request was waiting for its retry
     if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
         usage, is_estimated = billable_usage(reported_usage, raw, attempt.estimated_tokens)
     bill = (

@@ -1,6 +1,6 @@
-"""An answer from the cache, in the place of an exchange's tries: nothing is sent to any upstream.
+"""Replays a cached response to the client, without an upstream request.
 
-JSON: whole, at once         a stream: in pieces, as the client reads them
+A JSON response is sent at once. A stream is sent in chunks, at the speed of the client.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure
 
 REPLAY_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes of a stream that are handed to the client's connection at once."""
+"""Bytes of a stream that are written to the client connection at once."""
 
 
 class ReplayOwner(Protocol):
-    """The exchange that the answer is for."""
+    """The exchange that receives the cached response."""
 
     def on_intermediate_chunk(self, data: bytes) -> None:
-        """A piece of the stream, not the last one."""
+        """Take a chunk of the stream that is not the last one."""
 
     def run_guarded(self, step: Callable[[], None]) -> None:
-        """Runs a step whose errors are answered."""
+        """Run a step, and send its error to the client as a response."""
 
     def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
-        """The last piece of the stream or the whole answer, and what broke it off."""
+        """Take the last chunk of a stream or the whole response, and the error that ended it early."""
 
 
 class ResponseReplay:
-    """As `tries.Tries`, for `offer`, which answered once."""
+    """Replaces `RetryLoop` for a request with a cache hit. `backend` produced the cached response."""
 
     __slots__ = (
         "_cached",
@@ -66,14 +66,14 @@ class ResponseReplay:
         self.backend = backend
 
     def start(self, now: float) -> None:
-        """At once; `now` is loop time."""
+        """Begin sending the response. `now` is loop time."""
         if self._is_stream:
             self._send_next_chunk()
         else:
             self._finish(self._cached.body, None)
 
     def _send_next_chunk(self) -> None:
-        """One piece, and the next in the loop's next turn: others are not to wait for a long answer."""
+        """Send one chunk, and schedule the next one with the loop: other requests run in between."""
         self._next_chunk_handle = None
         if self._is_paused or self._owner is None:
             return
@@ -96,7 +96,7 @@ class ResponseReplay:
             self._send_next_chunk()
 
     def stop(self, failure: AttemptFailure) -> None:
-        """Breaks off a stream that has begun."""
+        """End a started stream with an error."""
         self._finish(b"", failure.error)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class ResponseReplay:
 
 
 def backend_of_cached(cached: CachedResponse | None, backends: tuple[Backend, ...]) -> Backend | None:
-    """Of the targets that may answer the request, the one that did."""
+    """Return the backend that produced a cached response, or None if the request may not use it."""
     if cached is None:
         return None
     return next((one for one in backends if (one.provider.name, one.model.id) == (cached.provider, cached.model)), None)

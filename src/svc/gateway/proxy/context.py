@@ -34,22 +34,22 @@ log = logging.getLogger("svc.gateway")
 
 OBSERVER_FAULT: Final = "fault in the observer's method %r"
 _REQUEST_ID_SUFFIXES: Final = tuple(f"{number:02x}" for number in range(256))
-"""How request ids end: made once, since each request needs one."""
+"""The suffixes of request ids. Precomputed, because each request needs one."""
 
 
 class SupportsTimeouts(Protocol):
-    """What has timeouts: attempts, exchanges, client connections."""
+    """An object with timeouts: an attempt, an exchange or a client connection."""
 
     def check_timeouts(self, now: float) -> None:
         """`now` is loop time."""
 
 
 class InFlightRequest(Protocol):
-    """A request that is being answered."""
+    """A request whose response is not complete."""
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the head of a stream has gone to the client."""
+        """Whether the response is a stream that has started."""
 
     def check_timeouts(self, now: float) -> None:
         """`now` is loop time."""
@@ -65,7 +65,7 @@ class RequestIds:
         self._prefix = f"req_{secrets.token_hex(8)}"
         self._count = 0
         self._block = f"{self._prefix}{0:06x}"
-        """How 256 request ids begin."""
+        """The common start of 256 request ids."""
 
     def generate(self) -> str:
         """Return a new request id."""
@@ -78,12 +78,12 @@ class RequestIds:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a reload replaces, in one step."""
+    """The objects that a configuration reload replaces, in one step."""
 
     settings: Settings
     policy: RequestPolicy
     cache: ResponseCache | None
-    """Responses that may be used again, or None."""
+    """None if the response cache is disabled."""
 
 
 class CurrentConfiguration:
@@ -148,7 +148,7 @@ class GatewayContext:
         for on_start in self.on_start:
             try:
                 on_start(request)
-            except Exception:  # the edge: an observer's fault is not the client's
+            except Exception:  # a fault in an observer must not affect the client
                 log.exception(OBSERVER_FAULT, on_start)
 
     def report_attempt(self, attempt: AttemptRecord) -> None:
@@ -193,7 +193,7 @@ class GatewayContext:
         for item in watched:
             try:
                 item.check_timeouts(now)
-            except Exception:  # the edge: one that fails must not stop the clock of all others
+            except Exception:  # a fault in one must not stop the timeouts of all others
                 log.exception("fault in a time-out")
         self.upstream.close_idle(now)
 

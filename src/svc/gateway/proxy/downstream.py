@@ -1,4 +1,4 @@
-"""The connection to a client, as an exchange sees it. No implementation: that is the door's."""
+"""The interface between an exchange and its client connection. `server.connection` implements it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from svc.gateway.upstream.splice import StreamSink
 
 
 class Downstream(StreamSink):
-    """The connection to the client, as an exchange sees it."""
+    """The client connection of an exchange."""
 
     __slots__ = ("body_cache", "client_field")
 
     body_cache: BodyCache
-    """Of its requests."""
+    """Caches parsed bodies of this connection's requests."""
     client_field: bytes
-    """How lines of the access log end that are about it."""
+    """The client's address, as the end of an access log line."""
 
     @abstractmethod
     def send_response(self, status: int, headers: str, body: bytes) -> None:
-        """A whole answer; `headers` are lines that each end in CRLF."""
+        """Send a complete response. Each line in `headers` ends in CRLF."""
 
     @abstractmethod
     def start_stream(self, headers: str) -> None:
-        """The head of a stream with status 200."""
+        """Start an event stream with status 200. Each line in `headers` ends in CRLF."""

@@ -1,12 +1,12 @@
-"""One client's request: checked, routed, tried at its targets in order, answered, recorded.
+"""One client request: limits, routing, attempts at backends, the response, and its record.
 
-    start ── refused, or in the cache ─────────────> over      (nothing was sent to any upstream)
-      └── trying ─┬─ a whole answer ────────────────> over
-           ^   │  ├─ streaming ── end mark / error ─> over
-           └───┘  └─ nothing left to try ───────────> over
-      a failure        gone (the client left), expire (total time-out): from anywhere
+    start ── rejected, or a cache hit ───────────────> done      (no upstream request)
+      └── attempting ─┬─ complete response ──────────> done
+            ^   │     ├─ streaming ── end or error ──> done
+            └───┘     └─ no backend left ────────────> done
+           failure    on_disconnect, total timeout: from any state
 
-There is no task here: everything happens in callbacks, which is what makes a request cheap.
+An exchange runs in callbacks and has no asyncio task, which saves CPU time for each request.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log = logging.getLogger("svc.gateway")
 
 _UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _NO_BODY: Final = RequestBody(b"")
-"""Of a request that is refused before its body is read."""
-_now: Final = time.monotonic  # looked up once: on the hot path
+"""The body of a request that is rejected before its body is read."""
+_now: Final = time.monotonic  # a global, because the hot path saves the attribute lookup
 
 
 class Exchange(RetryOwner):
-    """Owns the tries of one request; `client` is told the outcome exactly once."""
+    """Owns the retry loop of one request, and sends exactly one response to `downstream`."""
 
     __slots__ = (
         "_api_key",
@@ -99,9 +99,9 @@ class Exchange(RetryOwner):
         self.deadline = self._started_at + context.config.current.policy.total_timeout
         self._retry_loop: RetryLoop | ResponseReplay | None = None
         self._sink: StreamSink = downstream
-        """Where the pieces of a stream go."""
+        """Receives the chunks of a stream."""
         self._recorder: ResponseRecorder | None = None
-        """It, if the answer is to be kept."""
+        """The same object as `_sink` if the response is to be cached."""
         self._reservation: Reservation | None = None
         self._routing_info: RoutingInfo | None = None
         self._body = _NO_BODY
@@ -110,10 +110,10 @@ class Exchange(RetryOwner):
             context.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
 
     def start(self, body: bytes) -> None:
-        """Takes the request's body. Errors of the client's are answered at once."""
+        """Process a request with this body. Send an error response at once if the request is invalid."""
         self._body = RequestBody(body)
         self._context.exchanges.add(self)
-        try:  # as `guarded`, without making a method for each request
+        try:  # as `run_guarded`, without a bound method for each request
             self._check_and_route()
         except SvcError as error:
             self.reject(error)
@@ -121,7 +121,7 @@ class Exchange(RetryOwner):
             self.report_internal_error()
 
     def run_guarded(self, step: Callable[[], None]) -> None:
-        """The edge: an error is answered, and a fault of ours does not take the connection with it."""
+        """Run a step. Send an error response for any exception, so that the connection stays usable."""
         try:
             step()
         except SvcError as error:
@@ -130,7 +130,7 @@ class Exchange(RetryOwner):
             self.report_internal_error()
 
     def _check_and_route(self) -> None:
-        if len(self._body.raw) >= MIN_SKELETON_BODY_BYTES:  # which is not parsed for a key that has no request left
+        if len(self._body.raw) >= MIN_SKELETON_BODY_BYTES:  # a large body is not parsed if the key is over its limit
             self._context.rate_limiter.check_request_rate(self._api_key)
         body_cache = self._downstream.body_cache
         routing_info = self._routing_info = body_cache.decode_routing_info(self._endpoint, self._body)
@@ -143,7 +143,7 @@ class Exchange(RetryOwner):
             self._look_up_cached(cache, routing_info, backends)
 
     def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
-        """The answer may have been given before, by one of the targets that may give it now."""
+        """Use a cached response, if one of the backends that may serve the request produced it."""
         name = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
         if name is None:
             self._start_retry_loop(head, chain, self._started_at)
@@ -161,7 +161,7 @@ class Exchange(RetryOwner):
         cache.look_up(name, lambda kept: None if self.is_done else self.run_guarded(lambda: told(kept)))
 
     def _replay_cached(self, kept: CachedResponse, offer: Backend) -> None:
-        """Gives an answer again: it uses neither tokens nor money."""
+        """Send a cached response, which costs no tokens and no money."""
         replay = ResponseReplay(self, kept, offer, stream=self._routing_info is not None and self._routing_info.stream)
 
         def start() -> None:
@@ -183,30 +183,30 @@ class Exchange(RetryOwner):
             retry_loop.start(started_at)
 
     def _on_admission(self, reservation: Reservation | SvcError) -> None:
-        """The limits of the key let it through, or do not."""
+        """Start the attempts, or send the error if a limit of the key is reached."""
         retry_loop = self._retry_loop
         if isinstance(reservation, SvcError):
             self._send_error(reservation)
-        elif self.is_done or retry_loop is None:  # the client left while the database was asked
+        elif self.is_done or retry_loop is None:  # the client disconnected during the database query
             reservation.commit(0, 0.0)
         else:
             self._reservation = reservation
             self.run_guarded(lambda: retry_loop.start(_now()))
 
     def reject(self, error: SvcError) -> None:
-        """Answers an error. A request that has reserved nothing counts for `rpm` all the same."""
+        """Send an error response. A request without a reservation still counts for the key's `rpm` limit."""
         if self._reservation is not None or isinstance(error, LimitReached):
             self._send_error(error)
         else:
             self._count_request(lambda: self._send_error(error))
 
     def _count_request(self, step: Callable[[], None]) -> None:
-        """Counts a request that reaches for no model, then goes on with `step`, unless it is one too many."""
+        """Count a request without a backend, then run `step`, or send the error if the limit is reached."""
 
         def then(lease: Reservation | SvcError) -> None:
             if isinstance(lease, SvcError):
                 self._send_error(lease)
-            elif self.is_done:  # the client left while Redis was asked
+            elif self.is_done:  # the client disconnected during the Redis query
                 lease.commit(0, 0.0)
             else:
                 self._reservation = lease
@@ -219,12 +219,12 @@ class Exchange(RetryOwner):
             step()
 
     def report_internal_error(self) -> None:
-        """A fault of ours: logged with its traceback, answered with nothing but the request id."""
+        """Log the current exception with its traceback. The client gets only the request id."""
         log.exception("fault in request %s", self.request_id)
         self._send_error(InternalError(f"Something went wrong here. Report it with the request id {self.request_id}."))
 
     def on_disconnect(self) -> None:
-        """The client left: whatever runs is let go of."""
+        """Cancel the request, because the client has disconnected."""
         if not self.is_done:
             if isinstance(self._retry_loop, HedgedRetryLoop):
                 self._retry_loop.record_abandoned()
@@ -233,7 +233,7 @@ class Exchange(RetryOwner):
 
     @property
     def is_streaming(self) -> bool:
-        """The head of a stream has gone to the client."""
+        """Whether the response is a stream that has started."""
         return self._has_started_stream and not self.is_done
 
     def pause(self) -> None:
@@ -245,12 +245,12 @@ class Exchange(RetryOwner):
             self._retry_loop.resume()
 
     def check_timeouts(self, now: float) -> None:
-        """The total time-out."""
+        """Stop the request if the total timeout has passed. `now` is loop time."""
         if now >= self.deadline:
             self.stop(timeout_failure("for the whole answer"))
 
     def stop(self, failure: AttemptFailure) -> None:
-        """Ends it from our side, whatever state it is in, with an honest error."""
+        """End the request with an error, in any state."""
         if self.is_done:
             return
         if self._retry_loop is not None:
@@ -258,7 +258,7 @@ class Exchange(RetryOwner):
         else:
             self._send_error(failure.error)
 
-    # TriesOwner
+    # RetryOwner
 
     def on_failure(self, error: SvcError) -> None:
         self._send_error(error)
@@ -269,7 +269,7 @@ class Exchange(RetryOwner):
             self._sink.write(chunk, False)
 
     def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
-        """Of `cache.replay.Owner`."""
+        """Take the end of a cached response (`ReplayOwner`)."""
         if error is not None:
             self._record_outcome("cut", 200, None)
             self._downstream.write(self._endpoint.encode_stream_error(error), True)
@@ -285,7 +285,7 @@ class Exchange(RetryOwner):
         self._finish()
 
     def _start_stream(self) -> None:
-        """The head of a stream, once."""
+        """Send the head of the stream, unless it was sent before."""
         if not self._has_started_stream:
             self._has_started_stream = True
             self._first_byte_at = _now()
@@ -320,7 +320,7 @@ class Exchange(RetryOwner):
             self._sink.write(chunk, False)
 
     def _cache_response(self, recorder: ResponseRecorder) -> None:
-        """The answer is whole, and in the words of one target."""
+        """Cache a complete response, unless several backends produced it."""
         retry_loop = self._retry_loop
         if retry_loop is not None and retry_loop.backend is not None and not retry_loop.resume_count:
             recorder.finish(retry_loop.backend, retry_loop.dropped_fields)
@@ -332,7 +332,7 @@ class Exchange(RetryOwner):
             return
         if (
             self._has_started_stream and self._retry_loop is not None
-        ):  # the head is out: the error comes as the stream's last event
+        ):  # the head has been sent, so the error is the last event of the stream
             self._retry_loop.stop(AttemptFailure(error, RetryDecision.GIVE_UP))
             return
         self._record_outcome("error", error.http_status, None, error)
@@ -345,7 +345,7 @@ class Exchange(RetryOwner):
     def _finish(self) -> None:
         self.is_done = True
         self._context.exchanges.discard(self)
-        retry_loop, self._retry_loop = self._retry_loop, None  # nothing holds the other: no garbage collector is needed
+        retry_loop, self._retry_loop = self._retry_loop, None  # breaks a reference cycle
         if retry_loop is not None:
             retry_loop.close()
         if self._recorder is not None:
@@ -353,12 +353,12 @@ class Exchange(RetryOwner):
 
     @property
     def _attempt(self) -> Attempt | None:
-        """The one whose answer counts, while there is one."""
+        """The attempt whose response the client gets, if there is one."""
         return self._retry_loop.attempt if self._retry_loop is not None else None
 
     @property
     def _backend(self) -> Backend | None:
-        """The target that answers, or that was tried last; None before any was."""
+        """The backend of the winning attempt, or else of the last one; None before the first attempt."""
         return self._retry_loop.backend if self._retry_loop is not None else None
 
     def _build_headers(self) -> str:
@@ -424,5 +424,5 @@ class Exchange(RetryOwner):
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:
-    """The header line that names the request's fields that the upstream did not get as they were."""
+    """Return the header line with the request fields that the upstream did not get unchanged."""
     return f"x-svc-dropped: {','.join(_UNSAFE_FIELD_NAME_CHARS.sub('?', name[:64]) for name in field_names[:32])}\r\n"

@@ -1,7 +1,7 @@
-"""Tries of which a second one may run beside the first, when that has not said a byte for a while (`hedge_after`).
+"""Request hedging: starts a second attempt if the first has sent no byte within `hedge_after` seconds.
 
-one ── no first byte for a while ──> two ── the first byte of either ──> one      (the loser is let go of)
-                                      └── one of them has failed ──────> one      (the other goes on alone)
+one ── no first byte within `hedge_after` ──> two ── first byte of either ──> one      (the other is cancelled)
+                                               └── one of them fails ───────> one      (the other continues)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc.gateway.routing.failures import AttemptFailure, RetryDecision
 
 
 class HedgedRetryLoop(RetryLoop):
-    """`attempt` is the first of the two until the other, its rival, has won or is the only one left."""
+    """A retry loop with hedging. `attempt` is the first attempt until the hedge wins or is the only one left."""
 
     __slots__ = ("_hedge_attempt", "_hedge_backend_index", "_hedge_dropped_fields", "_hedge_timer")
 
@@ -61,7 +61,7 @@ class HedgedRetryLoop(RetryLoop):
             self._report_attempt(self._hedge_attempt, "abandoned")
 
     def record_abandoned(self) -> None:
-        """The client leaves: neither of two has lost, so that the second costs what the first does."""
+        """Bill the hedge as well, because the client disconnects before either attempt has won."""
         if self._hedge_attempt is not None:
             self.hedge_losses = (self._bill_part(self._hedge_attempt, self._hedge_attempt.usage),)
 
@@ -79,7 +79,7 @@ class HedgedRetryLoop(RetryLoop):
             self._hedge_timer = None
 
     def _start_hedge(self) -> None:
-        """No first byte for a while: the next target is tried beside the first."""
+        """Start an attempt at the next backend, in parallel to the first."""
         self._hedge_timer = None
         if self._has_winner or self.attempt is None or self.attempt.is_done:
             return
@@ -88,7 +88,7 @@ class HedgedRetryLoop(RetryLoop):
             return
         try:
             encoded = self._encode_request(self._backends[index])
-        except SvcError:  # this target cannot be sent it: there is no hedge, and no harm
+        except SvcError:  # the backend's dialect cannot express the request: continue without a hedge
             return
         first_backend = self.backend
         self._backend_attempt_count = 0
@@ -97,8 +97,8 @@ class HedgedRetryLoop(RetryLoop):
         self.backend = first_backend
 
     def _continue_with_survivor(self, hedge_attempt: Attempt, failed: Attempt, failure: AttemptFailure) -> bool:
-        """One of two has failed, and is not tried again; whether the other goes on alone."""
-        if failed is hedge_attempt:  # the first target has the word, even on whether the request is a good one
+        """Continue with the other attempt after one of two failed. Return False if the request has to fail."""
+        if failed is hedge_attempt:  # the first backend decides, even about whether the request is valid
             self._backends = (
                 self._backends[: self._hedge_backend_index] + self._backends[self._hedge_backend_index + 1 :]
             )
@@ -128,7 +128,7 @@ class HedgedRetryLoop(RetryLoop):
             self._cancel_loser(loser)
 
     def _cancel_loser(self, loser: Attempt) -> None:
-        """It costs what it has said by now, and silence costs nothing."""
+        """Cancel an attempt, and bill the output that it has sent so far. No output costs nothing."""
         loser.cancel()
         self._report_attempt(loser, "hedge_loss")
         if loser.received_bytes and (part := self._bill_part(loser, loser.usage)).usage.completion_tokens:

@@ -1,11 +1,11 @@
-"""The tries of one request at its targets: in order, and again after a while. Two at a time are `hedging`'s.
+"""Retries and fallbacks of one request over its backends, in order. `hedging` adds parallel attempts.
 
-    trying ── answered, or the first piece of a stream ──> won
-      │ ^ └── failed ── again, or the next target ──┐
-      │ └───────────────────────────────────────────┘
-      └────── nothing left ──> lost
+    attempting ── response, or first chunk of a stream ──> won
+      │ ^ └── failure ── retry, or next backend ──┐
+      │ └─────────────────────────────────────────┘
+      └────── no backend left ──> failed
 
-What becomes of the outcome is the owner's matter.
+The owner gets the outcome.
 """
 
 from __future__ import annotations
@@ -41,37 +41,40 @@ log = logging.getLogger("svc.gateway")
 
 
 class RetryOwner(ABC):
-    """The exchange that the tries are for."""
+    """The exchange that a retry loop belongs to."""
 
     __slots__ = ()
 
     request_id: str
     forwarded_head: ForwardedHead | None
-    """The part of the client's request head that a target of its dialect gets."""
+    """The part of the client's request head that is forwarded to a backend with the same dialect."""
 
     @abstractmethod
     def on_response(self, response: EncodedResponse, now: float) -> None:
-        """A whole answer that is not a stream; `now` is loop time."""
+        """Take a complete response that is not a stream. `now` is loop time."""
 
     @abstractmethod
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        """A piece of a stream: the first one, and the last one, when `pipe.ended`."""
+        """Take the first chunk of a stream, or the last one (`transform.has_ended`)."""
 
     @abstractmethod
     def on_intermediate_chunk(self, chunk: bytes) -> None:
-        """The last piece of an attempt at a stream that goes on elsewhere; perhaps nothing."""
+        """Take the last chunk of an attempt whose stream another backend resumes. It may be empty."""
 
     @abstractmethod
     def on_failure(self, error: SvcError) -> None:
-        """Nothing is left to try."""
+        """Take the error after the last attempt."""
 
     @abstractmethod
     def run_guarded(self, step: Callable[[], None]) -> None:
-        """Runs a step whose errors are answered."""
+        """Run a step, and send its error to the client as a response."""
 
 
 class RetryLoop(AttemptOwner):
-    """`count` is what x-svc-attempts says, `attempt` the one whose answer counts."""
+    """Runs the attempts of one request.
+
+    `attempt_count` is the value of x-svc-attempts. `attempt` is the attempt whose response the client gets.
+    """
 
     __slots__ = (
         "_backend_attempt_count",
@@ -119,41 +122,41 @@ class RetryLoop(AttemptOwner):
         self._body = body
         self._backends = backends
         self._decoded_request: Any = None
-        """The whole request as the endpoint's codecs translate it, once one of them had to."""
+        """The decoded request body. None until a codec has to translate it."""
         self._backend_index = 0
         self._backend_attempt_count = 0
         self._backoff_seconds = 0.0
         self._has_winner = False
         self._is_paused = False
-        """The client does not read."""
+        """Whether the client connection's write buffer is full."""
         self._stop_failure: AttemptFailure | None = None
-        """Why it was broken off from our side."""
+        """The argument of `stop`: why the gateway ended the request."""
         self._min_tokens_per_second = context.config.current.policy.min_pace
         self._can_resume = context.config.current.policy.resumes_streams and routing_info.stream
         self._used_accounts: list[Backend] = []
-        """Accounts that were tried, where a target has several."""
+        """Accounts with an attempt, if a backend has several."""
         self._interrupted_stream: ResumableTranslation | None = None
-        """What the client has of a stream that broke and is to go on."""
+        """The part of an interrupted stream that the client has received."""
         self._interrupted_attempt: Attempt | None = None
-        """The attempt that said the last part of it."""
+        """The attempt that sent the last part of the interrupted stream."""
         self._retry_timer: asyncio.TimerHandle | None = None
         self.attempt: Attempt | None = None
         self.attempt_count = 0
         self.attempt_records: tuple[AttemptRecord, ...] = ()
         """Attempts that ended. Empty for one attempt that succeeded: the record of the request describes it."""
         self.dropped_fields: tuple[str, ...] = ()
-        """Fields of the client's that the target's dialect lacks."""
+        """Fields of the request that the backend's dialect lacks."""
         self.backend: Backend | None = None
-        """The target that was tried last, or won."""
+        """The backend of the winning attempt, or else of the last one."""
         self.interrupted_parts: list[PartialUsage] = []
-        """What other targets said of the stream, which broke and went on."""
+        """Usage of the attempts before the stream was resumed."""
         self.hedge_losses: tuple[PartialUsage, ...] = ()
-        """What the loser of a hedge had said when it was let go of."""
+        """Usage of a cancelled hedge attempt."""
         self.resume_count = 0
-        """So often it went on."""
+        """How often the stream was resumed."""
 
     def start(self, now: float) -> None:
-        """The first try; raises SvcError when there is none to make. `now` is loop time."""
+        """Start the first attempt. `now` is loop time. Raises SvcError if no backend can be used."""
         self._backend_index = self._context.load_balancer.select_first(
             self._backends, self._body, self._routing_info, now
         )
@@ -170,7 +173,7 @@ class RetryLoop(AttemptOwner):
             self.attempt.resume(self._context.clock.now())
 
     def stop(self, failure: AttemptFailure) -> None:
-        """Breaks off what runs, in an honest error: it fails at its target."""
+        """End the request with an error; the current attempt counts as failed."""
         self._stop_failure = failure
         if self.attempt is not None and not self.attempt.is_done:
             self.attempt.stop(failure)
@@ -178,23 +181,23 @@ class RetryLoop(AttemptOwner):
             self._give_up(failure.error)
 
     def close(self) -> None:
-        """Lets go of everything that still runs."""
+        """Cancel the attempt and the timer that are still active."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
         attempt, self.attempt = self.attempt, None
-        self._interrupted_attempt = None  # which holds this
+        self._interrupted_attempt = None  # breaks a reference cycle
         if attempt is None:
             return
         if (
             attempt.is_done
-        ):  # not left to the next tick: its memory is for the next request, which finds it in the cache
+        ):  # freed now, not at the next tick: the next request reuses the memory while the CPU caches it
             self._context.attempts.discard(attempt)
         elif not attempt.is_draining:
             attempt.cancel()
             if not self._has_winner or self._awaits_resume:
                 self._context.load_balancer.record_abandoned(attempt.backend)
 
-    # one try
+    # one attempt
 
     def _attempt_current_backend(self, now: float) -> None:
         self._retry_timer = None
@@ -236,7 +239,7 @@ class RetryLoop(AttemptOwner):
                 return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
             return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
         except SvcError:
-            self._context.load_balancer.record_abandoned(backend)  # it may have been meant as a probe
+            self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
             raise
 
     def _decode_request(self) -> Any:
@@ -248,7 +251,7 @@ class RetryLoop(AttemptOwner):
         self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.clock.now()))
 
     def _accept_winner(self, winner: Attempt, now: float) -> None:
-        """The first byte."""
+        """Record the first byte of a successful attempt."""
         self._has_winner = True
         context = self._context
         context.load_balancer.record_success(
@@ -258,7 +261,7 @@ class RetryLoop(AttemptOwner):
             context.load_balancer.record_rate_limits(winner.backend, winner.response_headers, now)
 
     def _log_provider_error(self, attempt: Attempt, error: SvcError) -> None:
-        """For the log; a stream that was broken off for the client's sake, or ours, is no trouble of the provider's."""
+        """Log the error, unless the gateway stopped the attempt for a reason other than a timeout."""
         context = self._context
         if self._stop_failure is None or self._stop_failure.no_response:
             context.upstream_error_log.log_error(
@@ -327,7 +330,7 @@ class RetryLoop(AttemptOwner):
         self._retry_or_advance(attempt, failure)
 
     def _retry_or_advance(self, attempt: Attempt, failure: AttemptFailure) -> None:
-        """Another try after one that has failed, or the end."""
+        """Retry after a failed attempt, use the next backend, or give up."""
         context, now = self._context, self._context.clock.now()
         if self._has_other_account(failure, now):
             context.load_balancer.record_failure(attempt.backend, failure, now)
@@ -340,9 +343,10 @@ class RetryLoop(AttemptOwner):
             self._owner.run_guarded(lambda: self._advance_backend(failure))
 
     def _advance_backend(self, failure: AttemptFailure) -> None:
-        """On to the next target, or the end; a target whose dialect cannot say the request is passed over.
+        """Use the next backend, or give up. Skip a backend whose dialect cannot express the request.
 
-        The request to go on is ours: who refuses it (a model may want no beginning of its turn) is passed over, too.
+        The gateway itself writes the request that resumes a stream. A backend that rejects it is skipped as well:
+        some models accept no partial assistant message.
         """
         if failure.retry_decision is not RetryDecision.GIVE_UP or self._interrupted_stream is not None:
             while (index := self._next_backend_index(self._backend_index)) >= 0:
@@ -351,7 +355,7 @@ class RetryLoop(AttemptOwner):
         self._give_up(failure.error)
 
     def _try_backend_at(self, index: int) -> bool:
-        """Begins at another target; False for one whose dialect cannot say the request."""
+        """Start an attempt at a backend. Return False if the backend's dialect cannot express the request."""
         self._backend_index = index
         self._backend_attempt_count = 0
         self._backoff_seconds = 0.0
@@ -366,10 +370,11 @@ class RetryLoop(AttemptOwner):
         if interrupted is None or attempt is None:
             self._owner.on_failure(error)
             return
-        self.attempt, self.backend = attempt, attempt.backend  # nobody took it up: the last word is its own
+        self.attempt, self.backend = attempt, attempt.backend  # no backend resumed the stream
         self.interrupted_parts.pop()
         if self._stop_failure is None and interrupted.error is not None:
-            error = interrupted.error  # what cut the stream, not who refused the rest: a 429 there is no limit here
+            # Not the error of the failed resumption: a 429 there is not a limit of this request.
+            error = interrupted.error
         self._owner.on_stream_chunk(attempt, interrupted.give_up(error), interrupted)
 
     def _can_retry(self, failure: AttemptFailure) -> bool:
@@ -381,7 +386,7 @@ class RetryLoop(AttemptOwner):
         )
 
     def _has_other_account(self, failure: AttemptFailure, now: float) -> bool:
-        """Each is asked once, like a target: what keeps them from being asked in an outage are their breakers."""
+        """Whether another account can be used. Each account gets one attempt; circuit breakers limit the load."""
         if failure.retry_decision is RetryDecision.GIVE_UP or self._stop_failure is not None:
             return False
         return self._context.load_balancer.has_other_account(
@@ -421,10 +426,10 @@ class RetryLoop(AttemptOwner):
             self._report_attempt(attempt, "ok")
         self._owner.on_stream_chunk(attempt, chunk, transform)
 
-    # a stream that goes on elsewhere
+    # resuming an interrupted stream
 
     def _resumable_transform(self, codec: Codec) -> StreamTransform | None:
-        """The transform of a stream that may continue elsewhere, or continues here; None for the ordinary one."""
+        """Return the transform of a stream that can be resumed, or that resumes another; None for the default."""
         if self._interrupted_stream is not None:
             return codec.continue_stream(self._interrupted_stream)
         if len(self._backends) == 1:
@@ -433,11 +438,11 @@ class RetryLoop(AttemptOwner):
 
     @property
     def _awaits_resume(self) -> bool:
-        """The stream broke, and nobody has taken it up yet."""
+        """Whether the stream was interrupted, and no backend has resumed it yet."""
         return self.resume_count < len(self.interrupted_parts)
 
     def _on_resumed(self, attempt: Attempt) -> None:
-        if self._is_paused:  # it was while nothing came
+        if self._is_paused:  # paused between the attempts
             attempt.pause()
         context, now = self._context, self._context.clock.now()
         context.load_balancer.record_success(attempt.backend, now - attempt.sent_at, now, stream=True)
@@ -447,7 +452,7 @@ class RetryLoop(AttemptOwner):
     def _on_interrupted(
         self, attempt: Attempt, chunk: bytes, transform: ResumableTranslation, failure: AttemptFailure
     ) -> None:
-        """The text so far goes to the next target, if there is one; nothing of it is said twice."""
+        """Resume the stream at the next backend, if there is one. The client gets no text twice."""
         self._interrupted_stream = transform
         if transform.is_resumable and self._stop_failure is None:
             self._interrupted_attempt = attempt

@@ -1,7 +1,7 @@
-"""Requests that other rooms answer, as speech does: they count for the key's limits, and are in the books like chats.
+"""Limits and accounting for requests that other packages serve, such as speech.
 
-enter ── refused: a limit of the key ──> over
-  └── Visit.end: the lease is given back, the entry is in the journal
+track ── rejected: a limit of the key ──> done
+  └── TrackedRequest.finish: releases the reservation, and writes the ledger entry
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from svc.wire.key import ApiKey
 
 LOCAL_PROVIDER_NAME = "local"
 RequestIdentity = tuple[str, str | None, str | None]
-"""Of a request: ours, the client's own, and the client's address."""
+"""The request id, the client's own request id, and the client's address."""
 
 
 class TrackedRequest:
-    """One request. Whoever answers it calls `end` before the last byte leaves; a second time is nothing."""
+    """One request. The handler calls `finish` before the last byte leaves; further calls have no effect."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TrackedRequest:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What is left of the key's limits."""
+        """The rate limit headers of the response."""
         lines = self._reservation.header_lines.split("\r\n") if self._reservation is not None else []
         return {name: value for name, _, value in (line.partition(": ") for line in lines) if name}
 
@@ -61,7 +61,10 @@ class TrackedRequest:
         code: str | None = None,
         limit: str = "",
     ) -> None:
-        """`model` is the one that was reached, None when none was; `first` is when it answered, on the steady clock."""
+        """Report the end of the request.
+
+        `model` is the model that served the request, or None. `first_byte_at` is a time of `time.monotonic`.
+        """
         if self._is_done:
             return
         self._is_done = True
@@ -116,7 +119,7 @@ class TrackedRequest:
 
 
 class RequestTracker:
-    """The way in."""
+    """Starts tracked requests."""
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
@@ -124,9 +127,10 @@ class RequestTracker:
     async def track(
         self, key: ApiKey, endpoint: str, identity: RequestIdentity, *, is_long_lived: bool = False
     ) -> TrackedRequest:
-        """Raises RateLimited for a limit of the key, which is in the books then.
+        """Reserve the key's limits, and return the tracked request.
 
-        `lasts`: how long it takes is for the client to say, so the times of requests know nothing of it.
+        The client determines the duration of an `is_long_lived` request, so duration metrics leave it out.
+        Raises RateLimited if a limit of the key is reached. The ledger has an entry for that rejection.
         """
         context = self._context
         try:
@@ -140,13 +144,13 @@ class RequestTracker:
         return TrackedRequest(context, key, endpoint, identity, reservation, is_long_lived=is_long_lived)
 
     async def _reserve(self, key: ApiKey) -> Reservation:
-        """What is run on this machine costs neither tokens nor money: requests count, and those at the same time."""
+        """Reserve one request. Local models use no tokens and no money; only request limits apply."""
         got: asyncio.Future[Reservation | SvcError] = self._context.clock.loop.create_future()
 
         def then(lease: Reservation | SvcError) -> None:
             if not got.cancelled():
                 got.set_result(lease)
-            elif isinstance(lease, Reservation):  # whoever asked has left
+            elif isinstance(lease, Reservation):  # the caller was cancelled
                 lease.commit(0, 0.0)
 
         self._context.rate_limiter.admit_unmetered(key, then)
