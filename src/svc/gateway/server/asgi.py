@@ -1,4 +1,4 @@
-"""Every request that is not hot: uvicorn's own protocol, fed one whole request at a time by the door."""
+"""Runs the ASGI application for requests to all but the fast routes, through uvicorn's protocol."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class AsgiProtocol(HttpToolsProtocol):
-    """Runs the ASGI application for a connection that stays the door's. `answered` is called after each answer."""
+    """Gets one complete request at a time from a `ClientConnection`, and calls `on_response_sent` after each."""
 
     def __init__(self, on_response_sent: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._on_response_sent = on_response_sent
 
     def take_over_websocket(self, transport: asyncio.Transport, request_head: bytes, trailing_data: bytes) -> None:
-        """Takes the connection over with the request for a WebSocket, and what came after it."""
+        """Take over a connection, with the head of the upgrade request and the data after it."""
         self.connection_made(transport)
         self.data_received(request_head)
         if trailing_data and not transport.is_closing():
@@ -25,6 +25,6 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # unused connections are the door's to close
-        self.cycle = None  # type: ignore[assignment]  # it has the body, and this: no garbage collector is needed
+        self._unset_keepalive_if_required()  # `ClientConnection` closes idle connections
+        self.cycle = None  # type: ignore[assignment]  # breaks a reference cycle, and frees the body
         self._on_response_sent()

@@ -1,4 +1,4 @@
-"""Whose request it is: the key of a hot request, from memory, or after the database was asked. No sockets."""
+"""Authenticates requests to fast routes by API key, from memory or after a database query. No sockets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from svc.wire.key import ApiKey
 
 
 def authenticate(request: Request, endpoint: Endpoint, keyring: Keyring, on_loaded: Callable[[Request], None]) -> None:
-    """Sets `key` or `refusal`; when the database has to be asked, `waiting` is set, and `loaded` is called later.
+    """Set `api_key` or `rejection` of a request, or both if only its content headers are invalid.
 
-    A refused request is read to its end, but not kept. One that is refused for its form is, for the access log,
-    somebody's all the same.
+    If the key is not in memory, set `is_key_loading`, query the database, and call `on_loaded` later.
+    The body of a rejected request is read, but not kept.
     """
     headers = dict(request.headers)
     secret = _extract_secret(headers)
@@ -36,9 +36,9 @@ def authenticate(request: Request, endpoint: Endpoint, keyring: Keyring, on_load
 
 
 def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
-    """Before a large body is kept: the path takes one, and the key may be known.
+    """Check path and API key before a large body is kept in memory.
 
-    Raises AuthenticationFailed, TooLarge.
+    Raises AuthenticationFailed for an invalid key, and TooLarge for a path that takes no large body.
     """
     if not request.path.startswith(b"/v1/"):
         raise TooLarge("This path takes no such body.")
@@ -47,7 +47,7 @@ def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
 
 
 def cached_api_key(request: Request, keyring: Keyring) -> ApiKey | None:
-    """The key of a request that was refused before anyone looked, as far as memory knows it: nobody is asked."""
+    """Return the API key of a request that was rejected before authentication. Never queries the database."""
     try:
         return keyring.lookup_cached(_extract_secret(dict(request.headers)))
     except AuthenticationFailed:
@@ -55,7 +55,7 @@ def cached_api_key(request: Request, keyring: Keyring) -> ApiKey | None:
 
 
 def api_key_digest(request: Request) -> bytes:
-    """Of the key that the request came with."""
+    """Return the digest of the request's API key."""
     return hash_secret(_extract_secret(dict(request.headers)) or "")
 
 

@@ -1,10 +1,10 @@
-"""The front door: every client connection of the gateway. HTTP/1.1, parsed by llhttp (httptools), with limits.
+"""Client connections. Parses HTTP/1.1 (RFC 9112) with llhttp (httptools), and enforces limits.
 
-    idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── answered ──> idle
-      hot routes (POST of a chat) are answered by an Exchange; all else by the ASGI application, through uvicorn's
-      own protocol (`cold`), which gets each request whole. A WebSocket leaves with its connection to uvicorn.
+    idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── response sent ──> idle
+      An Exchange handles fast routes (POST to a model endpoint). The ASGI application handles all other requests,
+      through uvicorn's protocol (`asgi`), which gets complete requests. uvicorn takes over WebSocket connections.
 
-The limits hold for both: size and number of headers, slow heads, slow bodies, size of bodies, requests in advance.
+The limits apply to all routes: size and number of headers, body size, time for head and body, pipelined requests.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from svc.gateway.server.request_parser import RequestParser
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 LINGER_TIMEOUT_SECONDS: Final = 5.0
-"""After an early refusal: so long what the client still sends is thrown away, so that it can read the answer."""
+"""Seconds for which input is discarded after an early rejection, so that the client can read the response."""
 SHUTDOWN_IDLE_TIMEOUT_SECONDS: Final = 1.0
-"""When the server stops, an unused connection is closed only after so long."""
+"""Seconds after which an idle connection is closed when the server stops."""
 ALLOWED_METHODS: Final = "GET, HEAD, POST"
-"""The methods that some path of the gateway takes: what is asked to be a proxy has no path to tell of."""
+"""The methods that the gateway supports on any path. The target of CONNECT is not a path."""
 WRITE_HIGH_WATER_BYTES: Final = 64 * 1024
-"""Bytes that wait for a client before the upstream is no longer read."""
+"""Unsent bytes to a client at which reading from the upstream pauses."""
 
 
 class ClientConnection(RequestParser):
-    """One client connection: an asyncio.Protocol by its methods. `options` are uvicorn's."""
+    """One client connection. It has the methods of an asyncio.Protocol. `options` are those of uvicorn's protocols."""
 
     __slots__ = (
         "_asgi",
@@ -61,14 +61,14 @@ class ClientConnection(RequestParser):
         self._exchange: Exchange | None = None
         self._asgi: AsgiProtocol | None = None
         self._pending_head = b""
-        """The head of a stream, until its first piece is there."""
+        """The head of a stream, until the first chunk is written."""
         self._is_chunked = False
         self._is_write_paused = False
         self._is_shutting_down = False
         self._is_dispatching = False
-        """Requests are being taken, one after the other."""
+        """Whether `_dispatch_queued` is running."""
         self._unsent_bytes = 0
-        """Bytes that waited for a client that does not read, when they were last looked at."""
+        """Bytes in the write buffer at the last check, while the client does not read."""
 
     # asyncio
 
@@ -83,18 +83,18 @@ class ClientConnection(RequestParser):
         self._enter_state("idle", self._context.config.current.policy.keep_alive)
 
     def eof_received(self) -> None:
-        """The client has gone: `connection_lost` follows, once it has taken what waits for it, or took too long."""
+        """Handle the end of the client's input. `connection_lost` follows after buffered output or a timeout."""
         self._enter_state("closing", self._context.config.current.policy.write_timeout)
         self._on_disconnect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.socket_writer.close()
         self._unregister()
-        del self._parser, self._direct_read  # which hold this: no garbage collector is needed
+        del self._parser, self._direct_read  # breaks reference cycles
         self._on_disconnect()
         if self._asgi is not None:
             self._asgi.connection_lost(exc)
-            self._asgi = None  # each held the other
+            self._asgi = None  # breaks a reference cycle
         self._queue.clear()
 
     def pause_writing(self) -> None:
@@ -121,11 +121,11 @@ class ClientConnection(RequestParser):
     # uvicorn
 
     def shutdown(self) -> None:
-        """The server stops: what runs is finished, then the connection is closed."""
+        """Close the connection after the current request, because the server stops."""
         self._is_shutting_down = True
         if (
             self._active_request is None and self._state == "idle"
-        ):  # a request may be on its way: it gets the last answer here
+        ):  # the client may just be sending a request: this connection still serves it
             self._enter_state("idle", SHUTDOWN_IDLE_TIMEOUT_SECONDS)
         elif self._active_request is not None and self._asgi is not None and self._exchange is None:
             self._asgi.shutdown()
@@ -133,9 +133,9 @@ class ClientConnection(RequestParser):
     # time
 
     def check_timeouts(self, now: float) -> None:
-        """Looks whether the client is too slow."""
+        """Reject a request or close the connection if the client is too slow. `now` is loop time."""
         if self._is_write_paused and (unsent_bytes := self.transport.get_write_buffer_size()) < self._unsent_bytes:
-            self._unsent_bytes = unsent_bytes  # it does read, if slowly
+            self._unsent_bytes = unsent_bytes  # the client reads slowly
             self._deadline = now + self._context.config.current.policy.write_timeout
         if now < self._deadline:
             return
@@ -143,7 +143,7 @@ class ClientConnection(RequestParser):
             self._reject(InvalidRequest("The request took too long to arrive."), 408)
         elif self._state == "idle" and self._active_request is None and not self._is_write_paused:
             self._close()
-        else:  # it does not read, lingers, or does not let itself be closed
+        else:  # the client does not read, or does not close the connection
             self.transport.abort()
 
     def _close(self) -> None:
@@ -159,15 +159,15 @@ class ClientConnection(RequestParser):
         if exchange is not None:
             exchange.on_disconnect()
 
-    # answering
+    # dispatching
 
     def _on_key_loaded(self, request: Request) -> None:
-        """The database has been asked about the request's key."""
+        """Dispatch a request after the database query for its key."""
         if self._active_request is request and request.endpoint is not None and not self.transport.is_closing():
             self._dispatch_fast(request, request.endpoint)
 
     def _dispatch_queued(self) -> None:
-        """Takes what has come whole, in a loop: what is answered at once calls this again, from within."""
+        """Dispatch complete requests in a loop. A request with an immediate response calls this recursively."""
         if self._is_dispatching:
             return
         self._is_dispatching = True
@@ -178,8 +178,8 @@ class ClientConnection(RequestParser):
             self._is_dispatching = False
 
     def _prepare_dispatch(self) -> bool:
-        """A request waits, and its answer would be read; else it waits for what has to come first."""
-        if self._is_write_paused:  # what it has been sent is to be read first; `_deadline` is that of `pause_writing`
+        """Return whether a request can be dispatched. Otherwise enter the state that has to come first."""
+        if self._is_write_paused:  # the client has to read first; `pause_writing` has set `_deadline`
             if self._state != "unread" and not self.transport.is_closing():
                 self._state = "unread"
                 self.transport.pause_reading()
@@ -197,7 +197,7 @@ class ClientConnection(RequestParser):
         return False
 
     def _dispatch(self, request: Request) -> None:
-        """Answers it."""
+        """Pass a complete request to an exchange or to the ASGI application."""
         self._active_request = request
         self._state, self._deadline = "answering", math.inf
         if request.endpoint is not None:
@@ -239,9 +239,9 @@ class ClientConnection(RequestParser):
         self._asgi.data_received(request.serialize())
 
     def _handle_upgrade(self, trailing_data: bytes) -> None:
-        """A WebSocket goes to uvicorn with its connection; others are ignored, as HTTP allows."""
+        """Hand a WebSocket over to uvicorn. Other upgrades are ignored (RFC 9110, section 7.8)."""
         request = self._incoming_request
-        if request is None or request.method == b"CONNECT":  # an upgrade whatever its headers say
+        if request is None or request.method == b"CONNECT":  # llhttp reports any CONNECT as an upgrade
             self._reject(MethodNotAllowed("This server is no proxy.", allow=ALLOWED_METHODS))
         elif not request.is_websocket_upgrade:
             self._incoming_request, self._parser = None, httptools.HttpRequestParser(self)
@@ -258,13 +258,13 @@ class ClientConnection(RequestParser):
             self._reject(error)
             return
         self._unregister()
-        self.socket_writer.close()  # whatever happens to this: no word of its own may come between the WebSocket's
+        self.socket_writer.close()  # this connection must not write between the frames of the WebSocket
         AsgiProtocol(self._on_response_sent, **self._uvicorn_options).take_over_websocket(
             self.transport, request_head, trailing_data
         )
 
     def _on_response_sent(self) -> None:
-        """The answer to `_busy` is written; what came in the meantime is next."""
+        """Continue with the next request after the response to `_active_request` is written."""
         request, self._active_request, self._exchange = self._active_request, None, None
         if self._state == "lingering" or request is None:
             return
@@ -277,11 +277,11 @@ class ClientConnection(RequestParser):
             self._close()
 
     def _reject(self, error: SvcError, status: int | None = None) -> None:
-        """Refuses what cannot be read any further. The client gets a moment to read the answer."""
-        if self._active_request is not None:  # an answer is under way: no other may be mixed into it
+        """Reject a request that cannot be read further. The client gets time to read the response."""
+        if self._active_request is not None:  # the current response has to be complete first
             self._deferred_rejection = (error, status)
             return
-        if self.transport.is_closing():  # the last answer has been given
+        if self.transport.is_closing():  # the last response has been sent
             return
         status, request_id = status or error.status, self._context.request_ids.generate()
         request, endpoint = self._incoming_request, None
@@ -296,7 +296,7 @@ class ClientConnection(RequestParser):
         close_write = self.transport.write_eof if self.transport.can_write_eof() else self._close
         close_write()
 
-    # exchange.Client
+    # Downstream
 
     def send_response(self, status: int, headers: str, body: bytes) -> None:
         request = self._active_request
@@ -329,7 +329,7 @@ class ClientConnection(RequestParser):
         if self._is_chunked and not self._pending_head and not is_last and 0 < size < SIZE_LINE_COUNT:
             self.socket_writer.write(
                 CHUNK_SIZE_LINES[size] + chunk + b"\r\n"
-            )  # as `reply.chunk`, for nearly every piece
+            )  # as `encode_http_chunk`, for nearly every chunk
             return
         chunk = (
             response.encode_http_chunk(self._pending_head, chunk, is_last)

@@ -1,4 +1,4 @@
-"""The endpoints that reach for a model, by their paths."""
+"""The model endpoints (such as chat completions), by path."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from svc.dialects.endpoint import Endpoint
 
 
 class EndpointTable:
-    """Belongs to one gateway, and does not change."""
+    """The model endpoints of one gateway. Immutable."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.by_path: Mapping[bytes, Endpoint] = {endpoint.path.encode("ascii"): endpoint for endpoint in endpoints}
 
     def find_by_prefix(self, path: str) -> Endpoint | None:
-        """The endpoint that is at `path`, or above it: its clients send requests there by mistake.
+        """Return the endpoint whose path is a prefix of `path`, so that its clients get its error format.
 
         `GET /v1/messages` and `POST /v1/messages/unknown` get errors in the format of `/v1/messages`.
         """
@@ -24,7 +24,7 @@ class EndpointTable:
         return None
 
     def paths_by_kind(self) -> dict[str, str]:
-        """The path for each kind of model: of several endpoints, the first."""
+        """Return the path of the first endpoint for each kind of model."""
         paths: dict[str, str] = {}
         for endpoint in self.by_path.values():
             paths.setdefault(endpoint.model_kind, endpoint.path)

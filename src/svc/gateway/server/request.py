@@ -1,4 +1,4 @@
-"""A client's HTTP request while it is read, with the limits on its head. No sockets."""
+"""A client's HTTP request and the limits on its head. No sockets."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ MAX_HEADERS: Final = 100
 MAX_PIPELINED_REQUESTS: Final = 16
 """Requests that wait on one connection before reading pauses."""
 MAX_PIPELINED_REQUESTS_PER_READ: Final = 1024
-"""Requests in advance that a read may bring before the connection is given up: more than as many bytes as a bounded one
-has room for can hold."""
+"""Pipelined requests in one read at which the connection is closed. A read of bounded size cannot hold more."""
 MAX_PIPELINED_BODY_BYTES: Final = 64 * 1024
-"""Bytes of bodies sent in advance, after which reading pauses until the running answer has ended."""
+"""Bytes of pipelined bodies at which reading pauses until the current response is complete."""
 MAX_ECHOED_HEADER_CHARS: Final = 128
 """Characters of a header that is echoed, such as a client's own request id."""
 _PARSED_HEADERS: Final = frozenset(
     (b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding")
 )
-"""The headers, beside Host, that say how a request is to be taken."""
+"""The headers, in addition to Host, that determine how a request is processed."""
 MAX_WEBSOCKET_LINE_BYTES: Final = 8 * 1024 - 2
-"""Bytes of a line, its end not included: what websockets reads."""
+"""The line limit of websockets, in bytes, without the line end."""
 _FRAMING_HEADERS: Final = frozenset((b"expect", b"transfer-encoding", b"content-length"))
 _ABSOLUTE_FORM_ORIGIN: Final = re.compile(rb"(?i)https?://[^/?#]*")
 
 
 class Request:
-    """Filled by the door's parser callbacks."""
+    """One request. The callbacks of `RequestParser` fill it."""
 
     __slots__ = (
         "api_key",
@@ -65,34 +64,35 @@ class Request:
         self.path = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_head_complete = False
-        """The head has come."""
+        """Whether the whole head has been read."""
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.content_length = 0
         """Content-Length, 0 if there is none."""
         self.keep_alive = True
         self.supports_chunked = True
-        """HTTP/1.1: the answer may be sent in chunks."""
+        """Whether the request is HTTP/1.1, so that the response may be chunked."""
         self.is_key_checked = False
-        """Its key has been looked at, since its body is large."""
+        """Whether the API key was checked early, because the body is large."""
         self.expects_continue = False
         self.is_websocket_upgrade = False
         self.endpoint: Endpoint | None = None
-        """For hot routes: what answers there."""
+        """The endpoint of a fast route."""
         self.forwarded_head: ForwardedHead | None = None
-        """For hot routes: what of the head goes on to an upstream."""
+        """The part of the head that a fast route forwards to the upstream."""
         self.api_key: ApiKey | None = None
         self.rejection: SvcError | None = None
         self.is_key_loading = False
-        """The database is being asked about its key."""
+        """Whether the database query for the API key is in progress."""
         self.client_request_id: str | None = None
         self.origin = ""
-        """The page that a browser sends it for."""
+        """The Origin header, or empty."""
 
     def process_head(self, method: bytes, version: str, max_bytes: int) -> None:
-        """Reads what matters of the head; raises InvalidRequest for another HTTP, HeadTooLarge over `limit` bytes.
+        """Process the headers that matter here.
 
-        Sets `refusal` for two keys: the one that a proxy in front has checked may not be the one that counts here.
+        Sets `rejection` for several API keys: a proxy in front may have checked another one than the gateway uses.
+        Raises InvalidRequest for an unsupported HTTP version, and HeadTooLarge for more than `max_bytes` bytes.
         """
         self.is_head_complete = True
         self.method = method
@@ -121,7 +121,7 @@ class Request:
             self.rejection = InvalidRequest("The request has more than one Authorization or x-api-key header.")
 
     def _process_header(self, name: bytes, value: bytes) -> None:
-        """One of the headers that say how the request is to be taken."""
+        """Process one of `_PARSED_HEADERS`."""
         if name == b"content-length":
             self.content_length = int(value) if value.isdigit() else 0
         elif name == b"transfer-encoding":
@@ -137,36 +137,36 @@ class Request:
             self.client_request_id = echoable_text(value)
 
     def _origin_form_target(self) -> bytes:
-        """The path and query; who believes to talk to a proxy sends a whole address (RFC 9112, 3.2.2)."""
+        """Return path and query. A client that uses a proxy sends the absolute form (RFC 9112, section 3.2.2)."""
         if not self.url.startswith(b"/") and (origin := _ABSOLUTE_FORM_ORIGIN.match(self.url)):
             rest = self.url[origin.end() :]
             self.url = rest if rest.startswith(b"/") else b"/" + rest
         return self.url
 
     def check_content_headers(self, headers: Mapping[bytes, bytes]) -> None:
-        """Any content type will do for JSON but multipart; raises InvalidRequest."""
+        """Check Content-Type and Content-Encoding. Raises InvalidRequest for multipart or compressed bodies."""
         if headers.get(b"content-type", b"").lower().startswith(b"multipart/"):
             raise InvalidRequest("The body has to be JSON, not a multipart form.")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("The body must not be compressed.")
 
     def take_body(self) -> bytes:
-        """The body, which is not kept here any longer."""
+        """Return the body, and drop it from the request."""
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         self.body.clear()
         return body
 
     def serialize(self) -> bytes:
-        """The request in plain HTTP again, its body whole."""
+        """Return the request as HTTP, with Content-Length and without chunks."""
         length_header = [(b"content-length", b"%d" % self.body_bytes)] if self.body else []
         return self._serialize_head(
             [one for one in self.headers if one[0] not in _FRAMING_HEADERS] + length_header
         ) + b"".join(self.body)
 
     def serialize_websocket_head(self) -> bytes:
-        """The head again, with one Connection header: of several, llhttp heeds all, and uvicorn the last.
+        """Return the head with one Connection header: llhttp obeys several, but uvicorn only the last one.
 
-        Raises SvcError for a head that is none to websockets, which would not answer at all.
+        Raises SvcError for a head that websockets would reject without a response.
         """
         if self.content_length or any(name == b"transfer-encoding" for name, _ in self.headers):
             raise InvalidRequest("A WebSocket is asked for without a body.")
@@ -179,7 +179,7 @@ class Request:
         return head
 
     def serialize_without_upgrade(self) -> bytes:
-        """The head again, as of a request that asks for no other protocol."""
+        """Return the head without the headers that request an upgrade."""
         return self._serialize_head([one for one in self.headers if one[0] not in (b"upgrade", b"http2-settings")])
 
     def _serialize_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -234,7 +234,7 @@ class RequestHeadCache(HeadCache):
 
 
 def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | None) -> bool:
-    """A client has sent much in advance: in bytes, or in requests."""
+    """Return whether the pipelined requests of a client exceed the limits on bytes or requests."""
     if incoming is None and not queued:  # nearly always
         return False
     total_bytes = sum(request.body_bytes for request in (*queued, incoming) if request is not None)
@@ -242,11 +242,11 @@ def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | Non
 
 
 def head_too_large(max_bytes: int) -> HeadTooLarge:
-    """What a head of more than `limit` bytes is refused with."""
+    """Return the error for a head of more than `max_bytes` bytes."""
     return HeadTooLarge(f"The request's head is larger than {max_bytes / 1024:g} KiB.")
 
 
 def echoable_text(value: bytes) -> str | None:
-    """A header's value, if it is fit to be sent back."""
+    """Return a header's value if it may be sent back: printable ASCII of limited length."""
     text = value.decode("latin-1")
     return text if 0 < len(text) <= MAX_ECHOED_HEADER_CHARS and text.isascii() and text.isprintable() else None

@@ -1,4 +1,4 @@
-"""How an answer looks on the client's connection: heads and chunks of HTTP/1.1. Pure functions."""
+"""Encodes responses to clients: HTTP/1.1 heads and chunks (RFC 9112). Pure functions."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ CORS_EXPOSED_HEADERS: Final = (
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
     "retry-after",
 )
-"""Headers that a page in a browser may read."""
+"""Response headers that a page in a browser may read (Access-Control-Expose-Headers)."""
 _CORS_EXPOSE_HEADERS_LINE: Final = f"access-control-expose-headers: {', '.join(CORS_EXPOSED_HEADERS)}\r\n"
 CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def format_headers(headers: Mapping[str, str]) -> str:
-    """Header lines, each with its CRLF."""
+    """Return header lines that each end in CRLF."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
 def add_connection_headers(header_lines: str, request: Request, allowed_origins: tuple[str, ...]) -> str:
-    """The header lines of an answer to `request`, with what its connection and a browser need."""
+    """Return `header_lines` with Connection and CORS headers for the response to `request`."""
     if not request.keep_alive:
         header_lines += "connection: close\r\n"
-    elif not request.supports_chunked:  # HTTP/1.0 closes unless both sides say otherwise
+    elif not request.supports_chunked:  # HTTP/1.0 closes by default
         header_lines += "connection: keep-alive\r\n"
     if allowed_origins and request.origin and ("*" in allowed_origins or request.origin in allowed_origins):
         header_lines += f"access-control-allow-origin: {request.origin}\r\nvary: Origin\r\n{_CORS_EXPOSE_HEADERS_LINE}"
@@ -48,7 +48,7 @@ def add_connection_headers(header_lines: str, request: Request, allowed_origins:
 
 
 def request_id_headers(request_id: str, request: Request | None, endpoint: Endpoint | None) -> str:
-    """The header lines by which a request can be found again."""
+    """Return the header lines with the ids of a request."""
     alias_header = endpoint.request_id_header if endpoint is not None else ""
     client_request_id = request.client_request_id if request is not None else None
     lines = f"x-request-id: {request_id}\r\n" + (f"{alias_header}: {request_id}\r\n" if alias_header else "")
@@ -58,7 +58,7 @@ def request_id_headers(request_id: str, request: Request | None, endpoint: Endpo
 def encode_rejection(
     error: SvcError, status: int, date: str, request_id: str, request: Request | None, endpoint: Endpoint | None
 ) -> bytes:
-    """The refusal of a request that is not read any further, after which the connection closes."""
+    """Return the error response to a request that is not read further. The connection closes after it."""
     body = endpoint.encode_error(error, request_id) if endpoint is not None else encode_error_body(error)
     return encode_http_response(
         status,
@@ -69,7 +69,7 @@ def encode_rejection(
 
 
 def encode_http_response(status: int, date: str, headers: str, body: bytes) -> bytes:
-    """A JSON answer."""
+    """Return a complete JSON response. Each line in `headers` ends in CRLF."""
     head = (
         f"{_STATUS_LINES.get(status) or f'HTTP/1.1 {status} Status'}\r\ndate: {date}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
@@ -78,7 +78,7 @@ def encode_http_response(status: int, date: str, headers: str, body: bytes) -> b
 
 
 def encode_stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
-    """The head of a stream of events. `X-Accel-Buffering: no` keeps nginx from collecting it before it sends."""
+    """Return the head of an event stream. `X-Accel-Buffering: no` disables the response buffering of nginx."""
     framing = "transfer-encoding: chunked\r\n" if chunked else ""
     head = (
         f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -88,7 +88,7 @@ def encode_stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
 
 
 def encode_http_chunk(pending_head: bytes, data: bytes, is_last: bool) -> bytes:
-    """`held` as it is (a head that waited), then `data` as a chunk, then the last chunk if it is the `end`."""
+    """Return `pending_head`, then `data` as an HTTP chunk, then the last chunk if `is_last`."""
     if not data:
         return pending_head + b"0\r\n\r\n" if is_last else pending_head
     size = len(data)

@@ -1,4 +1,4 @@
-"""The gateway's server: uvicorn's, which says when it answers, and never leaves a listener open behind it."""
+"""The gateway's uvicorn server, which reports readiness and always closes its listeners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.gateway.net import allocator
 
 
 class GatewayServer(uvicorn.Server):
-    """`before_shutdown` is awaited before connections are told to end."""
+    """A server that calls `on_ready` when it accepts connections, and awaits `before_shutdown` before it ends them."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], before_shutdown: Callable[[], Awaitable[None]]
@@ -23,11 +23,11 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to `svc.stopping`, which has them from before the server's start."""
+        """Install no signal handlers: `svc.stopping` handles signals, from before the server's start."""
         yield
 
     def stop(self, signal_number: int) -> None:
-        """Ends it after what runs; a second SIGINT does not wait for that."""
+        """Stop the server after the requests in progress. A second SIGINT does not wait for them."""
         self.handle_exit(signal_number, None)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -36,12 +36,12 @@ class GatewayServer(uvicorn.Server):
             await super().serve(sockets)
         except BaseException as error:
             self._close_listeners(sockets)
-            if self.started and isinstance(error, Exception):  # what runs is finished
+            if self.started and isinstance(error, Exception):  # requests in progress complete
                 await self.shutdown(sockets)
             raise
 
     def _close_listeners(self, sockets: list[socket.socket] | None) -> None:
-        for server in getattr(self, "servers", []):  # uvicorn has none before its start
+        for server in getattr(self, "servers", []):  # uvicorn sets it at startup
             server.close()
         for each in sockets or []:
             each.close()
@@ -54,5 +54,5 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._close_listeners(sockets)
-        await self._before_shutdown()  # uvicorn would cut them off without a word
+        await self._before_shutdown()  # uvicorn would close the connections without an error response
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""A WebSocket's connection: uvicorn's protocol, with refusals in our own shape. What is said on it is not here."""
+"""The WebSocket protocol of uvicorn with backpressure, and with rejections in the gateway's error format."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from svc.gateway.server.rejections import report_rejection
 from svc.wire.error import encode_error_body
 
 MAX_WEBSOCKET_BYTES_PER_TURN: Final = 16 * 1024
-"""Bytes that are parsed in one turn of the loop. A read may bring 256 KB, which is 40,000 pings."""
+"""Bytes that are parsed in one iteration of the event loop. A read of 256 KB can contain 40,000 pings."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Runs the ASGI application for an upgraded connection.
 
-    Nothing is read, or parsed, while answers to what was read wait for the client: pongs would pile up in memory.
+    Reading and parsing pause while output waits for the client. Otherwise pongs would fill the memory.
     """
 
     def __init__(self, context: GatewayContext, **options: Any) -> None:
         super().__init__(**options)
         self._backlog = b""
-        """What was read and is to be parsed in a later turn; nothing is read meanwhile."""
+        """Input that is parsed in a later iteration of the event loop. Reading pauses until then."""
         self._write_timeout = context.config.current.policy.write_timeout
         self._unsent_bytes = 0
         self._unsent_timer: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().data_received(data)
 
     def _parse_backlog(self) -> None:
-        """Parses as much as one turn may take, and goes on in the next one, or when the client reads."""
+        """Parse a part of the backlog. Continue in the next iteration of the loop, or when the client reads."""
         if not self._backlog or self.transport.is_closing():
             return
         self.transport.pause_reading()
@@ -69,12 +69,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        """Unless the application has yet to take a message, the client to read, or the backlog to be parsed."""
+        """Resume reading, unless a message waits for the application, output for the client, or there is a backlog."""
         if not (self.read_paused or self._backlog or self.transport.is_closing()) and self.writable.is_set():
             self.transport.resume_reading()
 
     async def receive(self) -> Any:
-        """As uvicorn's, which would read on although answers wait."""
+        """Return the next message as uvicorn does, but do not resume reading while output waits."""
         message = await super().receive()
         if self._backlog:
             self._parse_backlog()
@@ -108,14 +108,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._unsent_timer = None
 
     def _check_unsent(self) -> None:
-        """A client that has read nothing for `write_timeout` is dropped."""
+        """Abort the connection if the client has read nothing for `write_timeout`."""
         if self.transport.get_write_buffer_size() >= self._unsent_bytes:
             self.transport.abort()
         else:
             self._start_unsent_timer()
 
     def handle_parser_exception(self) -> None:
-        """Also for what comes before the answer, which uvicorn does not think of: the connection is cut off."""
+        """Abort the connection for invalid input before the handshake response, which uvicorn does not handle."""
         if self.conn.close_sent is not None:
             super().handle_parser_exception()
         else:
@@ -123,14 +123,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     async def send(self, message: Any) -> None:
-        """Knows, beyond uvicorn, that an application that has refused the upgrade is done."""
+        """Send a message as uvicorn does. In addition, a rejected upgrade completes the handshake."""
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
 
 
 class _WebSocketHandshake(ServerProtocol):
-    """websockets' own; what it refuses is a JSON error with a request id."""
+    """The handshake of websockets. A rejection is a JSON error with a request id."""
 
     def __init__(self, context: GatewayContext, *, max_size: int) -> None:
         super().__init__(max_size=max_size, logger=logging.getLogger("uvicorn.error"))
