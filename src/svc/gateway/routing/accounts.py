@@ -1,6 +1,6 @@
-"""Which of several accounts (keys, addresses) of a provider a request uses: by weight, and by what each has left. Pure.
+"""Selects one of a provider's accounts (keys, addresses) by weight and by the remaining share of its rate limits. Pure.
 
-What is left is what the provider's last response says: a share from 0 to 1.
+The rate limit headers of the last response determine the remaining share, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 from svc.dialects.rate_limit_headers import RATE_LIMIT_HEADERS
 
 RATE_LIMIT_WINDOW_SECONDS: Final = 60.0
-"""Seconds after which what an account had left says nothing any more: these limits are per minute."""
+"""Seconds after which a remaining share is outdated: these limits are per minute."""
 MAX_NUMBER_DIGITS: Final = 15
-"""Digits of a number that is believed."""
+"""Digits of the largest number that is accepted from a header."""
 MIN_ACCOUNT_SHARE: Final = 0.01
-"""The share that an account with nothing left still gets: its limit may be back before it says so."""
+"""The minimum share of an account. An account without remaining requests may have recovered since its response."""
 
 
 def remaining_share(headers: Mapping[bytes, bytes]) -> float | None:
-    """The smallest share of its limits that an answer says is left; None when it says nothing usable."""
+    """Return the smallest remaining share of the rate limits in response headers, or None if they have none."""
     shares = [
         min(1.0, max(0.0, int(left) / int(limit)))
         for left, limit in [(headers.get(left, b""), headers.get(limit, b"")) for left, limit in RATE_LIMIT_HEADERS]
@@ -30,7 +30,7 @@ def remaining_share(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def choose_account(weights: Sequence[float], remaining_shares: Sequence[float]) -> int:
-    """An index, at random, in proportion to weight times what is left."""
+    """Return a random index, in proportion to weight times remaining share."""
     probabilities = [
         weight * max(MIN_ACCOUNT_SHARE, share) for weight, share in zip(weights, remaining_shares, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What there is to ask: each model at each provider, made ready once: a request only has to pick it. No sockets."""
+"""Backends: a model at a provider, with everything that is prepared before requests arrive. No sockets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from svc.gateway.routing.providers import Provider, UpstreamOrigin
 from svc.settings import ModelSettings
 
 EMBEDDED_PROVIDER: Final = "local"
-"""The provider of the model that runs on this machine."""
+"""The provider of the embedded model, which runs on this machine."""
 
 
 class Backend:
-    """A model at a provider: one place that a request can go to, its request head made in advance."""
+    """A model at a provider, with its upstream address and request head."""
 
     __slots__ = (
         "account_backends",
@@ -43,18 +43,18 @@ class Backend:
         self.profile = ModelProfile(name, max_output_tokens=model.max_output_tokens, overrides=overrides)
         self.origin = upstream_origin(provider)
         self.request_head = build_request_head(provider)
-        """What comes before and after the path: see `build_request_head`."""
+        """The parts of the request head before and after the path, see `build_request_head`."""
         self.account_number = account_number
-        """From 1, where the provider has several."""
+        """The number of the account, from 1, or 0 if the provider has one account."""
         self.account_backends: tuple[Backend, ...] = ()
-        """The same model by each account, if there are several; a request goes to one of these."""
+        """The model at each account, if the provider has several. A request goes to one of these."""
 
     def __repr__(self) -> str:
         return f"Offer({self.model_id} at {self.provider_name})"  # never the credentials in the head
 
 
 def build_backends(provider: Provider) -> list[Backend]:
-    """Every model of a provider, ready to be called."""
+    """Return a backend for each model of a provider."""
     backends = [Backend(provider, model) for model in provider.models]
     for backend in backends:
         backend.account_backends = tuple(Backend(one, backend.model, at) for at, one in enumerate(provider.accounts, 1))
@@ -62,14 +62,14 @@ def build_backends(provider: Provider) -> list[Backend]:
 
 
 def upstream_origin(provider: Provider) -> UpstreamOrigin:
-    """Where a provider's connections go."""
+    """Return the host, port and scheme of a provider's address."""
     address = provider.address
     tls = address.scheme == "https"
     return UpstreamOrigin(address.hostname or "", address.port or (443 if tls else 80), tls)
 
 
 def build_request_head(provider: Provider) -> tuple[bytes, bytes]:
-    """The head of a request before and after the endpoint's path, up to the value of Content-Length."""
+    """Return a request head in two parts, before and after the endpoint's path. It ends before the Content-Length."""
     address = provider.address
     lines = [
         " HTTP/1.1",

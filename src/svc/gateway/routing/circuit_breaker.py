@@ -1,4 +1,4 @@
-"""Which outcomes open the circuit breaker of a backend: half of the last requests failed, or were slow. Pure."""
+"""The circuit breaker of a backend, which opens if half of the recent requests failed or were slow. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _STATES_BY_SEVERITY: Final[tuple[BreakerState, ...]] = ("closed", "half-open", "
 
 BREAKER_WINDOW_SECONDS: Final = 10.0
 MIN_WINDOW_REQUESTS: Final = 20
-"""Requests in the window before it says anything."""
+"""Requests in the window before the breaker can open."""
 OPEN_FAILURE_SHARE: Final = 0.5
 DEAD_NO_RESPONSE_SHARE: Final = 0.9
-"""The share of requests that got no answer at all from which the target is taken for dead."""
+"""The share of requests without a response at which a backend counts as down."""
 MIN_OPEN_SECONDS: Final = 2.0
 MAX_OPEN_SECONDS: Final = 60.0
-"""A breaker stays open for so long; twice as long after each failed probe."""
+"""Limits of the time that a breaker stays open. The time doubles after each failed probe."""
 BREAKER_PROBE_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds after which a probe that was never heard of again does not hold up the next one."""
+"""Seconds after which a probe without an outcome no longer blocks the next one."""
 SLOW_LATENCY_FACTOR: Final = 5.0
 MIN_SLOW_SECONDS: Final = 2.0
-"""Without `slow_after`, a first byte is slow after so many times the backend's usual time, and MIN_SLOW_SECONDS."""
+"""Without `slow_after`, a first byte is slow after both this and SLOW_LATENCY_FACTOR times the backend's average."""
 HEDGE_LOSS_LATENCY_FACTOR: Final = 2.0
-"""The same for a backend that has not answered yet when another one has."""
+"""The same factor for a backend without a response when another backend responds first."""
 LATENCY_AVERAGE_WEIGHT: Final = 0.05
-"""The weight of one answer in what is usual."""
+"""The weight of one response in the moving average of the latency."""
 
 TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, NO_RESPONSE_COLUMN = 0, 1, 2, 3
 
@@ -41,7 +41,7 @@ def worst_state(states: Iterable[BreakerState]) -> BreakerState:
 class BackendCircuitBreaker(CircuitBreaker):
     """The breaker of one backend.
 
-    `slow_after`: a first byte after so many seconds is slow. With 0 the backend's own usual time decides.
+    `slow_after`: seconds after which a first byte is slow. With 0, the backend's average latency decides.
     """
 
     __slots__ = ("_usual_seconds", "_window", "has_responses", "opened_for_slowness", "slow_after")
@@ -49,15 +49,15 @@ class BackendCircuitBreaker(CircuitBreaker):
     def __init__(self, *, slow_after: float = 0.0) -> None:
         super().__init__(Backoff(MIN_OPEN_SECONDS, MAX_OPEN_SECONDS), BREAKER_PROBE_TIMEOUT_SECONDS)
         self.opened_for_slowness = False
-        """It is open for slowness."""
+        """Whether slow responses opened the breaker, rather than failures."""
         self.has_responses = False
-        """Some answers do come: a request that has nowhere else to go is better sent than refused."""
+        """Whether some requests get responses. If so, a request without another backend is sent and not rejected."""
         self.slow_after = slow_after
         self._window = SlidingWindow(BREAKER_WINDOW_SECONDS, 4)
         self._usual_seconds = [0.0, 0.0]
 
     def record_success(self, now: float, seconds: float, *, stream: bool) -> None:
-        """A first byte (of a whole answer: the last one) after so many seconds."""
+        """Record the seconds to the first byte of a stream, or to the last byte of another response."""
         slow = self._is_slow(seconds, stream)
         if self.state == "half-open":
             if slow and self.opened_for_slowness:
@@ -72,7 +72,7 @@ class BackendCircuitBreaker(CircuitBreaker):
                 self._open_if_unhealthy(now)
 
     def record_hedge_loss(self, now: float, seconds: float, *, stream: bool) -> None:
-        """Not a byte for so many seconds, then another target was faster and it was let go of: slow, or not known."""
+        """Record an attempt that was cancelled after `seconds` without a byte, because another backend was faster."""
         limit = self.slow_after or HEDGE_LOSS_LATENCY_FACTOR * self._usual_seconds[stream] or math.inf
         if seconds <= limit:
             self.record_abandoned()
@@ -84,7 +84,11 @@ class BackendCircuitBreaker(CircuitBreaker):
             self._open_if_unhealthy(now)
 
     def record_failure(self, now: float, *, already_counted: bool = False, no_response: bool = False) -> None:
-        """It failed; `counted`: a stream that was reported as answered broke later; `silent`: nothing came of it."""
+        """Record a failure.
+
+        `already_counted`: a stream was recorded as a success, and was interrupted later.
+        `no_response`: the backend sent no response, or a server error.
+        """
         if self.state == "half-open":
             self.open(now)
         elif self.state == "closed":
@@ -96,7 +100,7 @@ class BackendCircuitBreaker(CircuitBreaker):
             self._open_if_unhealthy(now)
 
     def open_from_peer(self, now: float, open_seconds: float, *, is_slow: bool, has_responses: bool) -> bool:
-        """Another process has opened its own, for so many seconds more; whether that changes anything here."""
+        """Open the breaker for `open_seconds`, because another process did. Return whether the state changed."""
         if self.state != "closed":
             return False
         self.opened_for_slowness, self.has_responses = is_slow, has_responses

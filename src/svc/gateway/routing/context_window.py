@@ -1,4 +1,4 @@
-"""Whether a prompt fits a model's context window: guessed from its size, before anything is sent. Pure."""
+"""Estimates from the size of a prompt whether it fits the context window of a model. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.gateway.routing.backends import Backend
 
 
 def fits_context_window(backend: Backend, body: RequestBody, routing_info: RoutingInfo) -> bool:
-    """False when the prompt and what is to be answered are larger than the window, by our estimate."""
+    """Return False if the estimated prompt tokens plus the output tokens exceed the context window."""
     if not routing_info.has_single_prompt:
         return True
     window = backend.context_window

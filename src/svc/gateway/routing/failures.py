@@ -1,4 +1,4 @@
-"""What a failed attempt means: the error that a client sees, and where else the request may go. Pure functions."""
+"""Classifies failed attempts: the client's error, and whether another attempt may follow. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimite
 from svc.resilience import Backoff, parse_retry_after
 
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
-"""Seconds; a provider that says `retry-after` a longer time is not waited for."""
+"""Seconds. A longer `retry-after` of a provider is not waited for."""
 RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
 
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
@@ -28,7 +28,7 @@ _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
 
 
 class RetryDecision(enum.Enum):
-    """Where a request may go after a failure."""
+    """Which backends a request may use after a failure."""
 
     SAME_BACKEND = "the same target, then the next"
     NEXT_BACKEND = "the next target"
@@ -36,17 +36,17 @@ class RetryDecision(enum.Enum):
 
 
 class AttemptFailure(msgspec.Struct, frozen=True):
-    """How an attempt failed; `retry_after` in seconds, as the provider said it."""
+    """The failure of an attempt. `retry_after` is the provider's value, in seconds."""
 
     error: SvcError
     retry_decision: RetryDecision
     retry_after: float | None = None
     no_response: bool = False
-    """There was no answer at all, or only that the provider is out of order."""
+    """Whether the provider sent no response, or only a server error."""
 
 
 def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | None) -> AttemptFailure:
-    """The failure that an upstream's status means. `message` is the upstream's own."""
+    """Return the failure for an upstream's status. `message` is the upstream's error message."""
     if (kind := _unsupported_input_kind(status, message)) is not None:
         return AttemptFailure(
             InvalidRequest(f"This model takes no {kind} input.", param="messages"), RetryDecision.GIVE_UP
@@ -78,7 +78,7 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
 
 
 def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> AttemptFailure:
-    """As `classify_status`, for a whole error response, which the client may get unchanged."""
+    """Return the failure for a complete error response, which the client may get unchanged."""
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
@@ -88,10 +88,10 @@ def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, b
 
 
 def _unsupported_input_kind(status: int, message: str | None) -> str | None:
-    """The kind of input that a model does not take, if the upstream says so with an unspecific status.
+    """Return the kind of input that a model does not support, if the upstream's status is not specific.
 
-    llama.cpp answers 500 ("image input is not supported"), OpenRouter 404 ("No endpoints found that support image
-    input"). The request would fail each time, so no other try is made.
+    llama.cpp sends status 500 ("image input is not supported"), OpenRouter 404 ("No endpoints found that support image
+    input"). The request would always fail, so it is not retried.
     """
     if not message or (status < 500 and status != 404):
         return None
@@ -100,13 +100,16 @@ def _unsupported_input_kind(status: int, message: str | None) -> str | None:
 
 
 def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
-    """No connection, or one that was `made` and broke, or brought what is not HTTP. `reason` is for the log."""
+    """Return the failure for a connection that was refused or interrupted, or that sent invalid HTTP.
+
+    `reason` is for the log.
+    """
     words = "The provider gave no whole answer." if connected else "The provider could not be reached."
     return AttemptFailure(ProviderFailed(words, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
 
 
 def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
-    """A time-out: tried elsewhere, never twice at the same place."""
+    """Return the failure for a timeout, which is retried at another backend only."""
     return AttemptFailure(
         ProviderFailed(f"The provider took too long {when}.", reason=reason),
         RetryDecision.NEXT_BACKEND,
@@ -115,9 +118,9 @@ def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
 
 
 def invalid_response_failure(error: SvcError) -> AttemptFailure:
-    """An answer that cannot be used: it is paid for, so it is not asked for again at the same place.
+    """Return the failure for an unusable response. It is billed, so the same backend gets no retry.
 
-    Where the provider itself said that it failed, that is as good as a status 5xx.
+    An error that the provider itself reports in a response counts like a status 5xx.
     """
     error.strip_traceback()
     if isinstance(error, InvalidRequest):

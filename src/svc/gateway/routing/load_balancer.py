@@ -1,8 +1,8 @@
-"""Which target a request goes to next, by what is known of all of them. No sockets; times are loop times.
+"""Selects the next backend of a request by the health of all backends. No sockets; times are loop times.
 
-A target is passed over while its breaker is open, while it rests (a 429 with a long `retry-after`), and for a prompt
-that it has no room for. When that leaves none, a target that is not dead is tried all the same: the provider has the
-last word about its limits.
+A backend is skipped while its circuit breaker is open, during a cooldown (after a 429 with a long `retry-after`), and
+if its context window is too small for the prompt. If that skips all backends, the first one that is not down is used:
+the provider decides about its own limits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from svc.settings import RoutingSettings
 log = logging.getLogger("svc.gateway")
 
 MAX_COOLDOWN_SECONDS: Final = 120.0
-"""Seconds; a longer `retry-after` is tried again after so long."""
+"""Seconds. The cooldown for a longer `retry-after` ends after this time."""
 
 
 class BackendHealth:
-    """Of one target. `budget` is its provider's."""
+    """The health of one backend. All backends of a provider share `retry_budget`."""
 
     __slots__ = (
         "breaker",
@@ -48,16 +48,16 @@ class BackendHealth:
     ) -> None:
         self.name = name
         self.is_embedded = is_embedded
-        """On this machine: when it is slow, or late, it is busy, and no other place would be faster."""
+        """Whether the backend is the embedded model. Slow responses mean that this machine is busy."""
         self.breaker = breaker
         self.retry_budget = retry_budget
         self.cooldown_until = 0.0
         self.remaining_share = 1.0
-        """The share of its rate limits that it had at `left_at`."""
+        """The remaining share of its rate limits at `remaining_share_at`."""
         self.remaining_share_at = 0.0
 
     def reset(self, breaker: BackendCircuitBreaker) -> None:
-        """It is reached at another address, or with another key."""
+        """Reset the health after a change of address or key."""
         self.breaker, self.cooldown_until, self.remaining_share, self.remaining_share_at = breaker, 0.0, 1.0, 0.0
 
 
@@ -66,22 +66,22 @@ def _backend_id(backend: Backend) -> tuple[str, str, int]:
 
 
 class LoadBalancer:
-    """The health of every target that has been used."""
+    """Keeps the health of every backend that has been used, and selects backends by it."""
 
     def __init__(self, routing: RoutingSettings) -> None:
         self._routing = routing
         self._health_by_backend: dict[Backend, BackendHealth] = {}
         self._last_backend: Backend | None = None
-        """Of which was asked last, and what was answered."""
+        """The last argument of `health_of`. `_last_health` is its result."""
         self._last_health: BackendHealth
         self._health_by_id: dict[tuple[str, str, int], BackendHealth] = {}
         self._retry_budgets: dict[str, RetryBudget] = {}
         self._health_by_name: dict[str, BackendHealth] = {}
         self.on_breaker_change: Callable[[BackendHealth], None] | None = None
-        """Gets every breaker that opens or closes here."""
+        """Called when this process opens or closes a breaker."""
 
     def configure(self, routing: RoutingSettings, backends: Iterable[Backend]) -> None:
-        """Other settings, and other offers: what is known of a target stays, unless its address or key is another."""
+        """Apply changed settings and backends. A backend keeps its health unless its address or key changes."""
         self._routing = routing
         heads = {_backend_id(offer): offer.request_head for offer in self._health_by_backend}
         self._health_by_backend = {
@@ -106,19 +106,19 @@ class LoadBalancer:
                 )
 
     def health_of(self, backend: Backend) -> BackendHealth:
-        """The health of a target; it outlives the offer, which a provider that moves replaces."""
-        if backend is self._last_backend:  # a request asks several times for one
+        """Return the health of a backend. It stays the same when a reload replaces the `Backend` object."""
+        if backend is self._last_backend:  # a request looks up the same backend several times
             return self._last_health
         health = self._health_by_backend.get(backend) or self._add_health(backend)
         self._last_backend, self._last_health = backend, health
         return health
 
     def breaker_states(self) -> dict[str, BreakerState]:
-        """Of the breakers, by `provider/model`."""
+        """Return the breaker states by `provider/model`."""
         return {health.name: health.breaker.state for health in self._health_by_id.values()}
 
     def select_first(self, chain: Sequence[Backend], body: RequestBody, routing_info: RoutingInfo, now: float) -> int:
-        """Where in the chain a request begins; raises ProviderFailed when every target is dead."""
+        """Return the index of a request's first backend. Raises ProviderFailed if every backend is down."""
         selected = self.select_next(chain, 0, body, routing_info, now)
         if selected >= 0:
             return selected
@@ -131,7 +131,7 @@ class LoadBalancer:
     def select_next(
         self, chain: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
     ) -> int:
-        """The first target from `start` on that may be tried, or -1."""
+        """Return the index of the first usable backend from `start` on, or -1."""
         for index in range(start, len(chain)):
             backend = chain[index]
             if backend.account_backends:
@@ -150,7 +150,7 @@ class LoadBalancer:
         return -1
 
     def select_account(self, backend: Backend, used: Container[Backend], now: float) -> Backend:
-        """Of a target with several accounts, the one to ask; not one of `used`, if there is a choice."""
+        """Select an account of a backend with several, not one of `used` if possible."""
         unused = [one for one in backend.account_backends if one not in used] or list(backend.account_backends)
         available = [one for one in unused if self._may_serve(one, now)] or unused
         states = [self.health_of(one) for one in available]
@@ -163,7 +163,7 @@ class LoadBalancer:
         return available[chosen]
 
     def record_rate_limits(self, backend: Backend, headers: Mapping[bytes, bytes], now: float) -> None:
-        """An account's answer says what is left of its limits."""
+        """Record the remaining share of an account's rate limits from the headers of its response."""
         share = remaining_share(headers)
         if share is not None:
             health = self.health_of(backend)
@@ -174,20 +174,20 @@ class LoadBalancer:
         return health.cooldown_until <= now and health.breaker.may_serve(now)
 
     def record_request(self, backend: Backend, now: float) -> None:
-        """A request goes to a target for the first time."""
+        """Record the first attempt of a request at a backend."""
         self.health_of(backend).retry_budget.record_request(now)
 
     def has_other_account(self, backend: Backend, used: Container[Backend], now: float) -> bool:
-        """Whether a target has an account that is well, and not one of `used`."""
+        """Return whether a backend has a usable account that is not one of `used`."""
         return any(one not in used and self._may_serve(one, now) for one in backend.account_backends)
 
     def acquire_retry(self, backend: Backend, now: float) -> bool:
-        """Whether a target may be asked once more (a probe may not); counts as a retry if so."""
+        """Return whether a backend may get a retry, and count it if so. A half-open breaker allows no retry."""
         health = self.health_of(backend)
         return health.breaker.state != "half-open" and health.retry_budget.acquire_retry(now)
 
     def record_success(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
-        """The first byte came after so many seconds."""
+        """Record a successful attempt with `seconds` to the first byte."""
         if self._routing.breaker:
             health = self.health_of(backend)
             previous_state = health.breaker.state
@@ -196,7 +196,7 @@ class LoadBalancer:
                 self._handle_breaker_change(health, previous_state)
 
     def record_hedge_loss(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
-        """Another target, which was asked as well, has answered first."""
+        """Record an attempt that was cancelled after `seconds`, because the other attempt of a hedge was faster."""
         if self._routing.breaker:
             health = self.health_of(backend)
             previous_state = health.breaker.state
@@ -207,7 +207,10 @@ class LoadBalancer:
     def record_failure(
         self, backend: Backend, failure: AttemptFailure, now: float, *, already_counted: bool = False
     ) -> None:
-        """The request fails at this target, its retries included; `counted`: it had been answered, and broke."""
+        """Record that a request failed at a backend, retries included.
+
+        `already_counted`: a stream was recorded as a success, and was interrupted later.
+        """
         health = self.health_of(backend)
         if isinstance(failure.error, RateLimited):
             if (failure.retry_after or 0.0) > MAX_RETRY_WAIT_SECONDS:
@@ -216,7 +219,7 @@ class LoadBalancer:
         elif failure.retry_decision is RetryDecision.GIVE_UP or (
             health.is_embedded and failure.retry_decision is RetryDecision.NEXT_BACKEND
         ):
-            health.breaker.record_abandoned()  # the request was at fault, or this machine is busy: the target is well
+            health.breaker.record_abandoned()  # the request is invalid, or this machine is busy
         elif self._routing.breaker:
             previous_state = health.breaker.state
             health.breaker.record_failure(now, already_counted=already_counted, no_response=failure.no_response)
@@ -224,7 +227,7 @@ class LoadBalancer:
                 self._handle_breaker_change(health, previous_state)
 
     def record_abandoned(self, backend: Backend) -> None:
-        """An attempt was let go of: nothing can be said."""
+        """Record an attempt that was cancelled without an outcome."""
         self.health_of(backend).breaker.record_abandoned()
 
     def _allows_request(self, health: BackendHealth, now: float) -> bool:
@@ -236,7 +239,7 @@ class LoadBalancer:
             self.on_breaker_change(health)
 
     def open_from_peer(self, name: str, now: float, open_seconds: float, *, is_slow: bool, has_responses: bool) -> None:
-        """Another process has found a target failing, and leaves it alone for so many seconds more."""
+        """Open a breaker for `open_seconds`, because another process did."""
         health = self._health_by_name.get(name)
         if health is None or health.is_embedded or not self._routing.breaker:
             return
@@ -246,7 +249,7 @@ class LoadBalancer:
     def _add_health(self, backend: Backend) -> BackendHealth:
         provider, backend_id = backend.provider_name, _backend_id(backend)
         health = self._health_by_id.get(backend_id)
-        if health is not None and health.is_embedded:  # a new offer is a new process: what the last one did is over
+        if health is not None and health.is_embedded:  # a new backend is a new process with its own health
             health.breaker = BackendCircuitBreaker(slow_after=math.inf)
         if health is None:
             budget = self._retry_budgets.setdefault(provider, RetryBudget(self._routing.retry_share))

@@ -1,15 +1,15 @@
-"""Whether a stream is slower than a floor, over a window. Pure."""
+"""Detects streams below a minimum token rate. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PACE_WINDOW_SECONDS: Final = 5.0
-"""The window; a stream is judged once in each."""
+"""Seconds between two checks of a stream."""
 
 
 class PaceMonitor:
-    """`floor` in tokens per second. Times are loop times."""
+    """The token rate of one stream. Times are loop times."""
 
     __slots__ = ("_min_tokens_per_second", "_window_start_tokens", "_window_started_at")
 
@@ -19,7 +19,10 @@ class PaceMonitor:
         self._window_start_tokens = 0
 
     def is_too_slow(self, now: float, tokens: int, *, paused: bool) -> bool:
-        """`tokens` so far; while the client does not read (`paused`), slowness is its own."""
+        """Return whether the stream was too slow over the last window.
+
+        `tokens` is the total so far. `paused`: the client does not read, so the stream is not checked.
+        """
         if not self._window_started_at or paused:
             self._window_started_at, self._window_start_tokens = now, tokens
             return False

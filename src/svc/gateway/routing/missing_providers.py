@@ -1,4 +1,4 @@
-"""The warning of a start or a reload without any provider."""
+"""The warning at a start or a reload without any provider."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.settings import Settings
 
 
 def describe_missing_providers(settings: Settings, providers: Sequence[Provider]) -> str | None:
-    """Return what is missing and how to mend it, or None if a model for chat is offered."""
+    """Return a warning that names the missing keys and settings, or None if a chat model is offered."""
     if providers or settings.local.enabled:
         return None
     builtin = ", ".join(variables[-1] for variables in key_variables().values())

@@ -1,4 +1,4 @@
-"""Error messages for models that are not offered: the reason, and the models that are. Pure."""
+"""Error messages for models that are not offered, with the reason and the available models. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 from svc.errors import ModelNotFound
 
 MAX_LISTED_MODELS: Final = 10
-"""Models that a message lists."""
+"""The maximum number of models in a message."""
 MAX_QUOTED_NAME_CHARS: Final = 100
-"""Characters of a name in a message."""
+"""The maximum number of characters of a name in a message."""
 
 
 def quote_name(name: str) -> str:
-    """A name of a client's, fit for a message: no control characters, not endless."""
+    """Return a client's model name for use in a message: printable, of limited length, in quotes."""
     return f"'{_to_printable(name)}'"
 
 
 def model_not_found(reason: str, available_models: Iterable[str]) -> ModelNotFound:
-    """The error for `reason`, a sentence, with the models that the calling key may use."""
+    """Return the error with `reason`, a sentence, and the models that the calling key may use."""
     return ModelNotFound(f"{reason} {_format_model_list(list(available_models))}", param="model")
 
 

@@ -1,4 +1,4 @@
-"""Where a provider's key comes from: a variable of the environment, or a file, which is read anew at each reload."""
+"""Reads the API keys of providers from environment variables or files. A reload reads the files again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_KEY_FILE_BYTES = 64 * 1024
 
 
 def resolve_key(entry: ProviderSettings | AccountSettings, environ: Mapping[str, str], *, letter: str = "") -> str:
-    """The key of a provider or an account; empty if it has none. `letter` is that of a built-in provider.
+    """Return the key of a provider or an account, or an empty string. `letter` is that of a built-in provider.
 
     The order is: PROVIDER_<letter>_API_KEY, PROVIDER_<letter>_API_KEY_FILE, `api_key_file`, `api_key_env`.
 
-    Raises UsageError for a file that cannot be read, or holds no key.
+    Raises UsageError for a file that cannot be read or contains no key.
     """
     if letter and (key := environ.get(f"PROVIDER_{letter}_API_KEY")):
         return key
@@ -28,13 +28,13 @@ def resolve_key(entry: ProviderSettings | AccountSettings, environ: Mapping[str,
 
 
 def read_key_file(path: str, setting: str) -> str:
-    """The file's text without the white space around it. Raises UsageError that names the setting and the file."""
+    """Return the file's text without surrounding white space. Raises UsageError that names the setting and the file."""
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             key = file.read(MAX_KEY_FILE_BYTES).strip()
     except UnicodeDecodeError:
         raise UsageError(f"{setting}: {path} is not a text file.") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no such home folder
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder does not exist
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{setting}: {path} cannot be read: {reason}.") from error
     if not key:

@@ -1,6 +1,6 @@
-"""Who is behind the gateway: providers, their models and their keys, from data and configuration. No sockets.
+"""Providers, their models and their keys, from `providers.toml` and the configuration. No sockets.
 
-A model at a provider is an Offer: `offers`.
+`backends` combines a provider and a model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from svc.settings import DEFAULT_DIALECT, AccountSettings, ModelSettings, Provid
 from svc.wire.chat import UpstreamOverrides
 
 AMBIGUOUS_IDNA_CHARACTERS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
-"""Sharp s, final sigma, and joiners: the old rules leave them out or put others in their place, the new ones do not."""
+"""Sharp s, final sigma, and joiners: IDNA 2003 removes or replaces them, IDNA 2008 does not (RFC 5894, section 7.2)."""
 HOST_NAME_PATTERN: Final = re.compile("[A-Za-z0-9._-]+")
 EXAMPLE_BASE_URL: Final = urlsplit("https://api.example.com")
 API_VERSION_PATH: Final = re.compile(r"(?:^|/v[0-9]+)$")
@@ -32,7 +32,7 @@ LOCAL_PROVIDER: Final = "local"
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One upstream: where it is, how it speaks, and with which key."""
+    """One upstream: its address, dialect, key and models."""
 
     name: str
     dialect: Dialect
@@ -42,14 +42,14 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     overrides: UpstreamOverrides = UpstreamOverrides()
     weight: float = 1.0
     accounts: tuple[Provider, ...] = ()
-    """This one and its other accounts, if there are several."""
+    """All accounts of the provider, including this one, if there are several."""
 
     def __repr__(self) -> str:
         return f"Provider({self.name})"  # never the key
 
 
 class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
-    """Where connections go; connections are shared per origin."""
+    """The origin of an upstream. Backends with the same origin share connections."""
 
     host: str
     port: int
@@ -65,7 +65,10 @@ class _ProvidersFile(msgspec.Struct, frozen=True):
 
 
 def build_providers(settings: Settings) -> list[Provider]:
-    """The three built-in providers that have a key, as configuration changed them, then those it added."""
+    """Return the built-in providers that have a key, with configured changes, then the other configured providers.
+
+    Raises UsageError for an invalid configuration.
+    """
     configured = {entry.name: entry for entry in settings.providers}
     if len(configured) != len(settings.providers):
         raise UsageError("Two [[providers]] entries have the same name.")
@@ -88,7 +91,7 @@ def build_providers(settings: Settings) -> list[Provider]:
 
 
 def _check_entry(entry: ProviderSettings) -> None:
-    """Raises UsageError for what can only be a slip."""
+    """Raise UsageError for duplicate models, and for an account with neither a key nor an address of its own."""
     seen = set()
     for model in entry.models or ():
         if model.id in seen:
@@ -99,7 +102,7 @@ def _check_entry(entry: ProviderSettings) -> None:
 
 
 def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
-    """Raises UsageError for a name that no provider has, with a key or without: a typing error would pass unseen."""
+    """Raise UsageError for a fallback to itself, to an unknown model, or to a model of another kind."""
     kinds = {model.id: model.kind for entry in entries for model in entry.models or ()}
     model_names = {*kinds, settings.local.model}
     for name, others in settings.routing.fallbacks.items():
@@ -121,7 +124,7 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
 def _build_accounts(
     entry: ProviderSettings, base_url: str | None, keys: list[str], environ: Mapping[str, str]
 ) -> list[Provider]:
-    """The provider with its accounts, if it has a key at all."""
+    """Return a list of the provider with its accounts. The list is empty if a required key is missing."""
     accounts = [build_provider(entry, base_url, key) for key in keys]
     for account in entry.accounts or ():
         key = resolve_key(account, environ) if _configures_key(account) else (keys or [""])[0]
@@ -134,7 +137,7 @@ def _build_accounts(
 
 
 def _has_keyed_account(entry: ProviderSettings) -> bool:
-    """An account at the entry's own address has a key: then nothing is called there without one."""
+    """Return whether an account at the entry's own address has a key. If so, no request goes there without a key."""
     return any(_configures_key(account) and account.base_url is None for account in entry.accounts or ())
 
 
@@ -147,7 +150,7 @@ def _key_entries(entry: ProviderSettings) -> list[ProviderSettings | AccountSett
 
 
 def missing_keys(settings: Settings) -> list[tuple[str, str]]:
-    """Provider and variable of what the file has, and leaves out because the variable is not set."""
+    """Return provider and environment variable of each configured key whose variable is not set."""
     return [
         (entry.name, one.api_key_env)
         for entry in settings.providers
@@ -157,7 +160,7 @@ def missing_keys(settings: Settings) -> list[tuple[str, str]]:
 
 
 def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Provider -> its models by the catalogue and the configuration, whether it has a key or not; no network call."""
+    """Return the built-in and configured models by provider, with or without a key. Makes no network call."""
     configured = {entry.name: entry for entry in settings.providers}
     entries = [_merge_entry(builtin, configured.pop(builtin.name, None)) for builtin in _load_builtin_providers()]
     models = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
@@ -165,7 +168,7 @@ def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
-    """Model -> which key it lacks, for the models of providers that are left out."""
+    """Return the models that are not offered because their provider has no key, each with the reason."""
     present = {provider.name for provider in providers}
     configured = {entry.name: entry for entry in settings.providers}
     entries: list[tuple[ProviderSettings, tuple[str, ...]]] = []
@@ -184,7 +187,7 @@ def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dic
 
 
 def key_variables() -> dict[str, tuple[str, ...]]:
-    """Built-in provider -> the environment variables that its key is taken from, the first that is set."""
+    """Return the environment variables for the key of each built-in provider, in order of precedence."""
     return {
         builtin.name: (f"PROVIDER_{builtin.letter}_API_KEY", *filter(None, (builtin.api_key_env,)))
         for builtin in _load_builtin_providers()
@@ -192,7 +195,7 @@ def key_variables() -> dict[str, tuple[str, ...]]:
 
 
 def with_address(provider: Provider, base_url: str, key: str) -> Provider:
-    """The same provider elsewhere (a supervised local server gets a new address when it restarts)."""
+    """Return the provider with another address: a supervised local server gets a new one when it restarts."""
     return msgspec.structs.replace(
         provider, address=_parse_base_url(provider.name, base_url, provider.dialect), key=key
     )
@@ -222,14 +225,14 @@ def _load_dialect(entry: ProviderSettings) -> Dialect:
 
 
 def _load_dialects(names: Iterable[str]) -> list[Dialect]:
-    """Those that are dialects: other modules of that package are what dialects share."""
+    """Return the dialects of these modules. The package also contains modules that are not dialects."""
     known = plugins.names("dialects")
     loaded = [getattr(plugins.load("dialects", name), "dialect", None) for name in names if name in known]
     return [dialect for dialect in loaded if dialect is not None]
 
 
 def build_provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
-    """A provider at an address. Raises UsageError for a dialect, an address or a key that will not do."""
+    """Return a provider. Raises UsageError for an unknown dialect, or an invalid address or key."""
     dialect = _load_dialect(entry)
     if base_url is None:
         raise UsageError(f"Provider {entry.name} needs a base_url.")
@@ -267,7 +270,7 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
 
 
 def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> None:
-    """Raises UsageError for an address that a chat is sent to, in this dialect or in another."""
+    """Raise UsageError for an address that ends in the chat path of a dialect."""
     if API_VERSION_PATH.search(address.path):  # nearly always: the other dialects need not be loaded
         return
     for other in (dialect, *(one for one in _load_dialects(plugins.names("dialects")) if one is not dialect)):
@@ -288,16 +291,16 @@ def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> Non
 
 
 def _with_api_path(address: SplitResult, path: str, dialect: Dialect) -> str:
-    """The address with this path, and with `/v1` as the dialect takes it: in it, or added by each request."""
+    """Return the address with a path. It includes `/v1` unless the dialect's request paths begin with it."""
     path = path.removesuffix("/v1") if dialect.chat_path.startswith("/v1/") else path or "/v1"
     return address._replace(path=path).geturl()
 
 
 def _check_host(name: str, host: str) -> None:
-    """Raises UsageError for a host name that can be no machine's, such as `a..b`."""
+    """Raise UsageError for an invalid host name, such as `a..b`."""
     try:
         is_valid = bool(host.encode("idna")) and (":" in host or HOST_NAME_PATTERN.fullmatch(host) is not None)
-    except UnicodeError:  # an empty label, or one that is too long
+    except UnicodeError:  # an empty or too long label
         is_valid = False
     if not is_valid:
         raise UsageError(
@@ -307,9 +310,10 @@ def _check_host(name: str, host: str) -> None:
 
 
 def _encode_host(address: SplitResult) -> SplitResult:
-    """With an international host name encoded (IDNA 2003); raises UnicodeError for one that cannot be.
+    """Return the address with an encoded international host name (IDNA 2003).
 
-    Nor for letters that IDNA 2008 takes for others: the name may be another one's, who would be sent the key.
+    Raises UnicodeError for an invalid name, and for letters that IDNA 2008 encodes differently: the key could go to
+    the owner of another name.
     """
     if address.netloc.isascii():
         return address

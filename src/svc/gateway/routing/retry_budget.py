@@ -1,4 +1,4 @@
-"""How many retries a provider may get: a share of its recent requests, so that they cannot pile up. Pure."""
+"""Limits the retries at a provider to a share of its recent requests, so that retries cannot overload it. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from svc.gateway.routing.sliding_window import SlidingWindow
 
 RETRY_WINDOW_SECONDS: Final = 10.0
 MIN_RETRIES_PER_WINDOW: Final = 10
-"""Retries in the window that are allowed whatever the traffic is."""
+"""Retries in the window that are always allowed."""
 REQUESTS_COLUMN, RETRIES_COLUMN = 0, 1
 
 
 class RetryBudget:
-    """For one provider. Times are loop times."""
+    """The retry budget of one provider. Times are loop times."""
 
     __slots__ = ("_window", "max_retry_share")
 
@@ -22,11 +22,11 @@ class RetryBudget:
         self._window = SlidingWindow(RETRY_WINDOW_SECONDS, 2)
 
     def record_request(self, now: float) -> None:
-        """A request goes to the provider for the first time."""
+        """Record the first attempt of a request at the provider."""
         self._window.add(now, REQUESTS_COLUMN)
 
     def acquire_retry(self, now: float) -> bool:
-        """Whether one more retry may be made; it counts if so."""
+        """Return whether a retry is allowed, and count it if so."""
         requests, retries = self._window.sums(now)
         if retries >= max(MIN_RETRIES_PER_WINDOW, self.max_retry_share * requests):
             return False

@@ -1,4 +1,4 @@
-"""Which offers answer for a model: those of each provider that has it, then those of its fallbacks. No sockets."""
+"""Finds the backends of a model: those of each provider that has it, then those of its fallbacks. No sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from svc.wire.key import ApiKey
 
 
 class Router:
-    """Model name -> offers to try, in the order of the providers: one that fails is followed by the next."""
+    """Maps a model name to its backends, in the order of the attempts."""
 
     def __init__(
         self,
@@ -20,7 +20,7 @@ class Router:
         models_without_key: Mapping[str, str] | None = None,
         paths_by_kind: Mapping[str, str] | None = None,
     ) -> None:
-        """`models_without_key`: models that are left out, and the key that each lacks.
+        """`models_without_key`: models that are not offered, and the missing key of each.
 
         `paths_by_kind`: the endpoint for each kind of model.
         """
@@ -28,9 +28,9 @@ class Router:
         self._fallbacks = fallbacks
         self._models_without_key: Mapping[str, str] = models_without_key or {}
         self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
-        """The endpoint of a model that is not routed here."""
+        """Returns the endpoint of a model that this router does not know, such as a speech model."""
         self._backends: dict[str, dict[str, Backend]] = {}
-        """By model, then by provider, in the order in which the providers are tried."""
+        """Backends by model, then by provider, in the order of the attempts."""
         self._chains: dict[str, tuple[Backend, ...]] = {}
         self.put_backends(backends)
 
@@ -40,13 +40,13 @@ class Router:
         fallbacks: Mapping[str, tuple[str, ...]],
         models_without_key: Mapping[str, str],
     ) -> None:
-        """Takes other offers in place of all but those of the embedded model, whose process goes on."""
+        """Replace all backends except those of the embedded model, whose process continues."""
         embedded = [offer for offer in self.backends() if offer.provider_name == EMBEDDED_PROVIDER]
         self._backends, self._fallbacks, self._models_without_key = {}, fallbacks, models_without_key
         self.put_backends([*backends, *embedded])
 
     def put_backends(self, backends: Iterable[Backend]) -> None:
-        """Adds offers, or replaces those of the same provider and model (a provider that moved)."""
+        """Add backends, or replace those of the same provider and model (such as after a change of address)."""
         for backend in backends:
             self._backends.setdefault(backend.model_id, {})[backend.provider_name] = backend
         self._rebuild_chains()
@@ -60,26 +60,26 @@ class Router:
         return tuple(backend for backend in chain if backend.kind == chain[0].kind)
 
     def models(self) -> list[Backend]:
-        """Every model that is offered, by the provider that is tried first."""
+        """Return the first backend of each model."""
         return [next(iter(offers.values())) for offers in self._backends.values()]
 
     def backends(self) -> list[Backend]:
-        """Every model at every provider that offers it."""
+        """Return all backends."""
         return [offer for offers in self._backends.values() for offer in offers.values()]
 
     def endpoint_for(self, model: str) -> str | None:
-        """Where requests for a model that is routed here are to be sent; None for any other model."""
+        """Return method and path of the endpoint of a model, or None if this router does not know the model."""
         chain = self._chains.get(model)
         path = self._paths_by_kind.get(chain[0].kind) if chain else None
         return f"POST {path}" if path else None
 
     def route(self, model: str, key: ApiKey | None = None, kind: str = "chat") -> tuple[Backend, ...]:
-        """Where a request for `model` may go, best first; by what the key may use, if one is given.
+        """Return the backends of `model`, in the order of the attempts. With `key`, only those that the key may use.
 
         Raises ModelNotFound, and InvalidRequest for a model of another kind.
         """
         chain: tuple[Backend, ...] | None = self._chains.get(model)
-        if key is not None and key.models is not None and chain is not None:  # nor by way of a fallback
+        if key is not None and key.models is not None and chain is not None:  # applies to fallbacks as well
             chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
         if not chain:
             raise self.model_not_found_error(model, key)
@@ -92,7 +92,7 @@ class Router:
         return InvalidRequest(f"{message}: send it to {endpoint}." if endpoint else f"{message}.", param="model")
 
     def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
-        """Why a key cannot have a model. Of models that are not on the key's list, it says nothing."""
+        """Return the error for a model that a key cannot use. The error reveals no model that the key may not use."""
         offered = [offer.model_id for offer in self.models() if key is None or key.may_use(offer.model_id)]
         name, endpoint = quote_name(model), self.find_other_endpoint(model)
         if key is not None and not key.may_use(model):

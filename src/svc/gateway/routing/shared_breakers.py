@@ -1,6 +1,6 @@
-"""Breakers that several machines share, through Redis: who opens one says so, and the others follow within a second.
+"""Shares circuit breaker states between machines through Redis. A process follows the others within a second.
 
-Nothing waits for this: a request is steered by what its own process knows.
+No request waits for Redis: each uses the state in its own process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SharedBreakers:
                 self._redis.send(functools.partial(self._apply_states, names), "MGET", *map(_redis_key, names))
 
     def _publish(self, health: BackendHealth) -> None:
-        """A breaker of this process has opened or closed."""
+        """Write the state of a breaker that this process has opened or closed."""
         breaker = health.breaker
         if breaker.state == "open":
             open_seconds = breaker.open_seconds
@@ -64,7 +64,7 @@ class SharedBreakers:
                 until, _, flags = state_value.partition(b" ")
                 try:
                     open_seconds = float(until) - time.time()
-                except ValueError:  # not ours
+                except ValueError:  # written by something else
                     continue
                 if 0 < open_seconds <= MAX_OPEN_SECONDS:
                     self._load_balancer.open_from_peer(
@@ -77,4 +77,4 @@ def _redis_key(name: str) -> str:
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """Whoever missed it finds out for itself."""
+    """Do nothing: a process that misses a state change detects the failure itself."""

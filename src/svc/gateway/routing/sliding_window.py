@@ -1,4 +1,4 @@
-"""Counts over the last seconds, in buckets: cheap to add to, and never more than one bucket out. Pure."""
+"""Counts over a sliding time window, in buckets. The error is at most one bucket. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WINDOW_BUCKETS: Final = 10
 
 
 class SlidingWindow:
-    """Sums of `width` numbers over the last `seconds`. Times are loop times, and do not go back."""
+    """Sums of `column_count` counts over the last `seconds`. Times are loop times, and must not decrease."""
 
     __slots__ = ("_bucket_seconds", "_buckets", "_column_count", "_current_bucket", "_sums")
 
@@ -20,7 +20,7 @@ class SlidingWindow:
         self._current_bucket = -1
 
     def add(self, now: float, column: int, amount: int = 1) -> None:
-        """Adds to one of the counts."""
+        """Add to one of the counts."""
         bucket_number = int(now / self._bucket_seconds)
         if bucket_number != self._current_bucket:
             self._advance_to(bucket_number)
@@ -28,14 +28,14 @@ class SlidingWindow:
         self._sums[column] += amount
 
     def sums(self, now: float) -> list[int]:
-        """The counts as they are now; not to be changed."""
+        """Return the current sums. The caller must not change the list."""
         bucket_number = int(now / self._bucket_seconds)
         if bucket_number != self._current_bucket:
             self._advance_to(bucket_number)
         return self._sums
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Reset all counts to 0."""
         self._sums = [0] * self._column_count
         self._buckets = [[0] * self._column_count for _ in range(WINDOW_BUCKETS)]
 
