@@ -1,6 +1,6 @@
-"""What is stored of keys and of what they spent, and the seam to the databases that keep it. No implementation.
+"""The types of stored keys and ledger entries, and the Database interface. No implementation.
 
-A Database is blocking: who runs an event loop calls it from a thread of its own, one thread for each instance.
+A Database is blocking. In an event loop, call each instance from one thread of its own (`DatabaseThread`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class StoreUnavailable(SvcError):
 
 
 class CommitOutcomeUnknown(StoreUnavailable):
-    """It went away at the commit: what was asked may have been done, or not."""
+    """The connection was lost during the commit: the transaction may have been applied, or not."""
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An issued key as it lies in the database: the secret only as its SHA-256 (hex). Times are Unix seconds."""
+    """An issued key. Only the SHA-256 (hex) of its secret is stored. Times are Unix seconds."""
 
     id: str
     name: str
     prefix: str
-    """The first characters of the secret, by which a person recognises it."""
+    """The first characters of the secret, which identify it to a person."""
     digest: str
     old_digest: str | None = None
-    """The secret before the last rotation, valid until `old_until`."""
+    """The digest of the secret before the last rotation, which is valid until `old_until`."""
     old_until: float | None = None
     created: float
     expires: float | None = None
@@ -60,7 +60,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     budget_period: BudgetPeriod | None = None
     tags: dict[str, str] = {}
     revision: int = 0
-    """Grows with every change of any key."""
+    """Increases with every change of any key."""
 
 
 # begin: entry, from ledger_fields.toml by `make ledger`
@@ -140,7 +140,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent under one value of `by`; `name` is the key's name, for keys."""
+    """The usage of one value of `group_by`. `name` is the key's name if `group_by` is `key`."""
 
     value: str
     name: str | None = None
@@ -148,67 +148,72 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None when no request's price is known."""
+    """None if no request's price is known."""
 
 
 STATEMENT_TIMEOUT_SECONDS = 35.0
-"""A statement is given up after so long: a little later than a server that works gives it up itself (30 s)."""
+"""Timeout of a statement. It exceeds the server's own timeout (30 s), so a working server reports it first."""
 
 
 class Database(Protocol):
-    """Keys and entries. Every method may raise StoreDown, after which the instance can be used again."""
+    """Keys and ledger entries. Every method may raise StoreUnavailable. The instance can be used again after it."""
 
     def migrate(self) -> None:
-        """Brings the schema up to date, under a lock; raises UsageError for one that a newer version has made."""
+        """Migrate the schema, under a lock. Raises UsageError if a newer version created the schema."""
 
     def close(self) -> None: ...
 
     def ping(self) -> None:
-        """Connect if need be, and run a statement that changes nothing."""
+        """Connect if necessary, and run a statement that changes nothing."""
 
     def put_key(self, key: StoredKey) -> StoredKey:
-        """Adds or replaces a key by its id, and gives it the next revision."""
+        """Add or replace a key by its id, and return it with the next revision."""
 
     def update_key(self, id: str, change: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
-        """Puts what `change` makes of a key, with nobody else's change in between; None for an unknown id.
+        """Replace a key by the result of `change`, in one transaction. Returns None for an unknown id.
 
-        What `change` raises is passed on, and nothing is changed.
+        If `change` raises, the transaction is rolled back and the exception propagates.
         """
 
     def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
-        """Every key, in the order of ids; `after` is the last id of the page before."""
+        """Return keys in the order of ids. `after` is the last id of the previous page."""
 
     def get_key(self, id: str) -> StoredKey | None:
-        """One key by its id."""
+        """Return one key, or None for an unknown id."""
 
     def get_last_used_times(self, ids: Sequence[str]) -> dict[str, float]:
-        """When each of these keys was used last, in Unix seconds; an hour's start where its entries are pruned."""
+        """Return when each key was last used, in Unix seconds: the start of the hour if its entries are pruned."""
 
     def find_keys_by_digest(self, digests: Sequence[str]) -> list[StoredKey]:
-        """The keys whose present or old secret has one of these digests."""
+        """Return the keys whose current or old secret has one of these digests."""
 
     def list_changed_keys(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
-        """Keys changed after a revision, oldest change first."""
+        """Return the keys changed after a revision, oldest change first."""
 
     def latest_key_revision(self) -> int:
-        """That of the newest change of a key; cheap."""
+        """Return the revision of the newest change of a key. Cheap enough for polling."""
 
     def committed_offset(self, journal: str) -> int:
-        """So many bytes of a journal are in. It is to be asked before the journal is read: who has read before it may
-        bring what others have taken, and forgotten, in between."""
+        """Return how many bytes of a journal are ingested.
+
+        Call it before reading the journal. Otherwise another process can ingest and delete the same bytes in between.
+        """
 
     def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
-        """Adds what lies in a journal from byte `start` to `end`, and to the sums; all or none.
+        """Add the entries in bytes `start` to `end` of a journal, and add them to the sums, in one transaction.
 
-        False, and nothing is added, if others have taken from there: `taken` says where to go on.
+        Returns False, and adds nothing, if another process has ingested these bytes. Then continue at
+        `committed_offset`.
         """
 
     def delete_journal(self, journal: str) -> None:
-        """Of a journal that is empty, or gone."""
+        """Delete the offset of a journal that is empty or deleted."""
 
     def insert_entries(self, entries: Iterable[LedgerEntry]) -> int:
-        """Adds entries that come from no place in a journal, if they are not there yet (by request id), and to the
-        sums; all or none. How many were new. Each is looked for: this is slow."""
+        """Add entries that are not yet stored (by request id), and add them to the sums, in one transaction.
+
+        Returns the number of new entries. For entries without a place in a journal. Slow: it searches for each one.
+        """
 
     def list_entries(
         self,
@@ -219,7 +224,10 @@ class Database(Protocol):
         before: str | None = None,
         limit: int = 1000,
     ) -> list[LedgerEntry]:
-        """Newest first, from `since` to before `until`; `before` is the request id at which the page before ended."""
+        """Return entries, newest first, with `since` <= time < `until`.
+
+        `before` is the last request id of the previous page.
+        """
 
     def aggregate_usage(
         self,
@@ -230,17 +238,20 @@ class Database(Protocol):
         since: float = 0.0,
         until: float = math.inf,
     ) -> list[UsageSum]:
-        """What was spent from `since` to before `until`, the most expensive first; `tag` names that of `by="tag"`."""
+        """Return the usage with `since` <= time < `until`, most expensive first, or newest day first.
+
+        `tag` is the name of the tag for `group_by="tag"`.
+        """
 
     def get_spent_usd(self, period_starts: Mapping[str, float]) -> dict[str, float]:
-        """USD that each key has spent since a midnight (Unix seconds, UTC; 0 is ever)."""
+        """Return the USD that each key has spent since a midnight (Unix seconds, UTC). 0 means since its creation."""
 
     def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
-        """Forgets the raw entries of before that time, so many at once; their sums stay. How many went."""
+        """Delete up to `limit` entries older than `before`, but not their sums. Returns the number deleted."""
 
 
 def budget_period_start(period: str | None, now: float | None = None) -> float:
-    """When the budget period began that `now` is in, UTC; 0 for the total."""
+    """Return the start (Unix seconds, UTC) of the budget period that contains `now`. 0 for the total."""
     at = time.time() if now is None else now
     if period == "day":
         return at - at % 86_400
@@ -251,7 +262,7 @@ def budget_period_start(period: str | None, now: float | None = None) -> float:
 
 
 def budget_period_end(period: str | None, start: float) -> float:
-    """When the budget period that began at `start` ends, in Unix seconds; infinity for the total."""
+    """Return the end (Unix seconds) of the budget period that began at `start`. Infinity for the total."""
     if period == "day":
         return start + 86_400
     if period == "month":

@@ -1,4 +1,4 @@
-"""Batches in the database: the entries of one key and hour that were taken in together, in one row."""
+"""The rows of entry batches. A row holds the entries of one key and hour that were ingested together."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from svc.stores.database.segment import SECONDS_PER_HOUR, BatchLines, EntryBatch
 from svc.stores.database.statements import SqlConnection, split_into_chunks, sql_placeholders
 
 MAX_BATCH_SPAN_MS = SECONDS_PER_HOUR * 1000
-"""No batch's entries are further apart (ms)."""
+"""Maximum difference between the times of a batch's entries, in milliseconds."""
 MAX_TIME_MS = 2**61
 MIN_ROWS_PER_QUERY, MAX_ROWS_PER_QUERY = 2, 128
-"""Rows that a walk asks for: first, and at most. A row may be as long as what the intake reads at once."""
+"""Rows of the first query of a scan, and of each query at most. A row can be as long as one ingested segment."""
 MAX_IDS_SEARCHED_AS_TEXT = 8
-"""So few ids are looked for in a batch's text before it is decoded."""
+"""Up to this number of ids, the text of a batch is searched before it is decoded."""
 _BATCH_COLUMNS = ("id", "last", "key_id", "body", "span", "count", "prefix", "low", "high", "lines", "zipped")
 
 
 class BatchRows(SqlConnection):
-    """The part of a Database that is about single entries."""
+    """The methods of a Database for single entries."""
 
     def _insert_batches(self, batches: Sequence[EntryBatch]) -> None:
         row = f"({sql_placeholders(len(_BATCH_COLUMNS))})"
         for chunk in split_into_chunks(batches, len(_BATCH_COLUMNS)):
-            self._run_statement(  # what should be there already is no reason to take nothing any more
+            self._run_statement(  # a batch that exists unexpectedly must not block ingestion
                 f"INSERT INTO batches ({', '.join(_BATCH_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
                 " ON CONFLICT DO NOTHING",
                 [*chain.from_iterable(map(_batch_values, chunk))],
@@ -62,11 +62,13 @@ class BatchRows(SqlConnection):
         return [*islice(self._iter_newest_first(start, end, key_id), limit)]
 
     def _iter_newest_first(self, start: int, end: tuple[int, str], key_id: str | None) -> Iterator[LedgerEntry]:
-        """By time and request id, from a time to before a time and request id."""
-        pending: list[tuple[int, str, int, LedgerEntry]] = []  # the newest last; numbered, since entries have no order
+        """Yield entries in descending order of time and request id, from `start` (ms) to before `end` (ms, id)."""
+        pending: list[
+            tuple[int, str, int, LedgerEntry]
+        ] = []  # the newest last; the number breaks ties, since entries cannot be compared
         numbers = count()
         for last, packed, lines in self._scan_batches(start, end[0] + 1, key_id):
-            while pending and pending[-1][0] > last:  # nothing that is still to come is as new
+            while pending and pending[-1][0] > last:  # all remaining entries are older
                 yield pending.pop()[3]
             for when, entry in decode_timed_batch(packed, lines, last):
                 if start <= when and (when, entry.request_id) < end:
@@ -74,12 +76,12 @@ class BatchRows(SqlConnection):
         yield from (found[3] for found in reversed(pending))
 
     def _entries_between(self, start: int, end: int, key_id: str | None) -> Iterator[list[LedgerEntry]]:
-        """A batch's at once, in any order."""
+        """Yield the entries of each batch as one list, in any order. Times are milliseconds since 1970."""
         for last, packed, lines in self._scan_batches(start, end, key_id):
             yield [entry for when, entry in decode_timed_batch(packed, lines, last) if start <= when < end]
 
     def _scan_batches(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[int, str, str | None]]:
-        """Batches that may have entries from `start` to before `end`, from the newest on: `last`, packed, lines."""
+        """Yield (last, packed, lines) of batches that may have entries from `start` to before `end`, newest first."""
         sql = (
             "SELECT last, body, lines, zipped, id FROM batches WHERE last <= ? AND (last < ? OR id < ?)"  # noqa: S608
             f" AND last >= ? AND last - span < ?{'' if key_id is None else ' AND key_id = ?'}"
@@ -96,11 +98,11 @@ class BatchRows(SqlConnection):
             row_limit = min(2 * row_limit, MAX_ROWS_PER_QUERY)
 
     def _existing_ids(self, ids: Collection[str]) -> set[str]:
-        """Which of these requests have an entry."""
+        """Return the ids that have an entry."""
         return {entry.request_id for entry in self._candidate_entries(ids)}.intersection(ids)
 
     def _candidate_entries(self, ids: Collection[str]) -> Iterator[LedgerEntry]:
-        """The entries among which those of these requests are, if there are any."""
+        """Yield entries that include all those with these ids, and possibly others."""
         for chunk in split_into_chunks([*ids]):
             sql = f"SELECT body, lines, zipped FROM batches WHERE id IN ({sql_placeholders(len(chunk))})"  # noqa: S608
             for packed, *lines in self._run_statement(sql, chunk).fetchall():
@@ -114,7 +116,7 @@ class BatchRows(SqlConnection):
                     yield from decode_batch("", lines)
 
     def _lines_around(self, prefix: str, numbers: Sequence[int]) -> Iterator[str]:
-        """Of the batches in whose range one of these numbers is."""
+        """Yield the lines of the batches whose range contains one of these numbers."""
         sql = "SELECT id, low, high FROM batches WHERE prefix = ? AND high >= ? AND low <= ? ORDER BY high"
         for id, low, high in self._run_statement(sql, (prefix, numbers[0], numbers[-1])).fetchall():
             if bisect_left(numbers, low) < bisect_right(numbers, high):
@@ -140,7 +142,7 @@ class BatchRows(SqlConnection):
         return limit - remaining
 
     def _remove_oldest_entries(self, id: str, cutoff_ms: int, max_count: int) -> int:
-        """Forgets the oldest entries of a batch whose newest one stays. How many went."""
+        """Delete the oldest entries of a batch whose newest entry remains. Returns the number of deleted entries."""
         sql = "SELECT last, body, lines, zipped FROM batches WHERE id = ?"
         ((last, packed, *lines),) = self._run_statement(sql, (id,)).fetchall()
         timed_entries = sorted(decode_timed_batch(packed, _decode_lines(*lines), last), key=itemgetter(0))
@@ -156,7 +158,7 @@ class BatchRows(SqlConnection):
         return removed_count
 
     def _lock_ingest(self) -> None:
-        """Until this transaction ends, others wait here."""
+        """Block other transactions that call this until the current transaction ends."""
         self._run_statement("UPDATE journals SET taken = taken WHERE name = ''")
 
 
@@ -165,7 +167,7 @@ def to_ceil_millis(unix_seconds: float) -> int:
 
 
 def _decode_lines(uncompressed: str | None, compressed: bytes | None) -> str | None:
-    """Of a batch's lines; raises StoreDown where they are damaged."""
+    """Return the lines of a batch as text. Raises StoreUnavailable if they are damaged."""
     try:
         return BatchLines(uncompressed, compressed).text
     except ValueError as error:

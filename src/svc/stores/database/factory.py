@@ -1,4 +1,4 @@
-"""Which database a URL means. The stores themselves are found by the URL's scheme, as plug-ins."""
+"""Opens the database of a URL. The URL's scheme selects the plug-in."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from svc.stores.database.base import STATEMENT_TIMEOUT_SECONDS, Database
 
 
 def database_url(environ: Mapping[str, str], home: Path) -> str:
-    """`SVC_DATABASE_URL`, else a file in the state folder."""
+    """Return `SVC_DATABASE_URL`, or the URL of a file in the state folder."""
     return environ.get("SVC_DATABASE_URL") or f"sqlite:///{home.absolute() / 'svc.db'}"
 
 
 def open_state_database(
     environ: Mapping[str, str], home: Path, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS
 ) -> Database:
-    """This process's database, not yet connected; its state folder is made, or closed to others. Raises OSError.
+    """Return this process's database, not yet connected, and prepare its state folder. Raises OSError.
 
-    A statement that a server does not answer within `answer_seconds` is a StoreDown.
+    A statement that takes longer than `timeout_seconds` raises StoreUnavailable.
     """
     state.prepare_state_dir(home)
     return open_database(database_url(environ, home), timeout_seconds)
 
 
 def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> Database:
-    """A database, not yet connected; raises UsageError, ImportError never: what to install is in the message."""
+    """Return a database, not yet connected. Raises UsageError, which also names a missing package to install."""
     scheme = url.partition(":")[0].lower()
     name = {"postgresql": "postgres"}.get(scheme, scheme)
     if name not in ("sqlite", "postgres"):

@@ -1,7 +1,7 @@
-"""Lines of a journal (JSON, an Entry each): the batches that they make, what they come to, and entries again. Pure.
+"""Converts journal lines (one JSON LedgerEntry each) to batches and sums, and batches to entries. No I/O.
 
-The lines of a stretch are decoded by one call, and those of one key and hour are kept as they are. What is not as we
-write it (a broken line, a time or an id of another form) makes the stretch go the slow way, line by line.
+One call decodes all lines of a segment. The lines of one key and hour are stored unchanged. If a line is not in the
+canonical form (broken, or another format of time or id), the segment is parsed line by line, which is slower.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _REQUEST_ID_PATTERN = re.compile(r"(req_[0-9a-f]{16})([0-9a-f]{8})")
 _REQUEST_ID_LENGTH, _ID_PREFIX_LENGTH = 28, 20
 
 FillPrice = Callable[[LedgerEntry], LedgerEntry]
-"""A last look at an entry whose price was not known when it was noted; the same object where it is not known now."""
+"""Returns the entry with its price, or the same object if the price is still unknown."""
 
 
 class _CanonicalEntry(LedgerEntry, frozen=True, kw_only=True, gc=False):
-    """An entry as we write it. Without the garbage collector's part it is made in two thirds of the time."""
+    """An entry in the canonical form. `gc=False` reduces the time to create one by a third."""
 
     time: Annotated[str, msgspec.Meta(min_length=_TIMESTAMP_LENGTH, max_length=_TIMESTAMP_LENGTH)]
     request_id: Annotated[str, msgspec.Meta(min_length=_REQUEST_ID_LENGTH, max_length=_REQUEST_ID_LENGTH)]
 
 
 class _PackedEntry(LedgerEntry, frozen=True, kw_only=True, array_like=True):
-    """An entry without the names of its fields: half the size."""
+    """An entry as a JSON array without field names, which halves its size."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ _unpack = msgspec.json.Decoder(_PackedEntry).decode
 
 
 def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSegment:
-    """Of whole lines."""
+    """Parse complete lines to a segment."""
     try:
         text = data.decode()
         entries: list[LedgerEntry] = [*_decode_canonical(text)]
@@ -59,7 +59,7 @@ def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSe
 
 
 def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSegment:
-    """Of the lines that were summed up when they were written. Raises ValueError for what cannot be as it says."""
+    """Parse lines whose summary was recorded while they were written. Raises ValueError if the two do not match."""
     if not summary.has_final_prices or len(data) != summary.end - summary.start or not data.endswith(b"\n"):
         raise ValueError("lines that have to be looked at")
     batches: dict[tuple[str, str], list[SummaryGroup]] = defaultdict(list)
@@ -85,7 +85,7 @@ def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSeg
 
 
 def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[list[LedgerEntry], int]:
-    """Line by line; and how many lines are broken."""
+    """Parse line by line. Returns the entries and the number of broken lines."""
     entries, lines = [], data.removesuffix(b"\n").split(b"\n")
     for line in lines:
         try:
@@ -98,7 +98,7 @@ def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[lis
 
 
 def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSegment:
-    """Of entries in any form; raises ValueError for a time that is none."""
+    """Build a segment from entries in any form. Raises ValueError for an invalid time."""
     canonical = [entry for entry in entries if _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
     others = [entry for entry in entries if not _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
     batches = _split_into_batches(
@@ -114,12 +114,12 @@ def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSeg
 
 
 def decode_batch(packed: str, lines: str | None) -> list[LedgerEntry]:
-    """What lies in a batch."""
+    """Return the entries of a batch."""
     return [LedgerEntry(**msgspec.structs.asdict(_unpack(packed)))] if lines is None else _decode_all(lines)
 
 
 def decode_timed_batch(packed: str, lines: str | None, last: int) -> list[tuple[int, LedgerEntry]]:
-    """What lies in a batch, whose newest is known, with the milliseconds since 1970."""
+    """Return the entries of a batch with their times (ms since 1970). `last` is the time of the newest one."""
     entries = decode_batch(packed, lines)
     return [(last, entries[0])] if lines is None else [(entry_millis(entry, last), entry) for entry in entries]
 
@@ -129,7 +129,7 @@ def encode_entry(entry: LedgerEntry) -> str:
 
 
 def entry_millis(entry: LedgerEntry, default: int = 0) -> int:
-    """Milliseconds since 1970; `otherwise` where a time is none, which would have to come from a damaged disk."""
+    """Return an entry's time in milliseconds since 1970, or `default` if it is invalid (a damaged disk)."""
     try:
         return parse_millis(entry.time)
     except ValueError:
@@ -137,13 +137,13 @@ def entry_millis(entry: LedgerEntry, default: int = 0) -> int:
 
 
 def parse_request_id(id: str) -> tuple[str, int] | None:
-    """A request id's prefix and number; None for one that we did not make."""
+    """Return the prefix and number of a request id, or None if the gateway did not generate the id."""
     match = _REQUEST_ID_PATTERN.fullmatch(id)
     return None if match is None else (match[1], int(match[2], 16))
 
 
 def parse_millis(timestamp: str) -> int:
-    """Milliseconds since 1970 of an entry's `time`; raises ValueError."""
+    """Return an entry's `time` in milliseconds since 1970. Raises ValueError."""
     if len(timestamp) != _TIMESTAMP_LENGTH or not timestamp.endswith("Z"):
         return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
     return _parse_whole_second_millis(timestamp[:-5]) + int(timestamp[-4:-1])
@@ -151,18 +151,18 @@ def parse_millis(timestamp: str) -> int:
 
 @lru_cache(maxsize=64)
 def _parse_whole_second_millis(timestamp: str) -> int:
-    """Of a whole second, to which many entries belong."""
+    """Parse a time without its milliseconds. Many entries share one second."""
     return round(datetime.fromisoformat(timestamp).replace(tzinfo=UTC).timestamp()) * 1000
 
 
 def _format_timestamps(entries: Sequence[LedgerEntry]) -> list[str]:
-    """Their times as we write them."""
+    """Return the times of entries in the canonical form."""
     times_ms = [parse_millis(entry.time) for entry in entries]
     return [f"{datetime.fromtimestamp(at // 1000, UTC).isoformat()[:-6]}.{at % 1000:03d}Z" for at in times_ms]
 
 
 def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> JournalSegment:
-    """Raises ValueError for what is not of our form."""
+    """Build a segment from lines in the canonical form. Raises ValueError for any other form."""
     timestamps = [entry.time for entry in entries]
     if {stamp[-1] for stamp in timestamps} != {"Z"}:
         raise ValueError("a time that is not in UTC")
@@ -177,7 +177,7 @@ def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> Journ
 
 
 def _split_lines(text: str, entries: Sequence[LedgerEntry]) -> list[str]:
-    """Its lines; raises ValueError if they are not an entry each."""
+    """Return the lines of a text. Raises ValueError if their number differs from that of the entries."""
     lines = text.split("\n")[:-1]
     if len(lines) != len(entries) or not all(lines):
         raise ValueError("a line that is not an entry")
@@ -185,7 +185,7 @@ def _split_lines(text: str, entries: Sequence[LedgerEntry]) -> list[str]:
 
 
 def _fill_prices(text: str, entries: list[LedgerEntry], fill_price: FillPrice) -> str:
-    """The lines, with prices that are known by now; their entries are put in their places. Raises ValueError."""
+    """Return the lines with the prices that are known now, and update `entries` in place. Raises ValueError."""
     priced_entries = {
         number: mended
         for number, entry in enumerate(entries)
@@ -210,7 +210,7 @@ def _sum_by_hour(entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> d
         totals = hours.get(sum_key)
         if totals is None:
             hours[sum_key] = sum_entries(grouped)
-        else:  # the same tags in another order
+        else:  # equal tags in a different order
             totals.add(*msgspec.structs.astuple(sum_entries(grouped)))
     return hours
 
@@ -233,7 +233,7 @@ def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
 
 
 def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list[SummaryGroup]]) -> Iterable[bytes]:
-    """The lines of each batch."""
+    """Yield the lines of each batch."""
     lines_of_group: dict[int, list[bytes]] = {}
     parts: list[list[bytes]] = []
     for groups in batches:
@@ -245,7 +245,7 @@ def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list
 
 
 def _summarized_batch(data: bytes, groups: Sequence[SummaryGroup]) -> EntryBatch:
-    """Of one key, hour and process."""
+    """Build the batch of one key, hour and process."""
     count = sum(group.request_count for group in groups)
     if count == 1:
         return _single_entry_batch(_decode(data))
@@ -269,21 +269,21 @@ def _group_sum_key(group: SummaryGroup) -> SumKey:
 
 
 def entry_sum_key(entry: LedgerEntry, start: int) -> SumKey:
-    """In the hour that begins then."""
+    """Return the key of an entry's sum in the hour that begins at `start` (Unix seconds)."""
     tags = _encode_tags(tuple(entry.tags.items())) if entry.tags else "{}"
     return SumKey(start, entry.key_id, entry.model or "", entry.provider or "", tags)
 
 
 @lru_cache(maxsize=256)
 def _encode_tags(tags: tuple[tuple[str, str], ...]) -> str:
-    """A key's requests all have the same."""
+    """Encode tags as sorted JSON. Cached: all requests of a key have the same tags."""
     return _encode(dict(sorted(tags))).decode()
 
 
 def _split_into_batches(
     lines: Sequence[str], entries: Sequence[LedgerEntry], timestamps: Sequence[str]
 ) -> list[EntryBatch]:
-    """By key, hour and process."""
+    """Group entries by key, hour and process."""
     line_numbers: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, (entry, stamp) in enumerate(zip(entries, timestamps, strict=True)):
         line_numbers[stamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.request_id[:_ID_PREFIX_LENGTH]].append(number)
@@ -304,7 +304,7 @@ def _split_into_batches(
 
 
 def _multi_entry_batch(text: str, entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> EntryBatch | None:
-    """Several entries of one key and hour as one batch; None if they are not of one process."""
+    """Return entries of one key and hour as one batch, or None if they are from several processes."""
     if len(entries) == 1:
         return None
     ids = [entry.request_id for entry in entries]
@@ -321,7 +321,7 @@ def _new_batch(
     first, last = times
     low, high = numbers
     return EntryBatch(
-        id=f"{last:012x}{getrandbits(48):012x}",  # no secret
+        id=f"{last:012x}{getrandbits(48):012x}",  # not a secret: no cryptographic randomness
         key_id=key_id,
         first_ms=first,
         last_ms=last,

@@ -1,4 +1,4 @@
-"""Keys in the database: a row each. Every change takes the next number from `key_revision`, whose lock orders them."""
+"""The rows of keys. Every change increments `key_revision`, whose row lock orders the changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _stored_key_decoder = msgspec.json.Decoder(StoredKey)
 
 
 class KeyRows(SqlConnection):
-    """The part of a Database that is about keys."""
+    """The methods of a Database for keys."""
 
     def put_key(self, key: StoredKey) -> StoredKey:
         with self._transaction():
@@ -23,7 +23,7 @@ class KeyRows(SqlConnection):
 
     def update_key(self, id: str, change: Callable[[StoredKey], StoredKey]) -> StoredKey | None:
         with self._transaction():
-            revision = self._increment_revision()  # its row is locked from here on: others' changes wait
+            revision = self._increment_revision()  # locks the row of `key_revision`: concurrent changes wait
             current = self.get_key(id)
             return None if current is None else self._put_with_revision(change(current), revision)
 

@@ -1,4 +1,4 @@
-"""Database on a PostgreSQL server, which several machines may share. Needs the extra `postgres`."""
+"""A Database on a PostgreSQL server, which several machines can share. Needs the extra `postgres`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SESSION_SETTINGS_SQL = "SET statement_timeout = '30s'; SET idle_in_transaction_s
 MAX_ERROR_REASON_CHARACTERS = 400
 MIGRATION_LOCK_ID = 7_301_964
 INTERRUPT_POLL_SECONDS: Final = 0.1
-"""Seconds after which a wait looks for Ctrl-C: psycopg's own default."""
+"""Interval at which a wait checks for Ctrl-C. It is psycopg's default."""
 T = TypeVar("T")
 
 
 class _TimeoutConnection(psycopg.Connection[Any]):
-    """Gives a server up that takes statements and answers none: its system still acknowledges what it is sent."""
+    """Enforces the timeout in the client. TCP does not detect a stopped server: its kernel still acknowledges data."""
 
     timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS
 
@@ -34,7 +34,7 @@ class _TimeoutConnection(psycopg.Connection[Any]):
 
 
 class PostgresDatabase(SqlDatabase):
-    """Belongs to one thread at a time. A connection that broke is made anew with the next question."""
+    """Belongs to one thread at a time. It reconnects with the next statement after a connection was lost."""
 
     def __init__(self, url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> None:
         self._url = url
@@ -70,7 +70,7 @@ class PostgresDatabase(SqlDatabase):
             return self._connect().execute(sql.encode(), args)
         except psycopg.Error as error:
             if not isinstance(error, psycopg.errors.IntegrityError):
-                self.close()  # whatever state it is in
+                self.close()  # the transaction state is unknown
             raise StoreUnavailable(
                 f"{self._display_name} does not answer as it should: {_error_reason(error)}."
             ) from error
@@ -81,7 +81,7 @@ class PostgresDatabase(SqlDatabase):
         try:
             yield
         except BaseException:
-            self.close()  # which rolls back
+            self.close()  # closing rolls the transaction back
             raise
         try:
             self._run_statement("COMMIT")
@@ -99,7 +99,7 @@ class PostgresDatabase(SqlDatabase):
 
 
 def _describe_database(url: str) -> str:
-    """Host, port and name of the database, as far as the URL says them."""
+    """Return the host, port and name of the database, as far as the URL has them."""
     parts = psycopg.conninfo.conninfo_to_dict(url)
     host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
     port = parts.get("port") or os.environ.get("PGPORT") or "5432"
@@ -113,7 +113,10 @@ def _error_reason(error: psycopg.Error) -> str:
 
 
 def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> PostgresDatabase:
-    """`postgresql://user:password@host:port/name`, with libpq's parameters; raises UsageError."""
+    """Open `postgresql://user:password@host:port/name`, with libpq's parameters. Raises UsageError.
+
+    https://www.postgresql.org/docs/current/libpq-connect.html
+    """
     try:
         psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:

@@ -1,6 +1,6 @@
-"""What lines of a journal come to, summed up by who writes them: who takes them in then need not decode them. Pure.
+"""Sums of journal lines, recorded while the lines are written, so that ingestion does not decode them. No I/O.
 
-note ── a line ──> Tally ── no more come ──> `lines.read_tallied`, with the lines
+journal writer ── add_line ──> SegmentSummary ── segment complete ──> `parse_summarized_segment`, with the lines
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ class SummaryGroup:
     def __init__(
         self, index: int, key: ApiKey, model: str | None, provider: str | None, time: str, request_id: str
     ) -> None:
-        """With the time and the request of its first line."""
+        """Create the group of its first line, which has this time and request id."""
         self.index = index
         self.key = key
         self.model = model
         self.provider = provider
         self.hour = time[:HOUR_PREFIX_LENGTH]
         self.first_time = self.last_time = time
-        """The oldest and the newest."""
+        """The times of the oldest and of the newest line."""
         self.min_request_id = self.max_request_id = request_id
-        """The least and the greatest."""
+        """The smallest and the greatest request id."""
         self.request_count = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cost_usd = 0.0
         self.priced_requests = 0
-        """Requests whose cost is known."""
+        """Number of requests whose cost is known."""
 
     def matches(self, key: ApiKey, model: str | None, provider: str | None, time: str) -> bool:
-        """A line belongs here."""
+        """Return whether a line belongs to this group."""
         return key is self.key and model == self.model and provider == self.provider and time.startswith(self.hour)
 
 
 class SegmentSummary:
-    """Of the lines from `start` to `end` (bytes) of the journal `name`, which are `count`."""
+    """The summary of the `count` lines in bytes `start` to `end` of the journal `name`."""
 
     __slots__ = (
         "_groups_by_key",
@@ -77,15 +77,15 @@ class SegmentSummary:
     def __init__(self, journal_name: str, start: int, file_lock: object = None) -> None:
         self.journal_name = journal_name
         self.file_lock = file_lock
-        """Keeps others from the file while this is there."""
+        """Locks the file against other processes as long as this object exists."""
         self.start = start
         self.end = start
         self.line_count = 0
         self.groups: list[SummaryGroup] = []
         self.line_groups: list[int] = []
-        """Which group each line is of, where there are several."""
+        """The index of each line's group, if there are several groups."""
         self.has_final_prices = True
-        """False when a price is to be looked for that was not known."""
+        """False if the price of an entry was unknown when its line was written."""
         self._last_group: SummaryGroup | None = None
         self._groups_by_key: dict[tuple[ApiKey, str | None, str | None, str], SummaryGroup] = {}
 
@@ -100,7 +100,7 @@ class SegmentSummary:
         usage: TokenUsage | None,
         cost_usd: float | None,
     ) -> None:
-        """One more line, of `size` bytes; `time` and the rest as an `Entry` has them."""
+        """Add a line of `line_bytes` bytes. `time` and the other values are those of its LedgerEntry."""
         group = self._last_group
         if group is None or not group.matches(key, model, provider, time):
             group = self._last_group = self._get_group(key, model, provider, time, request_id)
@@ -111,7 +111,7 @@ class SegmentSummary:
         group.request_count += 1
         if time > group.last_time:
             group.last_time = time
-        elif time < group.first_time:  # the clock was put back
+        elif time < group.first_time:  # the clock was set back
             group.first_time = time
         if request_id > group.max_request_id:
             group.max_request_id = request_id

@@ -1,9 +1,9 @@
-"""What SQLite and PostgreSQL have in common: the statements. How they connect, and lock, is in their own files.
+"""The SQL statements that SQLite and PostgreSQL share. `sqlite.py` and `postgres.py` have connections and locks.
 
-keys      one row a key; every change takes the next number from `key_revision`, whose row lock puts them in order
-batches   one row for the entries of a key that were taken in together, for `ledger.retain_days`
-hours, days   the entries' sums, kept for good; written with the entries in one transaction
-journals  so many bytes of each are in; written with their entries. The one without a name is a lock
+keys         one row for each key; every change increments `key_revision`, whose row lock orders the changes
+batches      one row for the entries of a key that were ingested together; retained for `ledger.retain_days`
+hours, days  the sums of entries, written in the same transaction as the entries; never deleted
+journals     the ingested bytes of each journal, written with the entries; the row with an empty name is a lock
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc.stores.database.sum_rows import SumRows
 
 
 class SqlDatabase(KeyRows, SumRows):
-    """`Database`, but for its connection."""
+    """A Database without its connection."""
 
     def migrate(self) -> None:
         with self._migration_transaction():
@@ -46,7 +46,7 @@ class SqlDatabase(KeyRows, SumRows):
     def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
         with self._transaction():
             update_sql = (
-                "UPDATE journals SET taken = ? WHERE name = ? AND taken = ?"  # who comes second waits, and moves none
+                "UPDATE journals SET taken = ? WHERE name = ? AND taken = ?"  # a concurrent one waits, updates no row
             )
             if not self._run_statement(update_sql, (end, journal, start)).rowcount:
                 return False
@@ -61,7 +61,7 @@ class SqlDatabase(KeyRows, SumRows):
         if not by_id:
             return 0
         with self._transaction():
-            self._lock_ingest()  # no two look for the same requests at the same time
+            self._lock_ingest()  # two transactions must not search for the same requests concurrently
             existing_ids = self._existing_ids(by_id)
             segment = build_segment([entry for id, entry in by_id.items() if id not in existing_ids])
             self._insert_segment(segment)

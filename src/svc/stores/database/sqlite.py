@@ -1,4 +1,4 @@
-"""Database in one SQLite file, in WAL mode: readers never wait, writers of several processes take turns."""
+"""A Database in one SQLite file in WAL mode: readers never wait, and writers of several processes are serialized."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from svc.stores.database.sql import SqlDatabase
 from svc.stores.database.statements import DatabaseCursor
 
 DATABASE_BUSY_TIMEOUT_SECONDS = 10.0
-"""So long a writer waits for its turn."""
+"""Maximum time that a writer waits for the write lock."""
 MIN_FREE_DISK_BYTES = 64 * 1024
-"""A disk with less room counts as full: the files beside a database need more."""
+"""A disk with less free space counts as full: the WAL and shared-memory files need more."""
 
 
 class SqliteDatabase(SqlDatabase):
-    """Belongs to one thread at a time. The file and its folder are made when they are missing."""
+    """Belongs to one thread at a time. It creates the file and its folder if they are missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -40,9 +40,7 @@ class SqliteDatabase(SqlDatabase):
             connection = sqlite3.connect(
                 self._path, timeout=DATABASE_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
             )
-            if (
-                is_new
-            ):  # by its path: closing any descriptor of ours would drop SQLite's locks; its side files follow suit
+            if is_new:  # by path: closing a descriptor would release SQLite's locks; the WAL files inherit the mode
                 self._path.chmod(0o600)
             _enable_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -73,7 +71,10 @@ class SqliteDatabase(SqlDatabase):
 
 
 def _enable_wal(db: sqlite3.Connection) -> None:
-    """In WAL mode. Of several that open a new file, each has to wait here: SQLite does not, to change the mode."""
+    """Enable WAL mode. SQLite's busy timeout does not apply to this pragma, so it is repeated while the file is locked.
+
+    https://www.sqlite.org/wal.html
+    """
     deadline = time.monotonic() + DATABASE_BUSY_TIMEOUT_SECONDS
     while True:
         try:
@@ -86,7 +87,7 @@ def _enable_wal(db: sqlite3.Connection) -> None:
 
 
 def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db`; raises UsageError. A file needs no time limit."""
+    """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. `timeout_seconds` is ignored. Raises UsageError."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path:
         raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
@@ -94,7 +95,7 @@ def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
 
 
 def _disk_full_hint(path: Path) -> str:
-    """SQLite says "disk I/O error" where a file beside the database finds no room."""
+    """Return a hint for a full disk, which SQLite can report as "disk I/O error"."""
     with contextlib.suppress(OSError):
         disk = os.statvfs(path.parent)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < MIN_FREE_DISK_BYTES:

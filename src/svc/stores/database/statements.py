@@ -1,4 +1,4 @@
-"""What a driver brings to the statements that SQLite and PostgreSQL have in common."""
+"""The interface between the shared SQL statements and a database driver."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 MAX_SQL_PARAMETERS = 500
-"""Values that one statement is given."""
+"""Maximum number of parameters of one statement."""
 
 T = TypeVar("T")
 
 
 class DatabaseCursor(Protocol):
-    """What both drivers' cursors have."""
+    """The methods of a cursor that both drivers have."""
 
     @property
     def rowcount(self) -> int: ...
@@ -22,18 +22,21 @@ class DatabaseCursor(Protocol):
 
 
 class SqlConnection:
-    """A connection that is made when it is needed."""
+    """A connection that is opened by its first statement."""
 
     def _run_statement(self, sql: str, args: Sequence[Any] = ()) -> DatabaseCursor:
-        """Runs one statement, its places marked `?`; raises StoreDown."""
+        """Run one statement with `?` as placeholder. Raises StoreUnavailable."""
         raise NotImplementedError
 
     def _transaction(self) -> AbstractContextManager[None]:
-        """All or none. It may read what it then writes. Raises StoreUnsure when it may have been either."""
+        """Open a transaction, in which reads and then writes are consistent.
+
+        Raises CommitOutcomeUnknown if the connection was lost during the commit.
+        """
         raise NotImplementedError
 
     def _migration_transaction(self) -> AbstractContextManager[None]:
-        """A transaction that no other process can be in at the same time."""
+        """Open a transaction that excludes every other migration."""
         raise NotImplementedError
 
 
@@ -42,7 +45,7 @@ def sql_placeholders(count: int) -> str:
 
 
 def split_into_chunks(values: Sequence[T], width: int = 1) -> Iterator[Sequence[T]]:
-    """So many at once as one statement can be given, each of them being `width` values."""
+    """Yield chunks of values that fit one statement, where each value needs `width` parameters."""
     chunk_size = MAX_SQL_PARAMETERS // width
     for start in range(0, len(values), chunk_size):
         yield values[start : start + chunk_size]

@@ -1,4 +1,4 @@
-"""Sums of entries in the database, by hour and by day: kept for good, and written together with the entries."""
+"""The rows of usage sums by hour and by day. They are written with the entries and never deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GROUP_BY_SQL = {
 
 
 class SumRows(BatchRows):
-    """The part of a Database that is about what was spent."""
+    """The methods of a Database for usage sums."""
 
     def _upsert_sums(self, hours: Mapping[SumKey, UsageTotals]) -> None:
         days: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
@@ -45,7 +45,7 @@ class SumRows(BatchRows):
         increments = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in _AMOUNT_COLUMNS)
         for chunk in split_into_chunks(
             sorted(groups), len(_SUM_COLUMNS)
-        ):  # in one order everywhere: no two wait for each other
+        ):  # sorted: concurrent transactions cannot deadlock
             values: list[object] = []
             for place in chunk:
                 values += (*place, *astuple(groups[place]))
@@ -118,9 +118,7 @@ class SumRows(BatchRows):
 
     def get_last_used_times(self, ids: Sequence[str]) -> dict[str, float]:
         last_used_times: dict[str, float] = {}
-        latest_entry_sql = (
-            "(SELECT MAX(last) FROM batches WHERE key_id = keys.id)"  # one step into an index for each key
-        )
+        latest_entry_sql = "(SELECT MAX(last) FROM batches WHERE key_id = keys.id)"  # one index lookup for each key
         latest_hour_sql = "(SELECT MAX(start) * 1000 FROM hours WHERE key_id = keys.id)"
         for chunk in split_into_chunks(ids):
             placeholders = sql_placeholders(len(chunk))
@@ -131,9 +129,9 @@ class SumRows(BatchRows):
 
 
 def _split_range(since: float, until: float) -> list[tuple[str, float, float]]:
-    """Where to look for what was spent: in the sums of whole days and hours, and the entries of the hours at both ends.
+    """Split a time range into whole days, whole hours, and the entries of partial hours at both ends.
 
-    Table, start, end; none is empty, and they do not overlap.
+    Returns (table, start, end) in Unix seconds. No part is empty, and the parts do not overlap.
     """
     hour, day = _round_up(since, SECONDS_PER_HOUR), _round_up(since, SECONDS_PER_DAY)
     last_hour, last_day = _round_down(until, SECONDS_PER_HOUR), _round_down(until, SECONDS_PER_DAY)
@@ -163,7 +161,7 @@ def _group_entries(group_by: GroupBy, tag: str, entries: Sequence[LedgerEntry]) 
 
 
 def _group_value(group_by: GroupBy, entry: LedgerEntry) -> Any:
-    """What the column of `_COLUMN` would hold."""
+    """Return the value of the column in `_GROUP_BY_SQL` for an entry."""
     if group_by == "day":
         return entry_millis(entry) // 1000 // SECONDS_PER_DAY * SECONDS_PER_DAY
     return dict(zip(("key", "model", "provider", "tag"), entry_sum_key(entry, 0)[1:], strict=True))[group_by]

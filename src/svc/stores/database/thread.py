@@ -1,4 +1,4 @@
-"""A database beside an event loop: asked in a thread of its own, one question after the other."""
+"""Runs the queries of an event loop in a database thread, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class DatabaseThread:
-    """Owns the database. It is migrated before the first question."""
+    """Owns the database, and migrates it before the first query."""
 
     def __init__(self, database: Database, name: str = "database") -> None:
         self._database = database
@@ -21,7 +21,7 @@ class DatabaseThread:
         self._executor = ThreadPoolExecutor(1, name)
 
     async def run_query(self, query: Callable[[Database], T]) -> T:
-        """What `question` returns, which runs in the thread. Raises what it raises, and StoreDown."""
+        """Run `query` in the thread and return its result. Raises the exceptions of `query`, and StoreUnavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._run_in_thread, query)
 
     def _run_in_thread(self, query: Callable[[Database], T]) -> T:
@@ -31,6 +31,6 @@ class DatabaseThread:
         return query(self._database)
 
     async def close(self) -> None:
-        """Waits for the question that is being answered."""
+        """Wait for running queries, then close the database."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._database.close)
         self._executor.shutdown(wait=True)
