@@ -1,1 +1,1 @@
-"""Where state lies: one seam per kind of state, one file per place."""
+"""Persistent and shared state: one interface per kind of state, one module per backend."""

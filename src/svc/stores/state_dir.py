@@ -1,4 +1,4 @@
-"""The state folder, `SVC_HOME`: its owner's alone, since keys, what was spent, and addresses lie in it."""
+"""The state folder, `SVC_HOME`. Only its owner has access, since it contains keys, spending and addresses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def prepare_state_dir(home: Path) -> None:
-    """Makes the folder when it is missing; closes it, and a database in it, to everybody else. Raises OSError.
+    """Create the folder if it is missing, and restrict it and its databases to their owner. Raises OSError.
 
-    A folder that is not ours, is shared by its nature (`/tmp`), or is a person's own home is left as it is.
+    The mode of a folder stays unchanged if it has another owner, is sticky (`/tmp`), or is the home directory.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if _may_restrict_mode(home):
@@ -29,5 +29,5 @@ def _restrict_mode(path: Path, mode: int) -> None:
         status = path.stat()
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & ~mode:
             path.chmod(mode)
-    except FileNotFoundError:  # SQLite removes its side files when the last one closes
+    except FileNotFoundError:  # SQLite deletes the WAL files when the last connection closes
         return

@@ -1,7 +1,7 @@
-"""What is counted of a key, and how reservations end: the words that all counters share. No implementation.
+"""The types that all counters of rate limits and budgets share. No implementation.
 
-SharedCounters (`shared`) count in memory, for one process or for all workers of a machine; RedisCounters
-(`redis_counters`) count for several machines. tests/contracts/test_counters.py holds both to the same.
+SharedCounters (`shared_memory`) count for the workers of one machine, and RedisCounters (`redis`) for several
+machines. tests/contracts/test_counters.py tests both.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import msgspec
 
 COUNTER_WINDOW_SECONDS = 61
-"""Buckets of a second in a window: whatever 60 seconds one takes lie within it."""
+"""One-second buckets of a window. 61 buckets contain any interval of 60 seconds."""
 PERIOD_CODES = {"day": 1, "month": 2, "total": 3}
 
 
 class KeyLimits(msgspec.Struct, frozen=True):
-    """What holds for a key; 0 is no limit. Money in nano-USD; `start` is when its period began (Unix seconds)."""
+    """The limits of a key. 0 means no limit. `period_start` is in Unix seconds."""
 
     key_id: str
     requests: int = 0
@@ -26,22 +26,22 @@ class KeyLimits(msgspec.Struct, frozen=True):
 
 
 class LimitUsage(msgspec.Struct, frozen=True):
-    """What counts against a key's limits now: of the last minute, and what runs. Money in nano-USD."""
+    """The current usage of a key: the last minute, and the requests in flight."""
 
     requests: int = 0
     tokens: int = 0
     running: int = 0
     spent_nano_usd: int | None = None
-    """In the key's period; None while nobody has said."""
+    """Spent in the key's budget period. None if the sum is not yet loaded."""
     reserved_nano_usd: int = 0
-    """For what runs."""
+    """Reserved for requests in flight."""
 
 
 class LimitExceeded(msgspec.Struct, frozen=True):
-    """Which limit is reached (`rpm`, `tpm`, `concurrency`, `budget`), and seconds until it is worth asking.
+    """The limit that is reached (`rpm`, `tpm`, `concurrency` or `budget`). Times are in seconds.
 
-    `retry_after` is infinite for a budget that suffices no earlier than in its next period.
-    `requests_reset` and `tokens_reset`: seconds until all of it is there again, if nothing more is asked for.
+    `retry_after` is infinite if the budget suffices only in its next period.
+    `requests_reset` and `tokens_reset` are the times until the full limit is available without further requests.
     """
 
     limit: str

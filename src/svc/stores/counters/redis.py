@@ -1,11 +1,11 @@
-"""Counters of keys in Redis: what several machines share. One script, run once for a request; `counters.lua` is it.
+"""Counters of keys in Redis, which several machines share. Each request runs the script `counters.lua` once.
 
-Who has reached a limit of requests has done so until the window has moved on, whatever others do: until then the
-refusal is repeated here, so that a client that hammers costs Redis nothing.
+A key that reached its request limit stays limited until the window advances. Until then this process repeats the
+rejection without a command to Redis.
 
-A process counts what it has running under a name, and keeps that name alive; what a name that has died had running is
-forgotten. After each loss of Redis it takes a new name, since nobody can say what had arrived. Money that was spent in
-the meantime is told when Redis is back, unless it has been told by the database since.
+Each process counts its requests in flight under a process id with a TTL. When the id expires, its requests in flight
+no longer count. After each loss of the connection the process takes a new id, since the outcome of pending commands
+is unknown. It reports the spending of the meantime after the reconnect, unless the database sum includes it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from svc.stores.redis.protocol import RedisReply
 
 PROCESS_TTL_SECONDS, HEARTBEAT_SECONDS = 15, 5.0
 MAX_SPENT_SEEDS = 50_000
-"""Keys with a budget of which it is known who said what they had spent."""
+"""Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS = 10_000
-"""Keys whose refusals are repeated here."""
+"""Maximum number of keys with a cached rejection."""
 ASK_FOR_SPENT, SPENT_UNAVAILABLE = "", -1
-"""Instead of what was spent: to be asked for it; to count without, since nobody knows."""
+"""Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
 
 
 class RedisReservation(msgspec.Struct, frozen=True):
-    """A reservation in Redis, to be settled once; what was left after it, of requests and tokens."""
+    """A reservation in Redis, to be committed once, with the requests and tokens that remained after it."""
 
     key_id: str
     process: str
@@ -46,11 +46,11 @@ class RedisReservation(msgspec.Struct, frozen=True):
     requests_left: int
     tokens_left: int
     reset_seconds: float
-    """Seconds until this request has left the window."""
+    """Seconds until this request leaves the window."""
 
 
 class _CachedRejection(msgspec.Struct, frozen=True):
-    """No request of the key is let through before `until` (monotonic time), if its limit stays the same."""
+    """The key is rejected until `until` (monotonic seconds), unless its request limit changes."""
 
     request_limit: int
     until: float
@@ -58,7 +58,7 @@ class _CachedRejection(msgspec.Struct, frozen=True):
 
 
 class SpentRequired(msgspec.Struct, frozen=True):
-    """Nobody has said yet what the key has spent: to be asked again with that."""
+    """The counters do not have the spent sum of the key. Repeat the reservation with it."""
 
 
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
@@ -85,7 +85,7 @@ class RedisCounters:
         self._task = asyncio.get_running_loop().create_task(self._run_heartbeat(), name="redis-counters")
 
     async def close(self) -> None:
-        """What runs in this process does no longer."""
+        """Stop the heartbeat, and release the requests in flight of this process."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -98,15 +98,15 @@ class RedisCounters:
 
     @property
     def connected_seconds(self) -> float:
-        """Seconds since Redis was there (again): of what was before, it may know nothing."""
+        """Seconds since the last connect. Redis may have lost the counts from before it."""
         return time.monotonic() - self._connected_at
 
     def reserve(
         self, limits: KeyLimits, tokens: int, nano_usd: int, spent: int | None, on_decision: OnDecision
     ) -> None:
-        """Reserves one request, tokens and money. `spent` is the sum of the database, or FROM_NOTHING.
+        """Reserve one request, tokens and nano-USD. `spent` is the database's sum, SPENT_UNAVAILABLE or None (unknown).
 
-        A request that another limit than `rpm` refuses counts for `rpm`, and reserves nothing else.
+        A request that a limit other than `rpm` rejects counts for `rpm`, and reserves nothing else.
         """
         cached = self._rejections.get(limits.key_id)
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
@@ -174,7 +174,7 @@ class RedisCounters:
         self._rejections[limits.key_id] = _CachedRejection(limits.requests, until, rejection)
 
     def _current_rejection(self, cached: _CachedRejection, limits: KeyLimits) -> LimitExceeded | None:
-        """The refusal as it stands now; None when it no longer holds."""
+        """Return the rejection with its current times, or None if it is no longer valid."""
         remaining_seconds = cached.until - time.monotonic()
         if remaining_seconds <= 0 or cached.request_limit != limits.requests:
             del self._rejections[limits.key_id]
@@ -189,7 +189,7 @@ class RedisCounters:
         )
 
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
-        """Ends a reservation with what was really used."""
+        """End a reservation with the actual usage."""
 
         def answered(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable) and reservation.has_budget:
@@ -207,7 +207,7 @@ class RedisCounters:
         self._redis.run_script(answered, self._script, (f"svc:key:{reservation.key_id}",), arguments)
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
-        """Money that a request has cost of which Redis did not know."""
+        """Record the cost of a request that has no reservation in Redis."""
 
         def answered(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable):
@@ -218,7 +218,7 @@ class RedisCounters:
             self._redis.run_script(answered, self._script, (f"svc:key:{key_id}",), arguments)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
-        """What counts now, over all machines. Raises StoreDown."""
+        """Return the current usage over all machines. Raises StoreUnavailable."""
         arguments = ("look", PERIOD_CODES[limits.period], limits.period_start)
         match await self._redis.execute_script(self._script, (f"svc:key:{limits.key_id}",), arguments):
             case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
@@ -235,7 +235,7 @@ class RedisCounters:
             self._unreported_nano_usd[key_id] = self._unreported_nano_usd.get(key_id, 0) + nano_usd
 
     def _on_connect(self) -> None:
-        """Redis is there."""
+        """Take a new process id, and report the deferred spending."""
         self._process_id = secrets.token_hex(8)
         self._connected_at = time.monotonic()
         self._rejections.clear()
@@ -254,4 +254,4 @@ class RedisCounters:
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """The next beat is soon."""
+    """The next heartbeat follows within seconds."""

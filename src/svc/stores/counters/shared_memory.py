@@ -1,11 +1,12 @@
-"""Counters of keys in memory that the workers of one machine share: no limit multiplies with their number.
+"""Counters of keys in memory that all workers of one machine share, so that limits apply to the machine.
 
-    one slot a key, words of 64 bits:   HEAD | requests in each second | tokens in each second | a pair for each worker
-      HEAD   hash of the key, last use, newest second, both sums, spent nano-USD, its period's start and kind
-      pair   requests that run in that worker, nano-USD reserved there: cleared when the worker is replaced
+One slot for each key, in 64-bit words: HEAD | requests of each second | tokens of each second | a pair per worker
 
-A slot is changed under a lock on its byte of the file, which the kernel frees when a process dies. One process alone
-needs neither file nor lock. The window is 61 buckets of a second: whatever 60 seconds one takes lie within it.
+    HEAD   hash of the key, last use, newest second, sums of requests and tokens, spent nano-USD, period start, period
+    pair   requests in flight in that worker, nano-USD reserved there; cleared when the worker is replaced
+
+A change of a slot locks the slot's byte of the file. The kernel releases the lock when a process dies. A single
+process needs neither file nor lock. The window has 61 one-second buckets, which contain any interval of 60 seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from svc.stores.counters.base import (
 SLOT_COUNT: Final = 16_384
 MAX_PROBES: Final = 16
 PERIOD_START_UNKNOWN: Final = -1
-"""The start of the period while nobody has said what was spent in it."""
+"""The period start while the sum spent in the period is not loaded."""
 
 (
     _KEY_HASH,
@@ -52,16 +53,16 @@ _TOKEN_SECONDS: Final = HEAD_WORDS + COUNTER_WINDOW_SECONDS
 _WORKER_PAIRS: Final = HEAD_WORDS + 2 * COUNTER_WINDOW_SECONDS
 _EMPTY_WINDOW: Final = array("q", bytes(8 * 2 * COUNTER_WINDOW_SECONDS))
 _read_head: Final = Struct(f"{HEAD_WORDS}q").unpack_from
-"""All words of a head at once: each one by itself costs a third of this."""
+"""Reads all words of a head in one call. Reading a single word costs a third of that."""
 
 
 def _hash_key(key_id: str) -> int:
-    """63 bits by which a slot knows its key, never 0."""
+    """Return a 63-bit hash that identifies the key of a slot. Never 0."""
     return int.from_bytes(hashlib.sha256(key_id.encode()).digest()[:8], "big") >> 1 or 1
 
 
 def _allocate(fd: int, path: Path, length: int) -> None:
-    """Takes the room at once: a disk that fills up later must not take a page away. Raises CommandFailed."""
+    """Allocate the file's blocks. A disk that fills up later would cause SIGBUS otherwise. Raises CommandFailed."""
     try:
         os.posix_fallocate(fd, 0, length)
     except OSError as error:
@@ -72,7 +73,7 @@ def _allocate(fd: int, path: Path, length: int) -> None:
 
 
 class SharedMemoryReservation:
-    """A reservation, to be settled once; what was left after it, of requests and tokens."""
+    """A reservation, to be committed once, with the requests and tokens that remained after it."""
 
     __slots__ = ("key_hash", "nano_usd", "requests_left", "reset_seconds", "second", "slot", "tokens", "tokens_left")
 
@@ -95,13 +96,13 @@ class SharedMemoryReservation:
         self.requests_left = requests_left
         self.tokens_left = tokens_left
         self.reset_seconds = reset_seconds
-        """Seconds until this request has left the window."""
+        """Seconds until this request leaves the window."""
 
 
 class SharedCounters:
-    """`path` None: for this process alone. `worker` is this process's own pair, of `workers` at most.
+    """Counters in a file that is mapped by up to `workers` processes; `worker` is the index of this process.
 
-    `clock` gives seconds, the same in all processes of a machine.
+    If `path` is None, the counters are private to this process. `clock` returns seconds, equal in all processes.
     """
 
     def __init__(
@@ -136,14 +137,14 @@ class SharedCounters:
             os.close(self._fd)
 
     def needs_spent(self, limits: KeyLimits) -> bool:
-        """Whether `begin` has to say what the key has spent before its budget can be kept."""
+        """Return whether `set_spent` has to be called before the budget of the key can be enforced."""
         slot, key_hash = self._slot_for_key(limits.key_id)
-        words, base = self._words, slot * self._slot_words  # without a lock: `begin` and `take` look again
+        words, base = self._words, slot * self._slot_words  # without a lock: `set_spent` and `reserve` check again
         unknown = words[base + _KEY_HASH] != key_hash or words[base + _PERIOD_START] == PERIOD_START_UNKNOWN
         return unknown or words[base + _PERIOD_CODE] != PERIOD_CODES[limits.period]
 
     def get_spent_nano_usd(self, limits: KeyLimits) -> int:
-        """Nano-USD that are known to be spent in the key's period."""
+        """Return the nano-USD that are recorded as spent in the key's period."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         self._lock_slot(slot)
         try:
@@ -154,7 +155,7 @@ class SharedCounters:
             self._unlock_slot(slot)
 
     def set_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
-        """Sets what was spent before, unless another process has done so."""
+        """Set the sum that was spent before, unless another process has set it."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         self._lock_slot(slot)
         try:
@@ -170,9 +171,9 @@ class SharedCounters:
     def reserve(
         self, limits: KeyLimits, tokens: int, nano_usd: int, *, force: bool = False
     ) -> SharedMemoryReservation | LimitExceeded:
-        """Reserves one request, tokens and money. `forced` counts it whatever the limits are.
+        """Reserve one request, tokens and nano-USD. `force` counts the request even if it exceeds a limit.
 
-        A request that another limit than `rpm` refuses counts for `rpm`, and reserves nothing else.
+        A request that a limit other than `rpm` rejects counts for `rpm`, and reserves nothing else.
         """
         slot, key_hash = self._slot_for_key(limits.key_id)
         now = self._clock()
@@ -214,11 +215,11 @@ class SharedCounters:
         )
 
     def commit(self, reservation: SharedMemoryReservation, tokens: int, nano_usd: int) -> None:
-        """Ends a reservation with what was really used."""
+        """End a reservation with the actual usage."""
         words, base = self._words, reservation.slot * self._slot_words
         self._lock_slot(reservation.slot)
         try:
-            if words[base + _KEY_HASH] != reservation.key_hash:  # the slot went to another key
+            if words[base + _KEY_HASH] != reservation.key_hash:  # the slot was reassigned to another key
                 return
             difference = tokens - reservation.tokens
             if difference and 0 <= words[base + _NEWEST_SECOND] - reservation.second < COUNTER_WINDOW_SECONDS:
@@ -234,7 +235,7 @@ class SharedCounters:
             self._unlock_slot(reservation.slot)
 
     def record_past_request(self, key_id: str, age_seconds: float, tokens: int) -> None:
-        """Counts what was let through so many seconds ago, by a process that is gone."""
+        """Count a request that an earlier process accepted `age_seconds` ago."""
         slot, key_hash = self._slot_for_key(key_id)
         now = self._clock()
         words, base, second = self._words, slot * self._slot_words, int(now - age_seconds)
@@ -252,7 +253,7 @@ class SharedCounters:
             self._unlock_slot(slot)
 
     def get_usage(self, limits: KeyLimits) -> LimitUsage:
-        """What counts now; a key that has not been counted takes no place for it."""
+        """Return the current usage. It does not allocate a slot for the key."""
         key_hash = _hash_key(limits.key_id)
         slot = self._find_slot(key_hash)
         if slot < 0:
@@ -270,7 +271,7 @@ class SharedCounters:
                 or words[base + _PERIOD_CODE] != PERIOD_CODES[limits.period]
             ):
                 spent = None
-            elif limits.period_start > words[base + _PERIOD_START]:  # a new period, which its first request will begin
+            elif limits.period_start > words[base + _PERIOD_START]:  # a new period, which starts with its first request
                 spent = 0
             return LimitUsage(words[base + _REQUEST_SUM], words[base + _TOKEN_SUM], running, spent, reserved)
         finally:
@@ -295,12 +296,14 @@ class SharedCounters:
                 needed_nano_usd = self._words[base + _SPENT_NANO_USD] + max(1, nano_usd)
                 if needed_nano_usd > limits.budget_nano_usd:
                     return "budget", math.inf
-                if needed_nano_usd + reserved > limits.budget_nano_usd:  # what runs may turn out cheaper
+                if (
+                    needed_nano_usd + reserved > limits.budget_nano_usd
+                ):  # requests in flight may cost less than reserved
                     return "budget", 1.0
         return None
 
     def _seconds_until_freed(self, base: int, row: int, second: int, needed: int) -> float:
-        """Seconds until so many have left the window."""
+        """Return the seconds until `needed` units have left the window."""
         freed = 0
         for age in range(COUNTER_WINDOW_SECONDS - 1, -1, -1):
             freed += self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]
@@ -309,14 +312,14 @@ class SharedCounters:
         return float(COUNTER_WINDOW_SECONDS)
 
     def _seconds_until_empty(self, base: int, row: int, second: int, now: float) -> float:
-        """Seconds until all have left the window."""
+        """Return the seconds until all units have left the window."""
         for age in range(COUNTER_WINDOW_SECONDS):
             if self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]:
                 return second - age + COUNTER_WINDOW_SECONDS - now
         return 0.0
 
     def _sum_running(self, base: int) -> tuple[int, int]:
-        """Of all workers: what runs, and the nano-USD that are reserved for it."""
+        """Return the requests in flight and the reserved nano-USD of all workers."""
         pairs: tuple[int, ...] = self._read_pairs(self._mmap, 8 * (base + _WORKER_PAIRS))
         count = nano_usd = 0
         for at in range(0, len(pairs), 2):
@@ -325,7 +328,7 @@ class SharedCounters:
         return count, nano_usd
 
     def _roll_period(self, base: int, limits: KeyLimits) -> bool:
-        """Begins a new period when it is time; true while nobody has said what was spent in it."""
+        """Start a new period when the old one has ended. Returns whether the spent sum is unknown."""
         words, period_code = self._words, PERIOD_CODES[limits.period]
         if words[base + _PERIOD_START] == PERIOD_START_UNKNOWN or words[base + _PERIOD_CODE] != period_code:
             return True
@@ -334,7 +337,7 @@ class SharedCounters:
         return False
 
     def _advance_window(self, base: int, second: int) -> None:
-        """Drops the seconds that have left the window."""
+        """Clear the buckets that have left the window."""
         words = self._words
         newest = words[base + _NEWEST_SECOND]
         if second <= newest:
@@ -364,7 +367,7 @@ class SharedCounters:
         return found
 
     def _find_slot(self, key_hash: int) -> int:
-        """The key's slot; -1 when it has none."""
+        """Return the key's slot, or -1 if it has none."""
         for probe in range(MAX_PROBES):
             slot = (key_hash + probe) % SLOT_COUNT
             if self._words[slot * self._slot_words + _KEY_HASH] == key_hash:
@@ -372,7 +375,7 @@ class SharedCounters:
         return -1
 
     def _assign_slot(self, key_hash: int) -> int:
-        """The key's slot, else one that is free, else the one unused for longest. `_claim` makes it the key's."""
+        """Return the key's slot, or a free one, or the least recently used one, for `_claim_slot`."""
         words, oldest, oldest_use = self._words, 0, 2**62
         self._lock_slot(SLOT_COUNT)
         try:
@@ -396,13 +399,13 @@ class SharedCounters:
             self._unlock_slot(SLOT_COUNT)
 
     def _claim_slot(self, base: int, key_hash: int) -> None:
-        """The slot may have gone to another key between the look and the lock: then this key counts on its own."""
+        """Reset the slot if it belongs to another key. It can be reassigned between the lookup and the lock."""
         if self._words[base + _KEY_HASH] != key_hash:
             self._words[base : base + self._slot_words] = memoryview(array("q", bytes(8 * self._slot_words)))
             self._words[base + _KEY_HASH], self._words[base + _PERIOD_START] = key_hash, PERIOD_START_UNKNOWN
 
     def _recover_slots(self) -> None:
-        """Clears what the worker before this one had running; it may have died in the middle of a change."""
+        """Clear the requests in flight of the previous worker, which can have died during a change."""
         words = self._words
         for slot in range(SLOT_COUNT):
             base = slot * self._slot_words

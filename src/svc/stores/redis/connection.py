@@ -1,11 +1,10 @@
-"""One connection to Redis that a process's questions go through, and which is made anew when it breaks.
+"""The connection of a process to Redis, which pipelines commands and reconnects after a failure.
 
-    down ── connected, and a probe was written ──> up ── lost, late, or Redis says it cannot work ──> down
-     └──────── every PAUSE s ────────┘
+    down ── connected, and a probe was written ──> up ── lost, reply timeout, or server error ──> down
+     └──── every RECONNECT_INTERVAL_SECONDS ────┘
 
-Commands leave at once and answers come in their order, so questions do not wait for each other. While it is down every
-question fails at once: whoever asks goes on without. Nothing is repeated, since nobody can say what had been done.
-Who moves large values takes a connection of its own.
+Commands are written immediately, and replies arrive in the same order. While the connection is down, every command
+fails immediately. No command is retried, since its outcome is unknown. Use a separate connection for large values.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ log = logging.getLogger("svc.stores")
 
 REDIS_CONNECT_TIMEOUT_SECONDS = 2.0
 REPLY_TIMEOUT_SECONDS = 2.0
-"""An answer that takes longer breaks the connection: no request waits longer than this for Redis."""
+"""Timeout of a reply, after which the connection is closed. It bounds the wait of a request for Redis."""
 LATE_REPLY_GRACE_SECONDS = 0.05
-"""It may have come while this process itself was not running: time to read it, before it counts as late."""
+"""Time to read a reply that arrived while this process was not scheduled, before it counts as late."""
 RECONNECT_INTERVAL_SECONDS = 0.5
 MAX_PENDING_COMMANDS = 20_000
 SERVER_ERROR_KINDS = (
@@ -53,7 +52,7 @@ SERVER_ERROR_KINDS = (
     "BUSY",
     "NOREPLICAS",
 )
-"""Errors that say something of the server, and not of the command."""
+"""Errors that concern the server, not the command."""
 PROBE_COMMAND = ("SET", "svc:probe", "1", "EX", "60")
 
 OnReply = Callable[[RedisReply | StoreUnavailable], None]
@@ -61,7 +60,7 @@ OnReply = Callable[[RedisReply | StoreUnavailable], None]
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where Redis is, and as whom to speak to it."""
+    """The address of Redis, and the credentials."""
 
     host: str
     port: int
@@ -73,12 +72,12 @@ class RedisAddress:
 
     @property
     def display_name(self) -> str:
-        """For the log: no password."""
+        """The address without credentials, for the log."""
         return self.path or f"{self.host}:{self.port}"
 
 
 class LuaScript:
-    """A Lua script, known to Redis by its SHA-1 once it has run."""
+    """A Lua script. Redis caches a script after its first run and identifies it by its SHA-1."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -89,7 +88,7 @@ class RedisConnection:
     """Belongs to one event loop, from `start` to `close`."""
 
     def __init__(self, url: str) -> None:
-        """Raises UsageError for a URL that is none."""
+        """Raises UsageError for an invalid URL."""
         self._address = parse_redis_url(url)
         self._protocol: _RedisProtocol | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,21 +97,21 @@ class RedisConnection:
 
     @property
     def is_down(self) -> bool:
-        """Questions fail at the moment."""
+        """True while commands fail immediately."""
         return self._protocol is None
 
     def add_connect_callback(self, callback: Callable[[], None]) -> None:
-        """`call` is called each time that it has come up: what Redis knew may be gone, or old."""
+        """Call `callback` after each connect. Redis may have lost data, or have old data."""
         self._connect_callbacks.append(callback)
 
     async def start(self) -> None:
-        """Returns when it is up, or after the first try."""
+        """Connect, and return after the first attempt, successful or not."""
         first_attempt_done = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(first_attempt_done), name="redis")
         await first_attempt_done.wait()
 
     async def check_connection(self) -> None:
-        """Connect, log in and write the probe once, without `start`. Raises StoreDown that says what failed."""
+        """Connect, authenticate and write the probe once, without `start`. Raises StoreUnavailable with the cause."""
         protocol = _RedisProtocol()
         try:
             async with asyncio.timeout(REDIS_CONNECT_TIMEOUT_SECONDS):
@@ -123,13 +122,16 @@ class RedisConnection:
             protocol.abort("Redis is not there.")
 
     async def close(self) -> None:
-        """Questions that wait fail."""
+        """Close the connection. Pending commands fail."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def send(self, on_reply: OnReply, *arguments: CommandArgument) -> None:
-        """Sends a command; `then` gets the reply, or a StoreDown (a ReplyError: it is refused), at once or later."""
+        """Send a command. `on_reply` gets the reply or a StoreUnavailable, possibly before `send` returns.
+
+        If Redis rejects the command, the reply is a RedisReplyError.
+        """
         if self._protocol is None:
             on_reply(StoreUnavailable("Redis is not there."))
         else:
@@ -142,7 +144,7 @@ class RedisConnection:
         keys: Sequence[CommandArgument],
         arguments: Sequence[CommandArgument],
     ) -> None:
-        """Runs a script, likewise: one command, two when Redis has forgotten it."""
+        """Run a script, with `on_reply` as in `send`. It takes a second command if Redis has not cached the script."""
         rest = (len(keys), *keys, *arguments)
 
         def told(reply: RedisReply | StoreUnavailable) -> None:
@@ -154,7 +156,7 @@ class RedisConnection:
         self.send(told, "EVALSHA", script.sha1, *rest)
 
     async def execute(self, *arguments: CommandArgument) -> RedisReply:
-        """The reply to a command; raises StoreDown."""
+        """Send a command and return the reply. Raises StoreUnavailable."""
         future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
         self.send(lambda reply: _complete_future(future, reply), *arguments)
         return await future
@@ -162,7 +164,7 @@ class RedisConnection:
     async def execute_script(
         self, script: LuaScript, keys: Sequence[CommandArgument], arguments: Sequence[CommandArgument]
     ) -> RedisReply:
-        """What a script returns; raises StoreDown."""
+        """Run a script and return its result. Raises StoreUnavailable."""
         future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
         self.run_script(lambda reply: _complete_future(future, reply), script, keys, arguments)
         return await future
@@ -183,7 +185,7 @@ class RedisConnection:
                 OSError,
                 StoreUnavailable,
                 ValueError,
-            ) as error:  # ValueError: a host's name that no resolver can take
+            ) as error:  # ValueError: a host name that cannot be encoded for DNS
                 self._mark_disconnected(error)
             finally:
                 self._protocol = None
@@ -226,7 +228,7 @@ class RedisConnection:
 
 
 class _RedisProtocol(asyncio.Protocol):
-    """A connection from its making to its loss."""
+    """One TCP or Unix connection to Redis."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -237,7 +239,7 @@ class _RedisProtocol(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._late_callback: OnReply | None = None
-        """Who waits too long, and gets a last chance."""
+        """The oldest pending callback, which is in its grace period."""
 
     def send(self, on_reply: OnReply, arguments: Sequence[CommandArgument]) -> None:
         if self._transport is None or len(self._pending) >= MAX_PENDING_COMMANDS:
@@ -250,7 +252,7 @@ class _RedisProtocol(asyncio.Protocol):
         self._transport.write(encode_command(arguments))
 
     def abort(self, reason: str) -> None:
-        """Ends it; who waits is told."""
+        """Close the connection, and fail the pending commands with `reason`."""
         if not self.closed.is_set():
             self.close_reason = reason
             self.closed.set()
@@ -265,7 +267,7 @@ class _RedisProtocol(asyncio.Protocol):
             on_reply(StoreUnavailable(self.close_reason))
 
     def _check_timeout(self) -> None:
-        """Whether the oldest question has waited too long."""
+        """Abort if the reply to the oldest command has timed out."""
         self._timer = None
         if not self._pending:
             return
@@ -310,7 +312,7 @@ def _error_reason(error: Exception) -> str:
 
 
 def _complete_future(future: asyncio.Future[RedisReply], reply: RedisReply | StoreUnavailable) -> None:
-    if future.done():  # who asked has gone
+    if future.done():  # the waiting task was cancelled
         return
     if isinstance(reply, StoreUnavailable):
         future.set_exception(reply)
@@ -319,7 +321,10 @@ def _complete_future(future: asyncio.Future[RedisReply], reply: RedisReply | Sto
 
 
 def parse_redis_url(url: str) -> RedisAddress:
-    """`redis://[user:password@]host[:port][/database]`, `rediss://…` with TLS, `unix:///path`; raises UsageError."""
+    """Parse `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS) or `unix:///path`.
+
+    Raises UsageError.
+    """
     invalid_url = UsageError("SVC_REDIS_URL is not like redis://user:password@host:6379/0 (rediss:// for TLS).")
     try:
         parts = urlsplit(url)
@@ -344,7 +349,7 @@ def parse_redis_url(url: str) -> RedisAddress:
 
 @contextlib.asynccontextmanager
 async def connect_redis(environ: Mapping[str, str]) -> AsyncIterator[RedisConnection | None]:
-    """The Redis of `SVC_REDIS_URL`, started; None where that is unset. Raises UsageError."""
+    """Yield a started connection to `SVC_REDIS_URL`, or None if it is unset. Raises UsageError."""
     url = environ.get("SVC_REDIS_URL")
     if not url:
         yield None

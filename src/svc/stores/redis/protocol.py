@@ -1,6 +1,8 @@
-"""RESP2, what Redis speaks: commands into bytes, and bytes into replies. No I/O.
+"""RESP2, the Redis serialization protocol: encodes commands and parses replies. No I/O.
 
-+text  simple    -CODE text  error    :7  integer    $3 abc  bytes ($-1 none)    *2 …  a list (*-1 none)
++text  simple string    -CODE text  error    :7  integer    $3 abc  bulk string ($-1 null)    *2 …  array (*-1 null)
+
+https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ MAX_ARRAY_ITEMS = 1_000_000
 MAX_ARRAY_DEPTH = 8
 
 CommandArgument = bytes | str | int | float
-"""A part of a command; text goes out as UTF-8."""
+"""A part of a command. Text is sent as UTF-8."""
 
 
 class RedisReplyError(StoreUnavailable):
-    """Redis answered a command with an error; `kind` is its first word, such as `NOSCRIPT`."""
+    """Redis replied to a command with an error. `kind` is its first word, such as `NOSCRIPT`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Redis refuses: {text[:200]}")
@@ -28,27 +30,27 @@ class RedisReplyError(StoreUnavailable):
 
 
 RedisReply = bytes | int | None | RedisReplyError | list[Any]
-"""A list holds replies."""
+"""A reply. The items of a list are replies."""
 
 
 class RespProtocolError(ValueError):
-    """What came is not RESP2: the connection is of no more use."""
+    """The received data is not RESP2. The connection has to be closed."""
 
 
 def encode_command(arguments: Iterable[CommandArgument]) -> bytes:
-    """One command."""
+    """Encode one command as an array of bulk strings."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 class RespParser:
-    """Turns bytes, split anywhere, into replies."""
+    """An incremental parser of replies. The input can be split at any byte."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[RedisReply]:
-        """The replies that are now whole. Raises NotRedis."""
+        """Add received bytes, and return the replies that are now complete. Raises RespProtocolError."""
         self._buffer += data
         replies: list[RedisReply] = []
         at = 0
@@ -62,7 +64,7 @@ class RespParser:
         return replies
 
     def _parse(self, at: int, depth: int) -> tuple[RedisReply, int] | None:
-        """One reply and where it ends; None while it is not whole."""
+        """Parse the reply at `at`. Returns the reply and its end, or None if it is incomplete."""
         data = self._buffer
         end = data.find(b"\r\n", at)
         if (
