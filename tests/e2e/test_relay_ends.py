@@ -207,9 +207,10 @@ def test_a_key_that_is_revoked_in_mid_stream(
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
 def test_a_budget_that_is_used_up_in_mid_stream(
-    gateway: Gateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
+    start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     """The provider says more than was asked for, then breaks off: it is owed, and was the last."""
+    gateway = start_gateway(env={"SVC_FASTPATH": "1"})  # the splice counts what it forwards
     budget = {"A": 0.0001, "B": 0.002}[letter]
     made = create(gateway, "--name", f"poor-{letter}", "--budget-usd", f"{budget:f}", "--budget-period", "day")
     fakes[letter].plays(carried(letter, words(300), fin()))
