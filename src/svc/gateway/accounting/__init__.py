@@ -1,1 +1,1 @@
-"""What requests cost, and the ledger that keeps it."""
+"""The cost of requests, and the ledger that records it."""

@@ -1,4 +1,4 @@
-"""What is owed for an answer, and for the parts that other targets have said of it. Pure."""
+"""The usage and cost of a response, including parts from other backends. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.wire.usage import TokenUsage
 
 
 class PartialUsage:
-    """What a target said of a stream before it broke; `guessed`: the provider did not come to say the tokens."""
+    """Usage of an attempt before its stream was interrupted. `is_estimated`: the provider reported no usage."""
 
     __slots__ = ("backend", "is_estimated", "usage")
 
@@ -20,7 +20,7 @@ class PartialUsage:
 
 
 class Bill:
-    """`usage` is None when nothing is known, `usd` when no price is."""
+    """Usage and cost. `usage` is None if it is unknown, `cost_usd` is None if the price is unknown."""
 
     __slots__ = ("cost_usd", "is_estimated", "usage")
 
@@ -30,7 +30,7 @@ class Bill:
         self.is_estimated = is_estimated
 
     def add(self, other: Bill) -> Bill:
-        """Both together; the price is known if both prices are."""
+        """Return the sum of two bills. The cost is known if both costs are."""
         if self.usage is None or other.usage is None:
             return self if other.usage is None else other
         cost_usd = None if self.cost_usd is None or other.cost_usd is None else round(self.cost_usd + other.cost_usd, 9)
@@ -39,4 +39,4 @@ class Bill:
 
 EMPTY_BILL: Final = Bill(None, None)
 ZERO_BILL: Final = Bill(TokenUsage(), 0.0)
-"""An answer from the cache."""
+"""The bill for a cached response."""

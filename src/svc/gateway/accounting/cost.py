@@ -1,8 +1,7 @@
-"""What tokens cost. Prices come from configuration, else from the package genai-prices. No look at any clock.
+"""The cost of tokens. Prices come from the configuration, or else from the package genai-prices. Uses no clock.
 
-That package takes 28 MB and a quarter of a second to load, so it is asked once, by `pricelist` in a process of its
-own, for the models that are offered; a request costs a few multiplications. Until it has answered, the built-in models
-have the prices of `prices.json`, so nothing waits for it.
+That package needs 28 MB and 0.25 s to load. `price_list` runs it once for the offered models, in a separate process.
+Until then, the built-in models have the prices of `prices.json`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from svc.wire.usage import TokenUsage
 
 NANOS_PER_DOLLAR: Final = 1e9
 NANOS_PER_MILLION_TOKEN_PRICE: Final = NANOS_PER_DOLLAR / 1e6
-"""Of a dollar, that a token costs whose price is one per million."""
+"""Nano-USD per token at a price of 1 USD per million tokens."""
 _price_fields: Final = msgspec.structs.astuple
 
 
 def compute_token_cost(price: Price, usage: TokenUsage) -> float:
-    """USD, to nine places."""
+    """Return the cost in USD, rounded to nine decimal places."""
     prompt = usage.prompt_tokens
     input_price: float
     output_price: float
@@ -45,20 +44,20 @@ def compute_token_cost(price: Price, usage: TokenUsage) -> float:
 
 
 class PriceTable:
-    """The price of each model that is offered, by provider and the model's name here."""
+    """The price of each offered model, by provider and model id."""
 
     def __init__(self, backends: Iterable[Backend]) -> None:
         self._configured: dict[tuple[str, str], Price] = {}
         self._prices: dict[tuple[str, str], Price] = {}
         self._by_backend: dict[Backend, Price | None] = {}
         self.price_lookups: list[tuple[str, str, str, str]] = []
-        """Provider, model here, model there, base address: of what configuration gives no price for."""
+        """Provider, model id, upstream model and base address of each model without a configured price."""
         self.is_complete = False
-        """Every price that can be known is."""
+        """Whether the table has all prices that are available."""
         self.replace_backends(backends)
 
     def replace_backends(self, backends: Iterable[Backend]) -> None:
-        """For other offers. What the price list has said stays known, and what requests that still run may cost."""
+        """Apply changed backends. Keep fetched prices, and the prices that requests in progress need."""
         backends = list(backends)
         previous_prices, previous_configured = self._prices, self._configured
         self._configured, self._prices = {}, {}
@@ -77,7 +76,7 @@ class PriceTable:
         self.is_complete = all(at in self._prices for at in known)
 
     def set_configured_prices(self, backends: Iterable[Backend]) -> None:
-        """Takes the prices that offers carry themselves."""
+        """Add the prices in the configuration of the backends' models."""
         self._by_backend.clear()
         for backend in backends:
             model = backend.model
@@ -88,25 +87,25 @@ class PriceTable:
                 )
 
     def add_fetched_prices(self, fetched: Mapping[tuple[str, str], Price]) -> None:
-        """What the price list had; other models stay without a price."""
+        """Add the prices of the price list. The other models have no price."""
         self._prices |= {**fetched, **self._configured}
         self._by_backend.clear()
         self.is_complete = True
 
     def get_for_backend(self, backend: Backend) -> Price | None:
-        """As `of`; found again by the offer itself."""
+        """Return the price of a backend, or None if it is unknown. Cached by backend."""
         price = self._by_backend.get(backend)
         if price is None:
             price = self._by_backend[backend] = self.get(backend.provider_name, backend.model_id)
         return price
 
     def get(self, provider: str | None, model: str | None) -> Price | None:
-        """None where it is not known, or not yet."""
+        """Return the price of a model, or None if it is not known (yet)."""
         return self._prices.get((provider or "", model or ""))
 
 
 def _load_builtin_prices() -> dict[tuple[str, str], Price]:
-    """Of the built-in models, by provider and the model's name there."""
+    """Return the prices of the built-in models, by provider and upstream model."""
     text = resources.files("svc.gateway").joinpath("prices.json").read_bytes()
     rows = msgspec.json.decode(text, type=list[tuple[str, str, Price]])
     return {(provider, model): price for provider, model, price in rows}

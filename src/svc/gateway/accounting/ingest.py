@@ -1,15 +1,15 @@
-"""Takes journals into the database, stretch by stretch, in a thread: this process's own, and those of the dead.
+"""Ingests journals into the database in a thread, in segments: the journal of this process, and orphaned journals.
 
-    every PAUSE s:  lines in memory -> own journal, from the last look's end on -> journals that nobody holds
+    every SCAN_PAUSE_SECONDS:  lines in memory -> own journal from the last offset on -> unlocked journals
 
-The thread shares a core and the interpreter with the loop, so it works for a millisecond or two at a time, and rests
-in between in proportion: answers are late by one stretch, never by what has piled up. What the loop has summed up
-itself is not decoded: that would be most of the work.
+The thread shares a core and the interpreter lock with the event loop. It works for one or two milliseconds at a time
+and then pauses in proportion, so that a response is delayed by one segment at most. Summarized segments are not
+decoded, which saves most of the work.
 
-Each entry gets in once, since the database keeps how many bytes of each journal it has, in one transaction with the
-entries: who takes a journal asks for that before reading it, and adds only if nobody else has in between. That is all
-that recovery needs, after a crash or a commit that was not heard of. A journal that is in is emptied, forgotten by the
-database and deleted, in this order; whoever comes between two of these finds nothing to take.
+Each entry is stored once. In the transaction with the entries, the database stores how many bytes of the journal it
+has. An ingester reads that offset first, and stores nothing if another process has changed it since. Recovery
+after a crash, or after a commit with an unknown outcome, needs nothing else. A complete journal is truncated, removed
+from the database, and deleted, in this order. Another process that arrives between these steps finds no entries.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ from svc.stores.database.segment_summary import SegmentSummary
 log = logging.getLogger("svc.ledger")
 
 SCAN_PAUSE_SECONDS = 0.4
-"""Seconds between two looks."""
+"""Seconds between two scans."""
 LONG_SCAN_PAUSE_SECONDS = 0.7
-"""After a look that found something, and was QUICK: each costs a millisecond, however little it finds. An entry comes
-after one look at most into what the next one takes, so it waits for two pauses and three looks: less than 2 s.
+"""Seconds after a quick scan that found entries. A scan costs a millisecond even for few entries.
+
+An entry misses one scan at most, so it waits for up to two pauses and three scans: less than 2 s.
 """
 QUICK_SCAN_SECONDS = 0.1
-"""Seconds of a look that a database beside us needs; behind a slower one PAUSE makes up for it."""
+"""Duration of a scan, in seconds, with a nearby database. After a slower scan, the pause is SCAN_PAUSE_SECONDS."""
 SHORT_SCAN_PAUSE_SECONDS = 0.1
-"""After a look that found more than a stretch."""
+"""Seconds after a scan that found more than one segment."""
 DECODED_REST_FACTOR = 6.0
-"""So many times the CPU time of a stretch that it has decoded the thread rests; less and less as it falls behind."""
+"""The pause after a decoded segment, as a multiple of its CPU time. It decreases with the lag."""
 SUMMARIZED_REST_FACTOR = 20.0
-"""The same for a stretch that was summed up already, unless SPREAD says less."""
+"""The same for a summarized segment, unless MAX_INGEST_SPREAD_SECONDS makes the pause shorter."""
 MAX_INGEST_SPREAD_SECONDS = 0.5
-"""Seconds, at most, over which what is summed up is taken: evenly, since some stretches one soon after the other would
-take the core from a loop that needs nearly all of it.
+"""Seconds, at most, over which waiting summarized segments are spread.
+
+Segments in quick succession would take CPU time that a busy event loop needs.
 """
 NO_REST_LAG_SECONDS = 1.5
-"""Seconds behind, at which it does not rest any more."""
+"""Lag in seconds at which the thread no longer pauses."""
 LATE_LAG_SECONDS = 10.0
-"""Seconds behind, from which on it is said."""
+"""Lag in seconds at which `is_late` becomes true."""
 PRICE_WAIT_SECONDS = 1.0
-"""After the start: so long the price list is waited for, when a model is offered whose price is not known without."""
+"""Seconds after the start to wait for the price list, if a model has no configured or built-in price."""
 PRUNE_INTERVAL_SECONDS = 3600.0
 RETENTION_DAY_SECONDS = 86400.0
 
 
 class JournalIngester:
-    """Owns its database and its thread, from `start` to `close`. Without `journal` only the dead's are taken."""
+    """Owns its database and its thread, from `start` to `close`. Without `journal`, ingests only orphaned journals."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class JournalIngester:
         prices_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_down = False
-        """The database did not take the last stretch."""
+        """Whether the database failed at the last scan."""
         self.ingested_count = 0
         self.broken_lines = 0
         self._folder = folder
@@ -83,43 +85,43 @@ class JournalIngester:
         self._fill_missing_cost = fill_missing_cost
         self._prices_ready = prices_ready
         self._own_path = Path()
-        """Of this process's journal, as it was last taken from."""
+        """The file of this process's journal that was ingested last."""
         self._own_offset: int | None = None
-        """So much of it is in; None when only the database knows."""
+        """Bytes of it in the database. None if the database has to be queried."""
         self._unconfirmed_lines: list[bytes] = []
-        """Lines that were in memory, and may be in the database. No journal may get them."""
+        """Lines from memory whose commit had an unknown outcome. They must not go to a journal."""
         self.unreadable_journals: frozenset[str] = frozenset()
-        """Journals in the folder that cannot be opened: another user's. Their entries may be in nobody's ledger."""
+        """Journals in the folder that another user owns. Their entries may be missing in all ledgers."""
         self._unreadable_in_scan: set[str] = set()
-        """Of them, what this look has found."""
+        """Unreadable journals that the current scan has found."""
         self._is_migrated = False
         self._has_backlog = False
-        """There was more than a stretch to take."""
+        """Whether the current scan found more than one segment."""
         self._prune_at = 0.0
         self._caught_up_at = self._last_scan_ended_at = time.monotonic()
-        """When the last look began, and when it ended, that took everything."""
+        """The start and the end of the last complete scan (`time.monotonic`)."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds since everything was last taken."""
+        """Seconds since the start of the last complete scan."""
         return time.monotonic() - self._caught_up_at
 
     @property
     def is_late(self) -> bool:
-        """New entries are not in the ledger, since the database does not answer or there is too much to take."""
+        """Whether the database lacks new entries, because it is unavailable or the backlog is too large."""
         return self.lag_seconds > LATE_LAG_SECONDS
 
     def start(self) -> None:
         self._thread.start()
 
     def set_retention_days(self, days: float) -> None:
-        """Keeps entries for so long from the next time on that old ones are forgotten."""
+        """Set how long entries are kept, from the next pruning on."""
         self._retention_seconds = days * RETENTION_DAY_SECONDS
 
     def close(self) -> None:
-        """Takes what is left, and ends; waits at most ten seconds. The journal is to be closed before."""
+        """Ingest the remaining entries, and stop the thread. Waits 10 s at most. Close the journal first."""
         self._stop.set()
         self._thread.join(timeout=10)
 
@@ -135,7 +137,7 @@ class JournalIngester:
         self._database.close()
 
     def next_pause_seconds(self, ingested: int, scan_seconds: float) -> float:
-        """Seconds to the next look, after one that found so much and took so long."""
+        """Return the seconds to the next scan, after one with `ingested` entries."""
         if self._has_backlog:
             return SHORT_SCAN_PAUSE_SECONDS
         return LONG_SCAN_PAUSE_SECONDS if ingested and scan_seconds < QUICK_SCAN_SECONDS else SCAN_PAUSE_SECONDS
@@ -155,11 +157,11 @@ class JournalIngester:
             log.error("the ledger goes on in its journal: %s", reason)
         self.is_down = True
         if self._journal is not None:
-            with contextlib.suppress(OSError):  # such as no descriptor left: this thread goes on, and tries again
+            with contextlib.suppress(OSError):  # such as EMFILE: the next scan tries again
                 self._journal.waiting_bytes = _journal_bytes(self._folder)
 
     def ingest_all(self) -> None:
-        """Takes everything that can be taken now. Raises StoreDown."""
+        """Ingest all available entries. Raises StoreUnavailable."""
         began = time.monotonic()
         if not self._is_migrated:
             self._database.migrate()
@@ -171,7 +173,7 @@ class JournalIngester:
         for name in _journal_names(self._folder):
             if self._journal is None or name != self._journal.path.name:
                 self._ingest_orphan(self._folder / name)
-                if self._journal is not None:  # new entries do not wait for all that has piled up
+                if self._journal is not None:  # new entries do not wait for a backlog of orphaned journals
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
         if self.is_down:
@@ -199,14 +201,14 @@ class JournalIngester:
             raise
 
     def _ingest_own_journal(self, journal: Journal) -> None:
-        """What is new in its files: what is summed up by now, then what nobody sums up."""
+        """Ingest the new entries of this process's journal: summarized segments first, then the other lines."""
         count = len(journal.summaries)
         for _ in range(count):
             summary = journal.summaries.popleft()
             began = time.thread_time()
             try:
                 self._ingest_own_file(self._folder / summary.journal_name, summary.start, summary)
-            except StoreUnavailable:  # for the next look; if there is no room any more, one of the newest is forgotten
+            except StoreUnavailable:  # for the next scan; a full queue drops its newest summary
                 journal.summaries.appendleft(summary)
                 raise
             if journal.summaries:
@@ -215,18 +217,21 @@ class JournalIngester:
                     min((time.thread_time() - began) * SUMMARIZED_REST_FACTOR, MAX_INGEST_SPREAD_SECONDS / count)
                 )
         path, until = journal.path, journal.sealed_until
-        if not journal.summaries:  # looked at last: else what was summed up just now would be decoded
+        if not journal.summaries:  # checked last: otherwise a segment sealed just now would be decoded
             self._ingest_own_file(path, until, None)
 
     def _ingest_own_file(self, path: Path, until: int | None, summary: SegmentSummary | None) -> None:
-        """What is new in a file of our own, up to there, then what is summed up; the file before it is ended first."""
+        """Ingest new lines of an own file up to the offset `until`, then a summarized segment.
+
+        If the file is a new one, ingest the rest of the previous one first.
+        """
         if path != self._own_path:
             previous, self._own_path, self._own_offset = self._own_path, path, None
             if previous.name:
                 self._ingest_orphan(previous)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # it was let go of just now, and another process was quick
+        except FileNotFoundError:  # it was unlocked just now, and another process has ingested it
             return
         try:
             offset, self._own_offset = self._own_offset, None
@@ -240,7 +245,7 @@ class JournalIngester:
             os.close(file)
 
     def _ingest_summarized(self, file: int, summary: SegmentSummary) -> int | None:
-        """Where its lines end; None if others have taken them."""
+        """Ingest a segment, and return its end offset, or None if another process has ingested it."""
         data = os.pread(file, summary.end - summary.start, summary.start)
         return (
             summary.start + len(data)
@@ -251,21 +256,21 @@ class JournalIngester:
     def _ingest_orphan(self, path: Path) -> None:
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # another process was quicker
+        except FileNotFoundError:  # another process has ingested it
             self._database.delete_journal(path.name)
             return
-        except (PermissionError, IsADirectoryError) as error:  # what is behind it does not wait for it
+        except (PermissionError, IsADirectoryError) as error:  # continue with the next journal
             self._mark_unreadable(path.name, error)
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # it is being written, or another process takes it
+        except OSError:  # another process writes or ingests it
             os.close(file)
             return
         try:
             if self._ingest_whole_file(file, path.name):
                 os.ftruncate(file, 0)
-                os.fsync(file)  # else a loss of power could bring back what the database has forgotten
+                os.fsync(file)  # a loss of power must not restore lines whose offset the database has deleted
                 self._database.delete_journal(path.name)
                 path.unlink(missing_ok=True)
         finally:
@@ -277,9 +282,12 @@ class JournalIngester:
             log.error("the journal %s is left alone, only its owner can take it: %s", name, error.strerror)
 
     def _ingest_whole_file(self, file: int, name: str) -> bool:
-        """False if a process that has died was still heard by the database: the next look tells how far it got."""
+        """Ingest an orphaned journal. Return False if the database changed its offset in between.
+
+        That happens if the database commits a transaction of a dead process. The next scan continues.
+        """
         size = os.fstat(file).st_size
-        if not size:  # all of it was taken; to ask for its place now would be to note it again
+        if not size:  # ingested and truncated; a query for its offset would add it to the database again
             return True
         end = self._ingest_range(file, name, self._database.committed_offset(name) if _tracks_offset(name) else 0)
         if end is not None and end < size:
@@ -288,19 +296,22 @@ class JournalIngester:
         return end is not None
 
     def _ingest_range(self, file: int, name: str, offset: int, until: int | None = None) -> int | None:
-        """Takes whole lines from `offset` to `until`, or all. Where they end; None if others have taken them."""
+        """Ingest complete lines from `offset` to `until`, or to the end of the file.
+
+        Return the offset after the last line, or None if another process has ingested them.
+        """
         while until is None or offset < until:
             data = os.pread(file, SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, until - offset), offset)
             end = data.rfind(b"\n") + 1
             if len(data) == SEGMENT_BYTES:
-                end = end or SEGMENT_BYTES  # no line of ours is as long
+                end = end or SEGMENT_BYTES  # a valid line is shorter
             if not end:
                 return offset
             began = time.thread_time()
             if not self._store_segment(name, offset, data[:end]):
                 return None
             offset += end
-            if len(data) < SEGMENT_BYTES:  # all that was there; what has come since is the next look's
+            if len(data) < SEGMENT_BYTES:  # the end of the file; later lines are for the next scan
                 return offset
             self._throttle(time.thread_time() - began)
         return offset
@@ -338,7 +349,7 @@ class JournalIngester:
             log.error("broken lines of the journal, left out: %d", count)
 
     def _prune(self) -> None:
-        """Forgets some entries that are too old: with the first look, and an hour after the last of them or a fault."""
+        """Delete a batch of old entries. After the last batch, pause for PRUNE_INTERVAL_SECONDS."""
         if self._retention_seconds and time.monotonic() >= self._prune_at:
             self._prune_at = time.monotonic() + PRUNE_INTERVAL_SECONDS
             if self._database.prune_entries(time.time() - self._retention_seconds):
@@ -346,18 +357,21 @@ class JournalIngester:
 
 
 def _tracks_offset(name: str) -> bool:
-    """False for a journal of a version that did not keep how much of it was taken: each entry is looked for."""
+    """Return False for a journal of an old version, without an offset in the database: each entry is looked up."""
     return name.count("-") > 1
 
 
 def ingest_orphans(folder: Path, database: Database) -> None:
-    """Takes the journals that no running gateway writes. Raises StoreDown."""
+    """Ingest the journals that no running gateway writes. Raises StoreUnavailable."""
     if folder.is_dir():
         JournalIngester(folder, database).ingest_all()
 
 
 def wait_for_journal_writers(folder: Path, seconds: float) -> None:
-    """Until no process writes a journal there: workers whose supervisor was killed go on for a moment. Not for ever."""
+    """Wait until no process writes a journal in the folder, at most `seconds`.
+
+    Workers whose supervisor was killed continue for a moment.
+    """
     deadline = time.monotonic() + seconds
     while any(_is_locked(folder / name) for name in _journal_names(folder)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -366,7 +380,7 @@ def wait_for_journal_writers(folder: Path, seconds: float) -> None:
 def _is_locked(path: Path) -> bool:
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # it is in by now, or is somebody else's
+    except OSError:  # deleted, or owned by another user
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -378,7 +392,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _journal_names(folder: Path) -> list[str]:
-    """Their names, the oldest first. By `os`: a glob takes a tenth of what a look does."""
+    """Return the names of journals, oldest first. `os.listdir` is faster than a glob, which takes 10 % of a scan."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(JOURNAL_SUFFIX))
     except FileNotFoundError:

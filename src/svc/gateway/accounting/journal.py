@@ -1,14 +1,14 @@
-"""The journal: one line a finished answer, appended before the answer's last byte leaves. A file for each process.
+"""The journal: one line per completed request, appended before the last byte of the response leaves.
 
-    <folder>/<time>-<pid>-<random>.journal     held locked (flock) by the process that writes it
-      written ── ROTATE_BYTES ──> a new one is begun; let go of when all that is summed up of it is in
-      let go of, or its writer died (the kernel frees the lock) ──> taken into the database by anyone, and deleted
+    <folder>/<time>-<pid>-<random>.journal     one file per process, locked by its writer (flock)
+      open ── JOURNAL_ROTATE_BYTES ──> a new file; unlocked when the database has all summarized lines
+      unlocked, or its writer died (the kernel releases the lock) ──> any process ingests and deletes it
 
-No name comes twice, on no machine: by it a database that several share knows how much of each it has.
+File names are unique over machines: a shared database stores by name how many bytes of each file it has.
 
-What was appended survives the death of the process at any moment, since the kernel has it; a loss of power may cost
-the last seconds. Nothing here reads a journal, or knows a database: that is `intake`. For it the lines are summed up as
-they are written, some hundred at a time; what nobody summed up it reads itself.
+Appended lines survive the death of the process, because the kernel has them. A loss of power can lose the last
+seconds. `ingest` reads journals and writes to the database. This module prepares that: it summarizes lines in segments
+while it writes them. `ingest` parses lines without a summary.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ log = logging.getLogger("svc.ledger")
 
 JOURNAL_ROTATE_BYTES: Final = 4 * 1024 * 1024
 SEGMENT_BYTES: Final = 512 * 1024
-"""Summed up together, and taken at once: some 900 lines, one transaction."""
+"""The size of a segment, which is summarized and ingested in one transaction: about 900 lines."""
 MAX_SEGMENT_SUMMARIES: Final = 96
-"""Kept while the database takes nothing: two seconds of a whole core, or 65 MB if each line is another key's."""
+"""The maximum number of summaries while the database is unavailable. They use up to 65 MB, if each line has another
+key."""
 MAX_BUFFERED_LINES: Final = 20_000
-"""Lines kept in memory while the disk takes none."""
+"""The maximum number of lines in memory while the disk is not writable."""
 JOURNAL_SUFFIX: Final = ".journal"
 DISK_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_os_write: Final = os.write  # looked up once: on the hot path
+_os_write: Final = os.write  # a global, because the hot path saves the attribute lookup
 
 
 class _OpenJournalFile:
-    """An open file, closed and let go of by the last who has this: its journal, or what is summed up of it."""
+    """An open file with a lock. It is closed when its journal and its summaries no longer refer to it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -53,20 +54,20 @@ class _OpenJournalFile:
 
 
 class Journal:
-    """Owned by one event loop, which alone appends; a thread takes what is kept and says how much waits on disk."""
+    """The journal of one process. Only the event loop appends. The ingester's thread takes lines and summaries."""
 
     def __init__(self, folder: Path, *, max_waiting_bytes: int, summarizes: bool = True) -> None:
-        """`summarizes`: lines are summed up as they are written; else the ingester reads all of them."""
+        """`summarizes`: lines are summarized as they are written. Otherwise the ingester parses all of them."""
         self.path = Path()
-        """The file that is being written."""
+        """The current file."""
         self.lost_lines = 0
-        """Lines for which there was no room anywhere."""
+        """Lines that were lost because disk and memory were full."""
         self.waiting_bytes = 0
-        """On disk, of all journals here, not yet in the database; the intake keeps it up to date."""
+        """Bytes of all journals in the folder that are not in the database. The ingester updates it."""
         self._folder = folder
         self.max_waiting_bytes = max_waiting_bytes
         self.summaries: deque[SegmentSummary] = deque(maxlen=MAX_SEGMENT_SUMMARIES)
-        """Of what was written, and can be taken; in order. The intake takes them out."""
+        """Summaries of sealed segments, in order. The ingester removes them."""
         self._summary: SegmentSummary | None = None
         self._summarizes = summarizes
         self._descriptor = -1
@@ -76,15 +77,15 @@ class Journal:
         self._buffered_lines: deque[bytes] = deque()
         self._buffer_lock = threading.Lock()
         self.is_full = False
-        """The disk, or what may be used of it, is full: lines are kept in memory."""
+        """Whether the disk or the configured part of it is full. If so, lines are kept in memory."""
         self.full_reason = ""
-        """Why it is, for messages."""
+        """The reason of `is_full`, for messages."""
         self._full_logged = False
-        """That it is; once is enough."""
+        """Whether the current failure has been logged."""
         self._is_closed = False
 
     def start_new_file(self) -> None:
-        """Begins a file; raises OSError."""
+        """Create a file, and write to it from now on. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = -1
         while file < 0:
@@ -95,9 +96,7 @@ class Journal:
         self._rotate_at = JOURNAL_ROTATE_BYTES
 
     def append(self, line: bytes, record: RequestRecord | None = None) -> None:
-        """Adds a line, its newline included, that `record` made. Never raises: what the disk does not take is kept in
-        memory.
-        """
+        """Append the line of `record`, including its newline. Never raises: if a write fails, memory keeps the line."""
         if self.is_full:
             self._buffer_line(line)
             return
@@ -123,20 +122,23 @@ class Journal:
             self.seal_segment()
 
     def seal_segment(self) -> None:
-        """What was written since the last time can be taken."""
+        """Hand the current segment to the ingester."""
         if self._summary is not None:
             self.summaries.append(self._summary)
             self._summary = None
 
     def seal_segment_if_idle(self) -> None:
-        """As `seal`, if none waits. Else it grows: small stretches cost the intake what large ones do."""
+        """Seal the current segment if no other waits. A small segment costs the ingester as much as a large one."""
         if not self.summaries:
             self.seal_segment()
 
     @property
     def sealed_until(self) -> int:
-        """From the intake's thread: so far into the present file, nothing waits to be summed up."""
-        size, summary = self._size, self._summary  # in this order: what is begun in between begins there, or later
+        """The offset in the current file up to which no open segment exists. The ingester's thread reads it."""
+        size, summary = (
+            self._size,
+            self._summary,
+        )  # in this order: a segment that starts in between starts at `size` or later
         return size if summary is None else summary.start
 
     def _write(self, line: bytes) -> int:
@@ -147,9 +149,7 @@ class Journal:
             return 0
 
     def _rotate(self) -> None:
-        self._rotate_at = (
-            self._size + JOURNAL_ROTATE_BYTES
-        )  # if no other can be begun, this one goes on for as long again
+        self._rotate_at = self._size + JOURNAL_ROTATE_BYTES  # the next rotation, if no new file can be created
         if self.waiting_bytes > self.max_waiting_bytes:
             self.is_full = True
             self.full_reason = "more entries wait for the database than [ledger] journal_max allows"
@@ -163,12 +163,12 @@ class Journal:
             self._write_separate_file([line])
             return
         self.is_full = True
-        if written:  # a part of it went in, and nothing was raised: there was no room for the rest
+        if written:  # a partial write without an error means that the disk is full
             self.full_reason = "its disk is full"
         if not self._full_logged:
             log.error("the journal in %s cannot be written: %s", self._folder, self.full_reason)
         self._full_logged = True
-        if written:  # no half lines
+        if written:  # remove the incomplete line
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
         self._buffer_line(line)
@@ -181,14 +181,14 @@ class Journal:
                 self._buffered_lines.append(line)
 
     def take_buffered_lines(self) -> list[bytes]:
-        """From the intake's thread: the lines in memory, which it takes over."""
+        """Remove and return the lines in memory. The ingester's thread calls it."""
         with self._buffer_lock:
             lines = list(self._buffered_lines)
             self._buffered_lines.clear()
         return lines
 
     def restore_buffered_lines(self, lines: list[bytes]) -> None:
-        """From the intake's thread: the database did not take them either."""
+        """Put lines back that the database did not accept. The ingester's thread calls it."""
         with self._buffer_lock:
             self._buffered_lines.extendleft(reversed(lines))
             while len(self._buffered_lines) > MAX_BUFFERED_LINES:
@@ -196,7 +196,7 @@ class Journal:
                 self.lost_lines += 1
 
     def recover(self) -> None:
-        """Tries the disk again; called now and then by the loop while `full`."""
+        """Try to write to the disk again. The ledger calls it regularly while `is_full`."""
         if self.waiting_bytes > self.max_waiting_bytes:
             return
         lines = self.take_buffered_lines()
@@ -213,21 +213,21 @@ class Journal:
             self._full_logged = False
 
     def close(self) -> None:
-        """Ends the file; anyone can take what is in it once all that is summed up of it is in.
+        """Close the file. Any process may ingest it when the database has all summarized lines.
 
-        The ledger lets no request in by now. A line that still comes gets a file of its own.
+        The ledger accepts no requests at this point. A later line gets a file of its own.
         """
         self.seal_segment()
         self._descriptor, self._file_handle = -1, None
         self._is_closed, self.is_full = True, False
 
     def write_buffered_lines(self) -> None:
-        """After `close`, and once no intake takes them any more: the lines in memory, for who comes next."""
+        """Write the lines in memory to a file for the next process. Call it after the end of the ingester."""
         if lines := self.take_buffered_lines():
             self._write_separate_file(lines)
 
     def _write_separate_file(self, lines: list[bytes]) -> None:
-        """Into a file of their own, which is let go of at once."""
+        """Write lines to a new file, and unlock it at once."""
         data = b"".join(lines)
         try:
             self.start_new_file()
@@ -249,7 +249,10 @@ def _describe_disk_error(error: OSError) -> str:
 
 
 def _create_locked_file(path: Path) -> int:
-    """A new file, locked by us; -1 if an intake has taken it for a dead one's in between. Raises OSError."""
+    """Create and lock a file, and return its descriptor. Raises OSError.
+
+    Return -1 if an ingester has deleted the file before the lock, because it looked like that of a dead process.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

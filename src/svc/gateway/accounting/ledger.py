@@ -1,6 +1,6 @@
-"""The ledger of a gateway: journal, intake and prices together, as the plane uses them.
+"""The ledger of a gateway: combines the journal, its ingestion into the database, and prices.
 
-An answer's entry is in the journal before its last byte leaves; two seconds later, at most, it is in the database.
+An entry is in the journal before the last byte of the response leaves, and at most two seconds later in the database.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from svc.wire.usage import TokenUsage
 BYTES_PER_MIB: Final = 1024 * 1024
 JOURNAL_RECOVERY_SECONDS: Final = 1.0
 _MILLISECOND_SUFFIXES: Final = tuple(f"{number:03d}Z" for number in range(1000))
-"""How an entry's time ends: made once, since each request needs one."""
-_wall_clock: Final = time.time  # looked up once: on the hot path
+"""The suffixes of timestamps. Precomputed, because each request needs one."""
+_wall_clock: Final = time.time  # a global, because the hot path saves the attribute lookup
 PRICE_FETCH_DELAY_SECONDS: Final = 60.0
-"""So long after the start the price list is asked, if all prices are known as shipped."""
+"""Seconds from the start to the price lookup, if the built-in prices cover all models."""
 
 
 class Ledger(RequestObserver):
@@ -63,20 +63,20 @@ class Ledger(RequestObserver):
         self._rejects_when_full = settings.when_full == "refuse"
         self._is_stopping = False
         self._price_fetch_pending = False
-        """The price list is still to be asked."""
+        """Whether a price lookup is due."""
         self._timestamp_second = 0
         self._timestamp_prefix = ""
-        """The second as it is written."""
+        """The formatted `_timestamp_second`."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Raises OSError when no journal can be written here."""
+        """Open a journal file, and start the ingestion. Raises OSError if no journal can be written."""
         self.journal.start_new_file()
         self.ingester.start()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="ledger")
 
     async def close(self) -> None:
-        """Takes what is left into the database."""
+        """Write the remaining entries to the database."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -86,7 +86,7 @@ class Ledger(RequestObserver):
         self.journal.write_buffered_lines()
 
     def configure(self, settings: LedgerSettings, backends: list[Backend]) -> None:
-        """Other settings, and other offers, whose prices are asked for if they are not known."""
+        """Apply changed settings and backends. Fetch prices that are not known."""
         self._rejects_when_full = settings.when_full == "refuse"
         self.journal.max_waiting_bytes = int(settings.journal_max * BYTES_PER_MIB)
         self.ingester.set_retention_days(settings.retain_days)
@@ -94,14 +94,14 @@ class Ledger(RequestObserver):
         self._price_fetch_pending = not self.prices.is_complete
 
     def stop_accepting(self) -> None:
-        """From now on no request is let in: its entry could come after the journal's end."""
+        """Reject requests from now on: their entries could come after the end of the journal."""
         self._is_stopping = True
 
     def ensure_accepting(self) -> None:
-        """Before a request reaches for a provider.
+        """Check that the ledger can record a request. Call this before a request is sent to a provider.
 
-        Raises InsufficientStorage when nothing can be noted and the configuration says to refuse then, and
-        ShuttingDown after `refuse`.
+        Raises InsufficientStorage if the journal is full and `when_full` is "refuse", and ShuttingDown after
+        `stop_accepting`.
         """
         if self._is_stopping:
             raise ShuttingDown("The gateway is shutting down. Nothing was sent.")
@@ -118,7 +118,7 @@ class Ledger(RequestObserver):
             self.journal.append(record.line + b"}\n", record)
 
     def timestamp(self) -> str:
-        """Now, as entries have it."""
+        """Return the current UTC time in the format of ledger entries."""
         now = _wall_clock()
         second = int(now)
         if second != self._timestamp_second:
@@ -127,7 +127,7 @@ class Ledger(RequestObserver):
         return self._timestamp_prefix + _MILLISECOND_SUFFIXES[int((now - second) * 1000)]
 
     def compute_cost(self, backend: Backend, usage: TokenUsage) -> float | None:
-        """USD; None when the price is not known."""
+        """Return the cost in USD, or None if the price is unknown."""
         price = self.prices.get_for_backend(backend)
         return None if price is None else compute_token_cost(price, usage)
 
@@ -145,7 +145,7 @@ class Ledger(RequestObserver):
                 self.journal.recover()
 
     def _fill_missing_cost(self, entry: LedgerEntry) -> LedgerEntry:
-        """An entry from before the price list was there (or of a process that never got it)."""
+        """Return the entry with its cost, if the price became known after the request."""
         if entry.cost_usd is not None or entry.prompt_tokens is None:
             return entry
         price = self.prices.get(entry.provider, entry.model)

@@ -1,4 +1,4 @@
-"""What a model's tokens cost. Data only; who knows the prices, and multiplies, is `pricing`."""
+"""The price of a model's tokens. Data only; `cost` computes costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Price(msgspec.Struct, frozen=True):
-    """USD per million tokens. `tiers`: prices that hold for all tokens once the prompt is longer, shortest first."""
+    """USD per million tokens. `tiers`: prices for all tokens of a request by minimum prompt length, ascending."""
 
     input: float
     output: float
     cached: float | None = None
-    """Read from the provider's cache; None is as any other input."""
+    """The price of tokens read from the provider's cache. None means the input price."""
     written: float | None = None
-    """Written to the provider's cache."""
+    """The price of tokens written to the provider's cache. None means the input price."""
     tiers: tuple[tuple[int, Price], ...] = ()

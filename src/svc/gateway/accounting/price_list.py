@@ -1,4 +1,4 @@
-"""Asks genai-prices for the prices of some models, through `pricebook`, and keeps the answer for a day."""
+"""Fetches the prices of models from genai-prices, through `price_lookup`, and caches them for a day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.subprocess_env import build_subprocess_env
 log = logging.getLogger("svc.ledger")
 
 PRICE_LOOKUP_TIMEOUT_SECONDS = 30.0
-"""The process may take so long."""
+"""The timeout of the lookup process, in seconds."""
 PRICE_LIST_MAX_AGE_SECONDS = 86400.0
 
 PriceLookup = tuple[str, str, str, str]
@@ -28,9 +28,9 @@ _rows_decoder = msgspec.json.Decoder(list[tuple[str, str, Price]])
 
 
 async def fetch_prices(lookups: list[PriceLookup], folder: Path, add_prices: Callable[[FoundPrices], None]) -> None:
-    """Tells the prices that are known: kept ones at once, and new ones when those are old.
+    """Pass the known prices to `add_prices`: cached ones at once, and fetched ones if the cache is outdated.
 
-    None are told when the package is missing or fails, which is logged.
+    If the package is missing or fails, log a warning and pass no prices.
     """
     path = await asyncio.to_thread(_cache_path, lookups, folder)
     text, age = await asyncio.to_thread(_read_cached, path)
@@ -81,7 +81,7 @@ def _cache_path(lookups: list[PriceLookup], folder: Path) -> Path:
 
 
 def _read_cached(path: Path) -> tuple[bytes | None, float]:
-    """What was kept, if it can be read, and its age in seconds."""
+    """Return the cached text, or None if it is missing or invalid, and its age in seconds."""
     try:
         text, age = path.read_bytes(), time.time() - path.stat().st_mtime
         _rows_decoder.decode(text)

@@ -1,7 +1,7 @@
-"""Looks prices up in genai-prices. Runs in a process of its own (see `pricelist`), since that package is heavy.
+"""Looks up prices in genai-prices. `price_list` runs it in a separate process, because that package needs much memory.
 
-python -m svc.gateway.accounting.price_lookup  <stdin  [[provider, model here, model there, address], …]
-                                 >stdout [[provider, model here, Price], …]
+python -m svc.gateway.accounting.price_lookup  <stdin  [[provider, model, upstream model, address], …]
+                                               >stdout [[provider, model, Price], …]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svc.gateway.accounting.price import Price
 
 
 def main() -> None:
-    """Reads what is wanted, writes what is known."""
+    """Read lookups from standard input, and write the known prices to standard output."""
     lookups = msgspec.json.decode(sys.stdin.buffer.read(), type=list[tuple[str, str, str, str]])
     rows = [
         (provider, here, price) for provider, here, there, url in lookups for price in _find_price(provider, there, url)
@@ -31,7 +31,7 @@ def _find_price(provider: str, model: str, url: str) -> Iterator[Price]:
     now = datetime.now(UTC)
     try:
         calculation = genai_prices.calc_price(usage, model, provider_id=provider, genai_request_timestamp=now)
-    except LookupError:  # not a provider of that name: perhaps one at that address
+    except LookupError:  # the name is unknown, so look for the address
         try:
             calculation = genai_prices.calc_price(usage, model, provider_api_url=url, genai_request_timestamp=now)
         except LookupError:
@@ -53,7 +53,7 @@ def _prices_at(raw: list[Any], start: int) -> tuple[float, float, float | None, 
 
 
 def _price_at(value: Any, start: int) -> float | None:
-    """The price that holds for prompts of more than `start` tokens."""
+    """Return the price for prompts of more than `start` tokens."""
     if value is None:
         return None
     base = getattr(value, "base", value)

@@ -1,8 +1,8 @@
-"""What is known of an answer when it has ended, and the line that it makes: in the ledger, and in the access log.
+"""The record of a completed request, and its encoding as a line of the journal and of the access log.
 
-The line is a `LedgerEntry` in JSON, written here and not by msgspec: nearly all of it is text that was there before, so
-that it takes two thirds of the instructions. What lies between `begin` and `end` is generated from
-`stores/database/ledger_fields.toml` by `make ledger`, and a test fails while it is not current: change that table.
+The line is a `LedgerEntry` in JSON. This module encodes it without msgspec: most of the text repeats, so encoding
+takes two thirds of the instructions. `make ledger` generates the code between `begin` and `end` from
+`stores/database/ledger_fields.toml`. Change that table; a test fails while the generated code is outdated.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from svc.wire.usage import TokenUsage
 RequestStatus = Literal["ok", "error", "cut", "client_closed"]
 AttemptOutcome = Literal["ok", "failed", "abandoned", "hedge_loss"]
 ATTEMPT_OUTCOME_LABELS: Final = {"ok": "ok", "failed": "error", "abandoned": "cancelled", "hedge_loss": "cancelled"}
-"""How metrics and ledger name an outcome."""
+"""The names of outcomes in metrics and in the ledger."""
 JSON_NULL: Final = b"null"
 _JSON_BOOLEANS: Final = (b"false", b"true")
 _THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1000))
 _SMALL_NUMBER_COUNT: Final = 1000
 _SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_COUNT))
-"""Made once, since each line needs some."""
+"""Precomputed, because each line needs some."""
 
 
 class AttemptRecord:
@@ -80,7 +80,7 @@ class AttemptRecord:
 
 
 class RequestRecord:
-    """One request. Those that never reached for an upstream are logged, and not kept in the ledger."""
+    """One request. The ledger keeps only requests that were sent to an upstream or had a cache hit."""
 
     # begin: request record, from ledger_fields.toml by `make ledger`
     __slots__ = (
@@ -286,7 +286,7 @@ def _encode_shared_fields(
 
 
 def escape_unprintable(line: bytes) -> bytes:
-    """JSON with an escape for each character that would not be seen, or would change how a terminal shows the rest."""
+    """Escape unprintable characters in a line of JSON, such as terminal control characters."""
     text = line.decode()
     if text.isprintable():
         return line
@@ -300,12 +300,12 @@ def _unicode_escape(character: str) -> str:
 
 
 def _encode_text(text: str | None) -> bytes:
-    """Of text that is known to be printable."""
+    """Encode printable text as JSON, and None as null."""
     return JSON_NULL if text is None else msgspec.json.encode(text)
 
 
 def _encode_attempts(records: tuple[AttemptRecord, ...]) -> bytes:
-    """Null for none: one attempt that succeeded is described by the other fields."""
+    """Encode attempts as a JSON array, or null for none: other fields describe a single successful attempt."""
     if not records:
         return JSON_NULL
     return escape_unprintable(b"[%b]" % b",".join([_encode_attempt(record) for record in records]))
@@ -330,7 +330,7 @@ def _encode_number(number: int) -> bytes:
 
 
 def _encode_usd(usd: float) -> bytes:
-    """To nine places."""
+    """Encode USD with nine decimal places."""
     nanos = int(usd * 1e9 + 0.5)
     micros, rest = nanos // 1000, nanos % 1000
     millis, whole = micros // 1000, micros // 1_000_000
@@ -343,6 +343,6 @@ def _encode_usd(usd: float) -> bytes:
 
 
 def _encode_milliseconds(seconds: float) -> bytes:
-    """To three places."""
+    """Encode seconds as milliseconds with three decimal places."""
     micros = int(seconds * 1e6 + 0.5)
     return b"%b.%b" % (_encode_number(micros // 1000), _THREE_DIGITS[micros % 1000])
