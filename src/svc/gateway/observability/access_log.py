@@ -1,4 +1,4 @@
-"""Lines of the access log: for answers that leave no record, and what each line ends with."""
+"""Access log entries for responses without a `RequestRecord`, and the fields at the end of each line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from svc.gateway.accounting.record import RequestStatus
 
 MAX_LOGGED_PATH_CHARS = 200
-"""Characters of a path in the log."""
+"""The maximum number of characters of a path in the log."""
 IPV4_MAPPED_PREFIX = "::ffff:"
-"""How an address of IPv4 begins that came through a socket of IPv6."""
+"""The prefix of an IPv4 address on an IPv6 socket (RFC 4291, section 2.5.5.2)."""
 
 
 class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the access log for an answer that no chat gave: a cold route's, a WebSocket's, a refusal at the door.
+    """An access log line for other responses: of ASGI routes and WebSockets, and early rejections.
 
-    Its names are those of a Record. Of either, `log_end` makes a line.
+    The field names are those of a `LedgerEntry`.
     """
 
     time: str
@@ -35,26 +35,26 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def truncate_path(path: str) -> str:
-    """Never its query."""
+    """Return a path of limited length for the log. The caller removes the query."""
     return path[:MAX_LOGGED_PATH_CHARS]
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str | None:
-    """The address, without the port, that a connection came from; None where there is none, or it is gone already."""
+    """Return the client address of a connection without the port, or None if it has none or is closed."""
     try:
         peer = transport.get_extra_info("peername")
-    except OSError:  # reset before it was taken
+    except OSError:  # reset before it was accepted
         return None
     return str(peer[0]) if isinstance(peer, tuple) else None
 
 
 def encode_limit_field(limit: str) -> bytes:
-    """The field of a line that says which limit refused the request. The ledger does not have it."""
+    """Return the field with the limit that rejected the request. Only the access log has it, not the ledger."""
     return b',"limit":"%b"' % limit.encode()
 
 
 @functools.lru_cache(maxsize=1024)
 def encode_client_field(address: str | None) -> bytes:
-    """What takes the place of the last brace in the access log: the client's address. The ledger does not have it."""
+    """Return the field with the client's address, and the closing brace. Only the access log has it, not the ledger."""
     plain_address = address.removeprefix(IPV4_MAPPED_PREFIX) if address and "." in address else address
     return b',"client":' + msgspec.json.encode(plain_address or None) + b"}\n"

@@ -41,7 +41,7 @@ class AttemptHistogram:
 
 
 class RequestCounts:
-    """What is counted for one provider, model, status and HTTP status, while it is counted."""
+    """The counts of one provider, model, status and HTTP status."""
 
     __slots__ = (
         "completion_tokens",
@@ -75,7 +75,7 @@ class RequestCounts:
         self.first_byte_latency = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
 
     def to_series(self) -> RequestSeries:
-        """As others read it."""
+        """Return the counts as a serializable struct."""
         return RequestSeries(
             (self.provider, self.model, self.status, str(self.http_status)),
             self.requests,

@@ -1,4 +1,4 @@
-"""The seam through which the gateway reports requests. Ledger, metrics and the access log are observers."""
+"""The interface through which the gateway reports requests. Ledger, metrics and access log are observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text form, summed over the workers. Names: docs/reference/metrics.md."""
+"""Metrics in the Prometheus text format, summed over the workers. Names: docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ METRIC_HELP: Final = {
 
 
 class WorkerMetrics:
-    """A folder in which each worker lays down its page; None: there is one process alone."""
+    """Exchanges metrics between workers through files in a folder. None for a single process."""
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._folder = folder
@@ -67,7 +67,7 @@ class WorkerMetrics:
         self._path = folder / f"metrics-{name}.json" if folder else None
 
     def write(self, snapshot: MetricsSnapshot) -> None:
-        """Blocking, but short: some kilobytes, once a second."""
+        """Write a snapshot for the other workers. Blocks briefly, for a few kilobytes once a second."""
         if self._path is not None:
             part = self._path.with_suffix(".part")
             with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class WorkerMetrics:
                 part.replace(self._path)
 
     def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """The sum over all workers."""
+        """Return the metrics of all workers in sum."""
         snapshots = [own_snapshot, *self._other_snapshots()]
         series: dict[tuple[str, str, str, str], RequestSeries] = {}
         attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
@@ -103,14 +103,16 @@ class WorkerMetrics:
             if path != self._path:
                 with contextlib.suppress(OSError, msgspec.MsgspecError):
                     snapshot = msgspec.json.decode(path.read_bytes(), type=MetricsSnapshot)
-                    if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:  # it has left: its counters stay
+                    if (
+                        time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS
+                    ):  # its worker has ended: keep the counters
                         snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
                         snapshot.breakers = {}
                     yield snapshot
 
 
 def render_prometheus(snapshot: MetricsSnapshot) -> str:
-    """Prometheus' text form, version 0.0.4."""
+    """Return the metrics in the Prometheus text format, version 0.0.4."""
     lines: list[str] = []
     for name, (kind, what) in METRIC_HELP.items():
         rows = list(_render_metric(name, snapshot))

@@ -1,4 +1,4 @@
-"""The numbers of one worker as they are laid down for the others. Data only; who counts is `metrics`."""
+"""The metrics of one worker, as it writes them to a file for the other workers. Data only; `metrics` counts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import msgspec
 from svc.resilience import BreakerState
 
 LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper ends, in seconds."""
+"""Upper bounds of the histogram buckets, in seconds."""
 
 
 class RequestSeries(msgspec.Struct):
-    """What is counted for one provider, model, status and HTTP status."""
+    """Requests of one provider, model, status and HTTP status."""
 
     labels: tuple[str, str, str, str]
     requests: int = 0
@@ -25,7 +25,7 @@ class RequestSeries(msgspec.Struct):
     first: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))
 
     def merge(self, other: RequestSeries) -> None:
-        """Adds another worker's."""
+        """Add the counts of another worker."""
         for name in ("requests", "seconds", "first_seconds", "prompt_tokens", "completion_tokens", "cost_usd"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.fallbacks += other.fallbacks
@@ -42,17 +42,17 @@ class AttemptSeries(msgspec.Struct):
     latency: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))
 
     def merge(self, other: AttemptSeries) -> None:
-        """Adds another worker's, or another code's."""
+        """Add the counts of another worker, or of another code."""
         self.attempts += other.attempts
         self.seconds += other.seconds
         self.latency = [a + b for a, b in zip(self.latency, other.latency, strict=True)]
 
 
 class MetricsSnapshot(msgspec.Struct):
-    """All numbers of one worker. `values`: name and labels as they are written, and the number."""
+    """All metrics of one worker. `values` maps rendered names with labels to numbers."""
 
     series: list[RequestSeries] = []
     attempts: list[AttemptSeries] = []
     values: dict[str, float] = {}
     breakers: dict[str, BreakerState] = {}
-    """By `provider/model`, with `#account` where there are several."""
+    """Breaker states by `provider/model`, with `#account` if the provider has several accounts."""

@@ -1,4 +1,4 @@
-"""What providers fail with, for the log: each kind at most once in ten seconds, with how often it came meanwhile."""
+"""Logs errors of providers: each kind at most once in ten seconds, with the number of suppressed repetitions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ log = logging.getLogger("svc.gateway")
 
 REPEAT_INTERVAL_SECONDS: Final = 10.0
 SIMILAR_MESSAGE_CHARS: Final = 60
-"""Characters of what a provider says by which two are of one kind: what follows may be another one each time."""
+"""Characters of a message that determine its kind. The rest may differ each time."""
 MAX_LOG_LINE_CHARS: Final = 300
-"""Characters of one line."""
+"""The maximum number of characters in a log line."""
 MAX_REMEMBERED_ERRORS: Final = 1000
-"""Kinds that are remembered."""
+"""The maximum number of kinds that are kept."""
 
 
 class UpstreamErrorLog:
-    """Clients hear what concerns them; who runs this must know which provider fails, and with what."""
+    """Logs which provider fails and why, for the operator of the gateway."""
 
     def __init__(self) -> None:
         self._last_logged: dict[tuple[str, str, str], tuple[float, int]] = {}
-        """When each kind was last said, and how often it has come since."""
+        """The time of the last log line of each kind, and the number of repetitions since then."""
 
     def log_error(self, provider: str, error: SvcError, request_id: str, now: float) -> None:
-        """`now` is loop time. What the client itself has asked wrongly is no trouble."""
+        """Log an error. `now` is loop time. An invalid request has level INFO, and repetitions are not suppressed."""
         if isinstance(error, InvalidRequest | ModelNotFound):
             log.info("request %s: %s: %s", request_id, provider, _to_single_line(error.message))
             return
@@ -45,5 +45,5 @@ class UpstreamErrorLog:
 
 
 def _to_single_line(text: str) -> str:
-    """One, of what a provider says: it could look like lines of ours, or have a terminal do things."""
+    """Replace unprintable characters. A provider's message must not imitate log lines or control a terminal."""
     return "".join([each if each.isprintable() else " " for each in text[:MAX_LOG_LINE_CHARS]])
