@@ -1,4 +1,4 @@
-"""How a limit is said to a client: what is left of it, that it is reached, that no waiting would help. Pure."""
+"""Rate limit headers, and errors for limits that are reached or that a request can never meet. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from svc.stores.database.base import budget_period_end
 NANO_USD_PER_USD: Final = 1e9
 """Nano-USD in a USD."""
 MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
-"""Seconds; a client is not told to come back after a longer wait."""
+"""Seconds. With a longer wait for the budget, clients are told not to retry."""
 _FORMATTED_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
-"""Each tenth of a second of a window as clients are told it: made once, since each request needs two."""
+"""Formatted durations in steps of 0.1 s. Precomputed, because each request needs two."""
 LIMIT_REACHED_MESSAGES: Final = {
     "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
     "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
@@ -31,7 +31,7 @@ BUDGET_RESERVED_MESSAGE: Final = (
 
 
 class LimitReached(RateLimited):
-    """A limit of ours, with what is left of it in the headers. Unlike an upstream's, trying again helps."""
+    """A limit of the gateway is reached. The headers contain the remaining amounts. The client may retry later."""
 
     def __init__(self, message: str, *, retry_after: float, header_lines: str, limit: str) -> None:
         super().__init__(message, retry_after=retry_after, limit=limit)
@@ -42,15 +42,15 @@ class LimitReached(RateLimited):
         return {**super().headers, **self._rate_limit_headers()}
 
     def _rate_limit_headers(self) -> dict[str, str]:
-        """The headers that say what is left of the limits."""
+        """Return the rate limit headers."""
         pairs = [line.partition(": ")[::2] for line in self._header_lines.split("\r\n") if line]
         return dict(pairs)
 
 
 class QuotaExhausted(LimitReached):
-    """A budget that does not refill soon: no retry helps, and the headers tell clients so.
+    """A budget is spent and does not refill soon. The headers tell clients not to retry.
 
-    OpenAI's error type for it is `insufficient_quota`; its SDK, like others, obeys `x-should-retry`.
+    The error type is OpenAI's `insufficient_quota`. OpenAI's SDK and others obey `x-should-retry`.
     """
 
     type = "insufficient_quota"
@@ -63,7 +63,7 @@ class QuotaExhausted(LimitReached):
 def format_rate_limit_headers(
     limits: KeyLimits, remaining_requests: int, remaining_tokens: int, requests_reset: float, tokens_reset: float
 ) -> str:
-    """The headers that say what is left, and how long until all of it is there again."""
+    """Return header lines with the limits, the remaining amounts, and the seconds until the limits are full again."""
     lines = ""
     limit: int = limits.requests
     if limit:
@@ -81,12 +81,12 @@ def format_rate_limit_headers(
 
 
 def _format_duration(seconds: float) -> str:
-    """`1m0.3s`, `45.1s`, `0.0s`; a window is 61 seconds."""
+    """Format a duration, such as `1m0.3s`, `45.1s` or `0.0s`. The maximum is the window of 61 seconds."""
     return _FORMATTED_DURATIONS[max(0, min(int(seconds * 10 + 0.5), len(_FORMATTED_DURATIONS) - 1))]
 
 
 def build_limit_error(limits: KeyLimits, denied: LimitExceeded) -> LimitReached:
-    """The error for a limit that is reached."""
+    """Return the error for a limit that is reached."""
     header_lines = format_rate_limit_headers(
         limits, denied.requests_left, denied.tokens_left, denied.requests_reset, denied.tokens_reset
     )
@@ -109,7 +109,7 @@ def _build_budget_error(limits: KeyLimits, denied: LimitExceeded, header_lines: 
 
 
 def check_output_bounded(routing_info: RoutingInfo) -> None:
-    """Raises InvalidRequest for a request whose answer has no end, so that nothing can be reserved for it."""
+    """Raise InvalidRequest if a request sets no bound on its output, so that no amount can be reserved."""
     if routing_info.unbounded_field:
         raise InvalidRequest(
             f"`{routing_info.unbounded_field}` below 0 asks for an answer without an end. "
@@ -120,7 +120,7 @@ def check_output_bounded(routing_info: RoutingInfo) -> None:
 
 
 def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int, cost_nano_usd: int) -> None:
-    """Raises InvalidRequest for a request that no waiting would let through."""
+    """Raise InvalidRequest if a request exceeds a limit of the key even when nothing else uses it."""
     advice, param = (
         ("ask for a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
     )

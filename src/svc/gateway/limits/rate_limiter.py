@@ -1,10 +1,10 @@
-"""What a key may use: requests and tokens in any minute, requests at the same time, money in a day, a month or ever.
+"""The limits of a key: requests and tokens per minute, concurrent requests, and a budget per day, month or in total.
 
-    admit ─ reserves a request, the prompt's estimate and the longest possible answers, and their price ─> Lease
-    Lease.settle ─ the real usage takes the reservation's place
+    admit ─ reserves one request, the estimated prompt and maximum output tokens, and their cost ─> Reservation
+    Reservation.commit ─ replaces the reserved amounts with the actual usage
 
-With Redis the question goes there first; the counters of this machine count along, and decide alone while it is down.
-A request that no limit can ever let through is the client's fault (400); any other is told to come back (429).
+With Redis, Redis decides. The counters of this machine count as well, and decide alone while Redis is unavailable.
+A request that can never meet a limit gets status 400. Any other request over a limit gets status 429.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from svc.wire.usage import TokenUsage
 log = logging.getLogger("svc.limits")
 
 ASSUMED_OUTPUT_TOKENS: Final = 1024
-"""Tokens reserved for an answer whose length nobody limits: neither the request nor the model's settings."""
+"""Tokens reserved for a response whose length neither the request nor the model's settings limit."""
 SPENT_QUERY_TIMEOUT_SECONDS: Final = 2.0
-"""So long it waits for the database, to hear what the key has spent."""
+"""The timeout of the database query for a key's spending, in seconds."""
 DATABASE_RETRY_SECONDS: Final = 1.0
-"""A database that did not answer is not asked again for so long."""
+"""Seconds without queries after the database did not respond."""
 MAX_CACHED_KEY_LIMITS: Final = 10_000
 BUDGET_DAY_SECONDS: Final = 86_400
 
 
 class Reservation:
-    """A reservation that is held while a request runs. `headers` are lines, each with its CRLF."""
+    """A reservation for the duration of a request. Each line in `header_lines` ends in CRLF."""
 
     __slots__ = ("_counters", "_local_reservation", "header_lines")
 
@@ -61,14 +61,14 @@ class Reservation:
         self.header_lines = header_lines
 
     def commit(self, tokens: int, cost_usd: float) -> None:
-        """Ends it with what was used; twice is the same as once."""
+        """End the reservation with the actual usage. Further calls have no effect."""
         local_reservation, self._local_reservation = self._local_reservation, None
         if local_reservation is not None:
             self._counters.commit(local_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
 
 
 class SharedReservation(Reservation):
-    """One that Redis has to know of too; `held` is None when it was taken without Redis."""
+    """A reservation that is committed to Redis as well. `redis_reservation` is None if it was made without Redis."""
 
     __slots__ = ("_key_id", "_redis_counters", "_redis_reservation")
 
@@ -98,7 +98,7 @@ AdmissionCallback = Callable[[Reservation | SvcError], None]
 
 
 class _PendingAdmission:
-    """A request that cannot be let through, or refused, at once."""
+    """A request that waits for Redis or the database."""
 
     __slots__ = ("callback", "key", "limits", "nanos", "tokens")
 
@@ -111,7 +111,7 @@ class _PendingAdmission:
 
 
 class _CachedKeyLimits:
-    """A key's limits, as they hold `until` the day ends."""
+    """The limits of a key, valid until the end of the day (`expires_at`, Unix seconds)."""
 
     __slots__ = ("expires_at", "key", "limits")
 
@@ -122,7 +122,7 @@ class _CachedKeyLimits:
 
 
 def _max_output_tokens(chain: tuple[Backend, ...]) -> int:
-    """Tokens of the longest answer that any of them gives; 0 if that is known of none."""
+    """Return the largest maximum of output tokens, or 0 if no backend has a known maximum."""
     max_tokens = 0
     for backend in chain:
         max_tokens = max(max_tokens, backend.profile.max_output_tokens or 0)
@@ -130,15 +130,15 @@ def _max_output_tokens(chain: tuple[Backend, ...]) -> int:
 
 
 def _estimate_reservation(prompt_amount: int, full_amount: int, limit: int) -> int:
-    """What is reserved for a prompt, and for an answer of unknown length: of the limit, a tenth at most for the answer.
+    """Return the amount to reserve for a prompt and a response of unknown length, the latter at most 10 % of the limit.
 
-    So a key with a small limit can send one request after the other, and the guess alone refuses none for good.
+    A key with a small limit can then send sequential requests, and the estimate alone never rejects a request for good.
     """
     return max(prompt_amount, min(full_amount, prompt_amount + limit // 10, limit))
 
 
 class RateLimiter:
-    """Lets requests through, or not. Belongs to one event loop."""
+    """Admits or rejects requests by the limits of their keys. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -150,23 +150,23 @@ class RateLimiter:
     ) -> None:
         self._default_rpm: int = settings.rpm
         self._default_tpm: int = settings.tpm
-        """For keys that carry none of their own."""
+        """The limits of keys without their own."""
         self._cached_limits: dict[str, _CachedKeyLimits] = {}
         self._counters = counters
         self._prices = prices
         self._database = database
         self._redis_counters = redis_counters
         self._database_retry_at = 0.0
-        """Of the database: monotonic time."""
+        """The time of the next database query after a failure (`time.monotonic`)."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, settings: LimitSettings) -> None:
-        """Other limits for keys that carry none of their own."""
+        """Apply changed limits for keys without their own."""
         self._default_rpm, self._default_tpm = settings.rpm, settings.tpm
         self._cached_limits.clear()
 
     async def current_usage(self, key_limits: Iterable[KeyLimits]) -> list[LimitUsage]:
-        """What counts against these now: over all machines, or on this one while Redis is down."""
+        """Return the current usage of limits, over all machines, or on this one while Redis is unavailable."""
         key_limits = list(key_limits)
         if self._redis_counters is not None and not self._redis_counters.is_down:
             try:
@@ -176,7 +176,7 @@ class RateLimiter:
         return [self._counters.get_usage(limits) for limits in key_limits]
 
     def has_limits(self, key: ApiKey) -> bool:
-        """Whether there is anything to count for the key."""
+        """Return whether the key has any limit."""
         own = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
         return bool(own or self._default_rpm or self._default_tpm)
 
@@ -188,7 +188,10 @@ class RateLimiter:
         chain: tuple[Backend, ...],
         callback: AdmissionCallback,
     ) -> None:
-        """Calls `then` with a lease, or with the error: at once where memory knows all, else when others have said."""
+        """Call `callback` with a reservation or an error, at once or after a query to Redis or the database.
+
+        Raises InvalidRequest for a request that can never meet the limits.
+        """
         limits = self._limits_of(key)
         budget: int = limits.budget_nano_usd
         tokens = nanos = 0
@@ -223,24 +226,24 @@ class RateLimiter:
             self._reserve(pending, None)
 
     def has_request_limit(self, key: ApiKey) -> bool:
-        """Whether the requests of the key are limited."""
+        """Return whether the key has a limit on requests per minute."""
         return bool(key.rpm or self._default_rpm)
 
     def count_request(self, key: ApiKey, callback: AdmissionCallback) -> None:
-        """Like `admit`, for a request that reaches for no model: only `rpm` counts it."""
+        """As `admit`, for a request without a backend: it counts for `rpm` only."""
         self._reserve(
             _PendingAdmission(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), 0, 0, callback),
             None,
         )
 
     def check_request_rate(self, key: ApiKey) -> None:
-        """Raises RateLimited if the key has no request left, as far as this machine knows. Counts nothing."""
+        """Raise RateLimited if the key has no request left by the counters of this machine. Counts nothing."""
         limits = self._limits_of(key)
         if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
             raise RateLimited(LIMIT_REACHED_MESSAGES["rpm"].format(limits.requests), limit="rpm")
 
     def admit_unmetered(self, key: ApiKey, callback: AdmissionCallback) -> None:
-        """Like `admit`, for what costs neither tokens nor money: requests count, and those at the same time."""
+        """As `admit`, for a request without tokens and cost: only `rpm` and `concurrency` apply."""
         limits = KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm, concurrency=key.concurrency)
         self._reserve(_PendingAdmission(key, limits, 0, 0, callback), None)
 
@@ -264,7 +267,7 @@ class RateLimiter:
         return limits
 
     def _max_cost_nanos(self, chain: tuple[Backend, ...], usage: TokenUsage) -> int:
-        """What it may cost at the dearest target that may answer; one whose price is not known counts nothing."""
+        """Return the cost at the most expensive backend. A backend without a known price counts as free."""
         max_usd = 0.0
         for backend in chain:
             price = self._prices.get(backend.provider_name, backend.model_id)
@@ -273,7 +276,7 @@ class RateLimiter:
         return round(max_usd * NANO_USD_PER_USD)
 
     def _reserve_locally(self, key: ApiKey, limits: KeyLimits, tokens: int, nanos: int) -> Reservation | SvcError:
-        """By what this machine knows."""
+        """Reserve by the counters of this machine."""
         outcome = self._counters.reserve(limits, tokens, nanos)
         if isinstance(outcome, LimitExceeded):
             return build_limit_error(limits, outcome)
@@ -284,10 +287,10 @@ class RateLimiter:
             return SharedReservation(self._counters, outcome, lines, self._redis_counters, key.id)
         return Reservation(self._counters, outcome, lines)
 
-    # with others
+    # Redis and database
 
     def _reserve(self, pending: _PendingAdmission, spent: int | None) -> None:
-        """`spent` is what the database has said of the key, if it was asked."""
+        """Reserve in Redis, or locally without Redis. `spent` is the spending from the database, if it was queried."""
         redis_counters = self._redis_counters
         if redis_counters is None:
             pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.nanos))
@@ -306,7 +309,7 @@ class RateLimiter:
         pending: _PendingAdmission,
         outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
     ) -> None:
-        """By Redis."""
+        """Handle the reply of Redis."""
         if isinstance(outcome, RedisReservation):
             pending.callback(self._mirror_reservation(redis_counters, pending, outcome))
         elif isinstance(outcome, LimitExceeded):
@@ -319,7 +322,7 @@ class RateLimiter:
     def _mirror_reservation(
         self, redis_counters: RedisCounters, pending: _PendingAdmission, redis_reservation: RedisReservation
     ) -> Reservation | SvcError:
-        """Redis lets it through. Of the minute before it came (back) it knows nothing: until then both decide."""
+        """Reserve locally after Redis. In the first minute of a connection, both decide: Redis lacks older requests."""
         limits = pending.limits
         local_reservation = self._counters.reserve(
             limits, pending.tokens, pending.nanos, force=redis_counters.connected_seconds > COUNTER_WINDOW_SECONDS
@@ -344,21 +347,19 @@ class RateLimiter:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_spent(self, pending: _PendingAdmission) -> None:
-        """Nobody here has said what the key has spent already."""
+        """Load the spending of a key from the database, then reserve."""
         limits = pending.limits
         spent = await self._query_spent(limits)
         if spent != SPENT_UNAVAILABLE:
             self._counters.set_spent(limits, spent)
-            spent = max(
-                spent, self._counters.get_spent_nano_usd(limits)
-            )  # the last entries are not in the database yet
+            spent = max(spent, self._counters.get_spent_nano_usd(limits))  # the database lacks the most recent entries
         self._reserve(pending, spent)
 
     async def _query_spent(self, limits: KeyLimits) -> int:
-        """Nano-USD by the database; FROM_NOTHING until it answers."""
+        """Return the spending in nano-USD by the database, or SPENT_UNAVAILABLE."""
 
         def question(database: Database) -> float:
-            if time.monotonic() < self._database_retry_at:  # it did not answer those who were before
+            if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
                 raise StoreUnavailable("The database did not answer a moment ago.")
             return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
 

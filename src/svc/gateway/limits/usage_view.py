@@ -1,4 +1,4 @@
-"""What keys use of their limits at this moment, as the admin API shows it. It counts nothing itself."""
+"""The current usage of the keys' limits, for the admin API. Counts nothing itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc.stores.database.base import budget_period_start
 async def current_key_usage(
     limiter: RateLimiter, keys: Sequence[ShownKey], defaults: LimitSettings
 ) -> list[KeyLimitUsage]:
-    """Of each key."""
+    """Return the current usage of each key, in the order of `keys`."""
     key_limits = [_key_limits(key, defaults) for key in keys]
     usages = await limiter.current_usage(key_limits)
     return [_key_usage(key, limits, use) for key, limits, use in zip(keys, key_limits, usages, strict=True)]

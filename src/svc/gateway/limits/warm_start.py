@@ -1,4 +1,4 @@
-"""What keys had let through in the minute before a start, from the ledger: limits are not new with the process."""
+"""Restores the rate limit counters at a start, from the ledger entries of the last minute."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from svc.stores.database.thread import DatabaseThread
 log = logging.getLogger("svc.limits")
 
 MAX_RECENT_ENTRIES = 20_000
-"""The newest entries that are looked at: more would make the start late."""
+"""The maximum number of entries that are read. More would delay the start."""
 WARM_START_TIMEOUT_SECONDS = 2.0
-"""So long it waits for the database."""
+"""The timeout of the database query, in seconds."""
 
 
 def load_recent_entries(database: Database) -> list[LedgerEntry]:
-    """Of the window. Raises StoreDown."""
+    """Return the entries of the rate limit window. Raises StoreUnavailable."""
     return database.list_entries(since=time.time() - COUNTER_WINDOW_SECONDS, limit=MAX_RECENT_ENTRIES)
 
 
 def count_recent_entries(counters: SharedCounters, recent_entries: Sequence[LedgerEntry]) -> None:
-    """Those that reached for a model; each counts from its end on, a little longer than it would have."""
+    """Count entries with an attempt at a provider. Each counts from its end, slightly longer than before a restart."""
     now = time.time()
     for entry in recent_entries:
         if entry.attempts and entry.key_id:
@@ -36,7 +36,7 @@ def count_recent_entries(counters: SharedCounters, recent_entries: Sequence[Ledg
 
 
 async def warm_start_counters(counters: SharedCounters, database: DatabaseThread) -> None:
-    """Both; without the database's answer the minute begins anew."""
+    """Load and count recent entries. If the database does not respond in time, the counters start at 0."""
     try:
         count_recent_entries(
             counters, await asyncio.wait_for(database.run_query(load_recent_entries), WARM_START_TIMEOUT_SECONDS)
