@@ -1,1 +1,1 @@
-"""Answers that are given again to the same request, where the configuration asks for that."""
+"""The response cache, which is optional: identical requests get the same response."""

@@ -1,4 +1,4 @@
-"""Answers in this process's memory: so many bytes at most, what was unused for longest goes first. No I/O."""
+"""An LRU cache of responses in memory, limited in bytes. No I/O."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import OrderedDict
 import msgspec
 
 ENTRY_OVERHEAD_BYTES = 600
-"""Bytes that an answer takes beside its own."""
+"""Bytes of memory for each entry, in addition to its body."""
 
 
 class CachedResponse(msgspec.Struct, frozen=True):
-    """An answer as its client got it. `expires` in Unix seconds; `provider` and `model` are what really answered."""
+    """A response as sent to the client. `expires` is in Unix seconds. `provider` and `model` produced the response."""
 
     body: bytes
     provider: str
@@ -21,7 +21,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
 
 
 class LruMemoryCache:
-    """`limit` in bytes."""
+    """An LRU cache of `max_bytes` bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.used_bytes = 0
@@ -29,7 +29,7 @@ class LruMemoryCache:
         self._responses: OrderedDict[bytes, CachedResponse] = OrderedDict()
 
     def get(self, cache_key: bytes, now: float) -> CachedResponse | None:
-        """What is kept under a name, and has not expired."""
+        """Return a response that has not expired, or None. `now` is in Unix seconds."""
         cached = self._responses.get(cache_key)
         if cached is None:
             return None
@@ -40,7 +40,7 @@ class LruMemoryCache:
         return cached
 
     def put(self, cache_key: bytes, cached: CachedResponse) -> None:
-        """Takes the place of what was there."""
+        """Add or replace a response, and evict the least recently used ones if necessary."""
         if cache_key in self._responses:
             self._evict(cache_key)
         self._responses[cache_key] = cached

@@ -1,4 +1,4 @@
-"""Takes down an answer while it passes by to the client. No I/O of its own."""
+"""Records a response for the cache while it is sent to the client. No I/O of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ StoreResponse = Callable[[bytes, Backend, tuple[str, ...]], None]
 
 
 class RecordingQuota:
-    """For answers that have not ended yet: `most` bytes of all of them together, `most_each` of one."""
+    """Memory for incomplete responses: `max_bytes` in total, and `max_response_bytes` for each."""
 
     def __init__(self, max_bytes: int, max_response_bytes: int) -> None:
         self.used_bytes = 0
@@ -20,7 +20,7 @@ class RecordingQuota:
 
 
 class ResponseRecorder(StreamSink):
-    """Stands before the client. What there is no room for is not kept; the client gets it all the same."""
+    """Forwards a response to `downstream` and records it. A response beyond the quota is not recorded."""
 
     __slots__ = ("_chunks", "_downstream", "_quota", "_recorded_bytes", "_store")
 
@@ -32,12 +32,12 @@ class ResponseRecorder(StreamSink):
         self._recorded_bytes = 0
 
     def write(self, chunk: bytes, is_last: bool) -> None:
-        """A piece of a stream: taken down, and sent."""
+        """Record and forward a chunk of a stream."""
         self.append(chunk)
         self._downstream.write(chunk, is_last)
 
     def append(self, chunk: bytes) -> None:
-        """A piece of an answer, or all of it."""
+        """Record a chunk of a response, or all of it."""
         if self._chunks is None:
             return
         self._chunks.append(chunk)
@@ -47,13 +47,13 @@ class ResponseRecorder(StreamSink):
             self.discard()
 
     def finish(self, backend: Backend, dropped_fields: tuple[str, ...]) -> None:
-        """The answer is whole."""
+        """Store the complete response, unless recording was discarded."""
         chunks = self._chunks
         self.discard()
         if chunks is not None:
             self._store(b"".join(chunks), backend, dropped_fields)
 
     def discard(self) -> None:
-        """The answer is not to be kept; twice is the same as once."""
+        """Stop recording, and free the memory. Further calls have no effect."""
         self._quota.used_bytes -= self._recorded_bytes
         self._chunks, self._recorded_bytes = None, 0

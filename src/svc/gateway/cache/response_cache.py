@@ -1,11 +1,11 @@
-"""Which answers are kept, for whom, and where: in this process's memory, and in Redis where there is one.
+"""The response cache, in the memory of this process and optionally in Redis.
 
-    look ── in memory ───────────────> found, or not
-      └──── Redis is asked ──────────> found, or not (also when it does not answer in time)
-    record ── the answer passes by ──> kept, once it is whole
+    look_up ── memory ───────> hit or miss
+      └─────── Redis ────────> hit or miss (a timeout is a miss)
+    start_recording ─────────> stored when the response is complete
 
-Two requests are the same when their route, their bodies and what goes on of their heads are equal, byte for byte. Who
-may get whose answers is part of the name under which they lie.
+Two requests are identical if their routes, bodies and forwarded heads are equal, byte for byte. The cache key also
+contains the API key, or the tag whose keys share responses.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ log = logging.getLogger("svc.gateway")
 
 BYTES_PER_CACHE_MIB = 1024 * 1024
 MAX_CACHED_REQUEST_BYTES = BYTES_PER_CACHE_MIB
-"""Bytes of a request that is looked up; a longer one takes too long to tell from others, and hardly comes twice."""
+"""Bytes of the largest request that is looked up. Larger ones take too long to hash, and rarely repeat."""
 REDIS_LOOKUP_TIMEOUT_SECONDS = 0.5
-"""For Redis to answer; after that a request goes on without."""
+"""The timeout of a lookup in Redis, which then counts as a miss."""
 RECORDING_MEMORY_SHARE = 0.25
-"""The share of the memory that answers may take which have not ended yet."""
+"""The share of the cache's memory for incomplete responses."""
 
 CacheLookupCallback = Callable[[CachedResponse | None], None]
 
 
 class ResponseCache:
-    """Belongs to one event loop. `redis` is its own connection, which its owner starts and closes."""
+    """Belongs to one event loop. No other component uses the connection `redis`. The caller starts and closes it."""
 
     def __init__(self, settings: CacheSettings, redis: RedisConnection | None = None) -> None:
         self.hits = 0
@@ -68,7 +68,7 @@ class ResponseCache:
     def cache_key(
         self, api_key: ApiKey, route: str, body: bytes, forwarded_head: ForwardedHead | None = None
     ) -> bytes | None:
-        """Under which the answer to a request lies; None: it is not looked up."""
+        """Return the cache key of a request, or None if the request is too large."""
         if len(body) > MAX_CACHED_REQUEST_BYTES:
             return None
         tag = self._settings.shared_by
@@ -80,7 +80,7 @@ class ResponseCache:
         return digest.digest()
 
     def look_up(self, name: bytes, then: CacheLookupCallback) -> None:
-        """Calls `then` with what is kept, or None: at once, or later when Redis has to be asked."""
+        """Call `then` with the cached response or None, at once or after a query to Redis."""
         kept = self._memory.get(name, time.time())
         if kept is not None or self.redis is None:
             then(kept)
@@ -111,18 +111,18 @@ class ResponseCache:
         return cached
 
     def start_recording(self, cache_key: bytes, downstream: StreamSink) -> ResponseRecorder:
-        """For an answer on its way to the client."""
+        """Return a recorder for a response to `downstream`."""
         return ResponseRecorder(downstream, self._quota, functools.partial(self._store, cache_key))
 
     def count_lookup(self, *, hit: bool) -> None:
-        """A request was looked up."""
+        """Count a lookup for the metrics."""
         if hit:
             self.hits += 1
         else:
             self.misses += 1
 
     def _store(self, cache_key: bytes, body: bytes, backend: Backend, dropped_fields: tuple[str, ...]) -> None:
-        """An answer that is whole, and no error."""
+        """Store a complete, successful response."""
         ttl = self._settings.ttl
         cached = CachedResponse(body, backend.provider_name, backend.model_id, time.time() + ttl, dropped_fields)
         self._memory.put(cache_key, cached)
@@ -142,16 +142,16 @@ def _cache_redis_key(cache_key: bytes) -> str:
 
 
 def _ignore_store_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """Whether it was kept makes no difference to anyone."""
+    """Do nothing: a failed write only causes a later cache miss."""
 
 
 def cache_needs_restart(running: Settings, changed: Settings) -> bool:
-    """Whether a cache is turned on that has a connection to Redis: it is made at the start."""
+    """Return whether the change enables a cache with Redis, whose connection is opened only at the start."""
     return changed.cache.enabled and not running.cache.enabled and bool(changed.environ.get("SVC_REDIS_URL"))
 
 
 def reconfigure_cache(cache: ResponseCache | None, running: Settings, changed: Settings) -> ResponseCache | None:
-    """The cache under a changed configuration; one with other settings begins empty."""
+    """Return the cache for a changed configuration. With changed settings, it is empty."""
     if changed.cache == running.cache or cache_needs_restart(running, changed):
         return cache
     if not changed.cache.enabled:
@@ -161,7 +161,10 @@ def reconfigure_cache(cache: ResponseCache | None, running: Settings, changed: S
 
 @contextlib.asynccontextmanager
 async def open_cache(settings: Settings) -> AsyncIterator[ResponseCache | None]:
-    """None unless it is asked for. Its connection to Redis is its own: answers are large, counters must not wait."""
+    """Yield the cache, or None if it is disabled.
+
+    It has its own connection to Redis: responses are large, and must not delay the counters.
+    """
     if not settings.cache.enabled:
         yield None
         return
