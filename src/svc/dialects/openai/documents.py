@@ -1,4 +1,4 @@
-"""`file` parts <-> documents of the hub form (platform.openai.com/docs/guides/pdf-files)."""
+"""`file` parts <-> documents of the canonical chat (platform.openai.com/docs/guides/pdf-files)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from svc.wire.chat import DocumentPart
 DATA_URL_PATTERN: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+=-]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 PDF_MEDIA_TYPE: Final = "application/pdf"
 _BASE64_PDF_PREFIX: Final = "JVBERi"
-"""How base64 of a PDF begins: some clients leave out `data:application/pdf;base64,`."""
+"""The first characters of a PDF in base64. Some clients omit `data:application/pdf;base64,`."""
 
 
 class FilePayload(msgspec.Struct):
-    """`file` of a part."""
+    """`file` of a content part."""
 
     file_data: str | None = None
     file_id: str | None = None
@@ -25,7 +25,7 @@ class FilePayload(msgspec.Struct):
 
 
 def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> DocumentPart:
-    """Raises InvalidRequest for a file without data and id, or with data of another form."""
+    """Decode `file`. Raises InvalidRequest if it has neither data nor id, or its data is in another format."""
     if file.file_data is None:
         if not file.file_id:
             message = "A file has to have `file_data` or `file_id`."
@@ -40,7 +40,7 @@ def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> D
 
 
 def encode_file(document: DocumentPart) -> dict[str, Any]:
-    """Write a part; raises InvalidRequest for a link, which chat completions does not take."""
+    """Encode a `file` part. Raises InvalidRequest for a URL, which the chat completions API does not support."""
     if document.text is not None:
         return {"type": "text", "text": document.text}
     if document.file_id is not None:
@@ -50,6 +50,6 @@ def encode_file(document: DocumentPart) -> dict[str, Any]:
         raise InvalidRequest(message, param="messages")
     name = document.title or "document"
     if document.media_type == PDF_MEDIA_TYPE and not name.lower().endswith(".pdf"):
-        name += ".pdf"  # OpenAI refuses a PDF without it
+        name += ".pdf"  # OpenAI rejects a PDF without the extension
     data = f"data:{document.media_type};base64,{document.data}"
     return {"type": "file", "file": {"filename": name, "file_data": data}}

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings: what routing needs of a request, and the usage of a response. Vectors are never parsed."""
+"""OpenAI embeddings: decodes the routing information of a request and the usage of a response, but no vectors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 MAX_EMBEDDING_INPUTS: Final = 2048
-"""Texts, or lists of tokens, of one request (OpenAI's API reference, "Create embeddings")."""
+"""Maximum number of inputs of one request (OpenAI's API reference, "Create embeddings")."""
 _VECTOR_STARTS: Final = b'["'
-"""A list of numbers, or base64."""
+"""The first byte of a vector: a list of numbers, or base64."""
 
 
 class EmbeddingsBody(msgspec.Struct):
@@ -49,7 +49,7 @@ _EMBEDDINGS_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Rec
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
-    """Raises InvalidRequest that names the field. Sets the body's skeleton."""
+    """Decode the routing information, and set the body's skeleton. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_BODY_DECODER, body.raw)
     if fields.stream:
         raise InvalidRequest("Embeddings cannot be streamed: leave `stream` out.", param="stream")
@@ -59,7 +59,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 
 
 def _check_inputs(inputs: list[Any]) -> None:
-    """A list holds strings, or tokens, or lists of tokens."""
+    """Check that the inputs are strings, or tokens, or lists of tokens. Raises InvalidRequest."""
     kind = type(inputs[0])
     if kind not in (str, int, list) or any(type(one) is not kind for one in inputs):
         raise InvalidRequest(
@@ -77,7 +77,7 @@ def _check_inputs(inputs: list[Any]) -> None:
 
 
 def decode_response(raw: bytes) -> EncodedResponse:
-    """The response as it came. Raises ProviderFailed when it has no vectors, or what an error object in it means."""
+    """Return the response unchanged. Raises ProviderFailed if it has no vectors, or the error of its error object."""
     try:
         if not raw.isascii():
             raw.decode()
@@ -90,7 +90,7 @@ def decode_response(raw: bytes) -> EncodedResponse:
 
 
 def _to_usage(usage: Any) -> TokenUsage | None:
-    """Some providers report only a total, which is the prompt: nothing is generated."""
+    """Return the usage. Some providers report only the total, which equals the prompt tokens."""
     counts = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
     valid = [count for count in counts if type(count) is int and 0 <= count <= MAX_USAGE_TOKENS]
     return TokenUsage(valid[0]) if valid else None

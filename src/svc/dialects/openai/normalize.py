@@ -1,7 +1,7 @@
-"""Chunks put right: role once, a tool's id and name once, an integer index always, one id, four finish reasons.
+"""Normalizes chunks: one role, one id and name per tool call, integer indexes, one chunk id, four finish reasons.
 
-What has been sent of a choice is kept in `Choice`. `is_clean` looks at a typed chunk without changing anything; what is
-not clean goes through `mend` as a dictionary, so that fields which nobody here knows ride along.
+ChoiceState has what the client received of a choice. `is_clean` checks a typed chunk without changes. `normalize`
+corrects any other chunk as a dictionary, which preserves unknown fields.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from svc.dialects.openai.schema import ChunkChoicePayload, OpenAIFinishReason, t
 from svc.errors import ProviderFailed
 
 MAX_TOOL_CALLS: Final = 4096
-"""Tool calls of one answer: each costs memory until the stream ends."""
+"""Maximum number of tool calls of one response. Each uses memory until the stream ends."""
 
 
 class ToolCallState:
-    """What the client has of one tool call."""
+    """What the client has received of one tool call."""
 
     __slots__ = ("has_name", "id", "type")
 
@@ -33,7 +33,7 @@ class ToolCallState:
 
 
 class ChoiceState:
-    """What the client has of one choice."""
+    """What the client has received of one choice."""
 
     __slots__ = ("calls", "finish_reason", "indexes_by_id", "last_index", "remapped_indexes")
 
@@ -41,13 +41,13 @@ class ChoiceState:
         self.finish_reason: OpenAIFinishReason | None = None
         self.calls: dict[int, ToolCallState] = {}
         self.indexes_by_id: dict[str, int] = {}
-        """The upstream's id of a call -> our index. Where an id comes twice, the first index counts."""
+        """Maps the upstream's id of a call to the client's index. If an id occurs twice, the first index is used."""
         self.remapped_indexes: dict[int, int] = {}
-        """The upstream's index -> ours, where it uses one index for several calls."""
+        """Maps the upstream's index to the client's, if the upstream uses one index for several calls."""
         self.last_index = 0
 
     def resolve_index(self, index: Any, call_id: str) -> int:
-        """Our index of a piece of a tool call, whatever the upstream says of it."""
+        """Return the client's index of a tool call delta, for any index from the upstream."""
         if isinstance(index, str) and index.isdecimal() and len(index) < 10:
             index = int(index)
         resolved = (
@@ -64,7 +64,7 @@ class ChoiceState:
         resolved = self.remapped_indexes.get(index, index)
         existing = self.calls.get(resolved)
         if existing is not None and call_id and existing.id != call_id:
-            resolved = self._resolve_by_id(call_id)  # another call under the index of an earlier one
+            resolved = self._resolve_by_id(call_id)  # the upstream reuses the index of an earlier call
         self.remapped_indexes[index] = resolved
         return resolved
 
@@ -78,11 +78,11 @@ class ChoiceState:
         return max(self.calls, default=-1) + 1
 
     def is_clean(self, choice: ChunkChoicePayload) -> bool:
-        """Nothing comes twice, and nothing after the end."""
+        """Return whether the choice repeats nothing and does not follow the finish."""
         return self.finish_reason is None and choice.delta.role is UNSET and are_tool_calls_clean(choice, self.calls)
 
     def record(self, choice: ChunkChoicePayload) -> None:
-        """The client has been sent this."""
+        """Record a choice that was sent to the client."""
         if choice.delta.tool_calls is not UNSET:
             for tool_delta in choice.delta.tool_calls:
                 call = self.calls.setdefault(tool_delta.index, ToolCallState())
@@ -100,7 +100,7 @@ class ChoiceState:
         self.finish_reason = choice.finish_reason
 
     def normalize(self, choice: dict[str, Any], *, is_first: bool) -> dict[str, Any] | None:
-        """The choice of one chunk without what the client has already; None when nothing is left."""
+        """Return the choice without what the client has already received, or None if nothing is left."""
         if self.finish_reason is not None:
             return None
         delta = choice.get("delta")
@@ -143,7 +143,7 @@ def _normalize_tool_call(tool_delta: dict[str, Any], index: int, call: ToolCallS
     if payload_field:
         normalized[payload_field] = _normalize_payload(tool_delta[payload_field], TOOL_TEXT_FIELDS[payload_field], call)
     elif call.type == "function":
-        normalized["function"] = {}  # clients look into it
+        normalized["function"] = {}  # clients access it unconditionally
     return normalized
 
 
@@ -159,12 +159,12 @@ def _normalize_payload(payload: dict[str, Any], field: str, call: ToolCallState)
 
 
 def too_many_tool_calls_error() -> ProviderFailed:
-    """The error for a stream of more than MAX_CALLS."""
+    """Return the error for a stream of more than MAX_TOOL_CALLS calls."""
     return ProviderFailed("The provider sent more tool calls than one answer may have.")
 
 
 def are_tool_calls_clean(choice: ChunkChoicePayload, seen_calls: dict[int, ToolCallState]) -> bool:
-    """Every tool call of the chunk has id and name when it is new, and neither when it is not."""
+    """Return whether each new tool call has id and name, and each known one has neither."""
     tool_deltas = choice.delta.tool_calls
     if tool_deltas is UNSET:
         return True
@@ -184,12 +184,12 @@ def are_tool_calls_clean(choice: ChunkChoicePayload, seen_calls: dict[int, ToolC
 
 
 def is_first_chunk_clean(choice: ChunkChoicePayload) -> bool:
-    """The first chunk of a choice says the role."""
+    """Return whether the first chunk of a choice has the role."""
     return choice.delta.role is not UNSET and are_tool_calls_clean(choice, {})
 
 
 def to_chunk_choice(choice: dict[str, Any]) -> ChunkChoicePayload:
-    """A mended choice, checked once more; raises ProviderFailed."""
+    """Convert a normalized choice to its type. Raises ProviderFailed."""
     try:
         return msgspec.convert(choice, ChunkChoicePayload)
     except (msgspec.ValidationError, RecursionError):

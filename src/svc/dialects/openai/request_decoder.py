@@ -1,4 +1,4 @@
-"""An OpenAI client's request -> the hub form. Messages keep their places, so that an error can name them."""
+"""Decodes an OpenAI client's request to the canonical chat. Messages keep their indexes for error messages."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ _KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
 
 
 def decode_request(raw: bytes) -> ChatRequest:
-    """Raises InvalidRequest that names the field, also for what no other dialect has a word for."""
+    """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
     choice = fields.get("tool_choice")
-    if isinstance(choice, str):  # a union with a literal gives a poor message
+    if isinstance(choice, str):  # a union with a literal would give a vague message
         convert_client_value(choice, _TOOL_CHOICE_WORDS, "tool_choice")
     body = convert_client_value(fields, _RequestBody, "")
     options = body.stream_options
@@ -251,7 +251,7 @@ def _decode_tool_calls(message: _RequestMessage, path: str) -> list[ContentPart]
 
 
 def _require_function(definition: T | None, tool_type: str, path: str) -> T:
-    """Refuses other kinds of tools: only a function has a name and arguments in every dialect."""
+    """Return the definition of a function. Raises InvalidRequest for other tools, which not every dialect has."""
     if tool_type != "function":
         message = f"The provider of this model takes tools of the type `function`, not `{tool_type[:50]}`."
         raise InvalidRequest(message, param=f"{path}.type")

@@ -1,4 +1,4 @@
-"""The hub form -> a request to an OpenAI upstream, with the upstream's quirks."""
+"""Encodes the canonical chat as a request to an OpenAI upstream, with the upstream's overrides."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from svc.wire.chat import (
 )
 
 MAX_USER_ID_CHARS: Final = 64
-"""Characters of `user`: more is 400 ("string too long. Expected a string with maximum length 64")."""
+"""Maximum length of `user` ("string too long. Expected a string with maximum length 64")."""
 
 
 def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
-    """Raises InvalidRequest for a field whose loss would change the answer's form."""
+    """Encode a request. Raises InvalidRequest for a field whose omission would change the response's format."""
     body: dict[str, Any] = {"model": profile.model, "messages": _encode_messages(request)}
     dropped = _dropped_fields(request)
     max_tokens, effort, user = request.max_tokens, request.effort, request.user
@@ -61,7 +61,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
 
 
 def _supported_effort(request: ChatRequest, profile: ModelProfile, dropped: list[str]) -> str | None:
-    """None for a series of models that refuses the field."""
+    """Return the `reasoning_effort`, or None if the model series rejects it."""
     if request.effort is None or not rejects_reasoning_effort(profile.model):
         return request.effort
     is_only_field = request.response_format is None and not request.omitted
@@ -83,7 +83,7 @@ def _dropped_fields(request: ChatRequest) -> list[str]:
 
 
 def _dropped_annotations(request: ChatRequest) -> list[str]:
-    """Names of what parts of messages and tools have, and this dialect has no place for."""
+    """Return the names of annotations of parts and tools that this dialect does not have."""
     parts = [part for message in request.messages for part in message.parts]
     names = []
     if any(getattr(one, "cache", None) for one in (*parts, *request.tools)):
@@ -119,7 +119,7 @@ def _encode_assistant(message: ChatMessage) -> dict[str, Any]:
 
 
 def _encode_turn(message: ChatMessage) -> list[dict[str, Any]]:
-    """Tool results are messages of their own, and come first: they belong to the call before."""
+    """Encode a message. Tool results become separate messages and come first, directly after the call."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     encoded = [_encode_tool_result(part) for part in results]
     other_parts: list[ContentPart] = [one for part in results for one in part.content if _tool_result_text(one) is None]
@@ -163,7 +163,7 @@ def _encode_tool_result(result: ToolResult) -> dict[str, Any]:
 
 
 def _tool_result_text(part: TextPart | ImagePart | DocumentPart) -> str | None:
-    """The text of a part of a tool result, which takes nothing else; None for a part that has to follow it."""
+    """Return the text of a part of a tool result, which can hold only text. None for a part that has to follow it."""
     return None if isinstance(part, ImagePart) else part.text
 
 

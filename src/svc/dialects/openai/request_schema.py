@@ -1,4 +1,4 @@
-"""The words of OpenAI's requests that routing needs, strictly typed; other fields are skipped. Data only."""
+"""Strict types of the fields of OpenAI's requests that routing needs. Other fields are skipped. Data only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _RoutingMessage(msgspec.Struct, gc=False):
 
 
 class StreamOptions(msgspec.Struct, gc=False):
-    """`stream_options`; what else it holds is the upstream's."""
+    """`stream_options`. The upstream checks its other fields."""
 
     include_usage: bool | None = None
 
 
 class RoutingJsonSchema(msgspec.Struct, gc=False):
-    """`response_format.json_schema`; what stands in the schema is for the upstream to judge."""
+    """`response_format.json_schema`. The upstream checks the schema itself."""
 
     name: str | None = None
     schema: dict[str, msgspec.Raw] | None = None
@@ -38,7 +38,7 @@ class RoutingJsonSchema(msgspec.Struct, gc=False):
 
 
 class RoutingFormat(msgspec.Struct, gc=False):
-    """`response_format`, of any type: vendors have their own."""
+    """`response_format`, of any type, since vendors have their own types."""
 
     type: str
     json_schema: RoutingJsonSchema | None = None
@@ -57,9 +57,9 @@ class RoutingBody(msgspec.Struct, gc=False):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: ChoiceCount | None = None
     n_predict: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
-    """llama.cpp reads it before `max_tokens`. Below 0 the answer has no limit."""
+    """llama.cpp prefers it to `max_tokens`. A negative value means no limit."""
     max_new_tokens: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
-    """Servers of the Hugging Face family read it as `max_tokens`."""
+    """Hugging Face servers use it as `max_tokens`."""
     min_tokens: Annotated[float, Meta(le=MAX_REQUESTED_TOKENS)] | None = None
-    """vLLM does not end the answer before."""
+    """vLLM generates at least this number of tokens."""
     response_format: RoutingFormat | None = None

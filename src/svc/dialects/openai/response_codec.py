@@ -1,4 +1,4 @@
-"""Whole answers: an OpenAI upstream's -> the hub form -> an OpenAI client's."""
+"""Complete responses: decodes those of OpenAI upstreams, and encodes those for OpenAI clients."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from svc.wire.usage import TokenUsage
 
 CUSTOM_INPUT_PREFIX: Final = '{"input":"'
 CUSTOM_INPUT_SUFFIX: Final = '"}'
-"""Around the text of a custom tool's call, where a call has to have JSON arguments."""
+"""Prefix and suffix that make the text of a custom tool call JSON arguments."""
 
 
 def escape_json_text(text: str) -> str:
-    """As it stands inside a JSON string."""
+    """Escape a text for a JSON string, without quotes."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 
 def decode_response(raw: bytes) -> ChatResponse:
-    """The first choice; raises ProviderFailed when it is not understandable."""
+    """Decode the first choice. Raises ProviderFailed if the response is malformed."""
     body = normalize_response(decode_upstream_object(raw))
     choice = body["choices"][0]
     usage = body.get("usage")
@@ -63,7 +63,7 @@ def _decode_parts(message: dict[str, Any]) -> list[ContentPart]:
 
 
 def _decode_tool_call(call: dict[str, Any]) -> ToolCall:
-    """Raises ProviderFailed for a call that is neither of a function nor of a custom tool."""
+    """Decode a tool call. Raises ProviderFailed if it is neither of a function nor of a custom tool."""
     name = tool_payload_field(call)
     if not name:
         raise ProviderFailed(f"The provider called a tool of the type `{call['type'][:50]}`, which is unknown here.")
@@ -74,7 +74,7 @@ def _decode_tool_call(call: dict[str, Any]) -> ToolCall:
 
 
 def _decode_function_call(function: dict[str, Any]) -> ToolCall:
-    """Read a `function_call`, which has no id."""
+    """Decode a `function_call`, which has no id."""
     name = nonempty_text_or(function.get("name"), "")
     if not name:
         raise ProviderFailed("The provider's answer has a function call without a name.")
@@ -82,7 +82,7 @@ def _decode_function_call(function: dict[str, Any]) -> ToolCall:
 
 
 def decode_thinking(message: dict[str, Any]) -> list[ContentPart]:
-    """Thinking, in one of the words that vendors have for it."""
+    """Decode thinking from any of the fields that vendors use for it."""
     for name in ("reasoning_content", "reasoning"):
         text = message.get(name)
         if isinstance(text, str) and text:
@@ -91,7 +91,7 @@ def decode_thinking(message: dict[str, Any]) -> list[ContentPart]:
 
 
 def encode_response(response: ChatResponse) -> bytes:
-    """A `chat.completion`."""
+    """A `chat.completion` object."""
     choice = {
         "index": 0,
         "message": _encode_message(response.parts),
@@ -142,14 +142,14 @@ def _signed_thinking(parts: list[ContentPart]) -> list[ThinkingPart | RedactedTh
 
 
 def encode_thinking_block(part: ThinkingPart | RedactedThinkingPart, index: int) -> dict[str, Any]:
-    """What a client has to send back unchanged on a tool turn; the index is for clients that join deltas by it."""
+    """Encode a block that a client has to return unchanged with tool results. Clients join deltas by `index`."""
     if isinstance(part, RedactedThinkingPart):
         return {"index": index, "type": "redacted_thinking", "data": part.data}
     return {"index": index, "type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
 def encode_usage(usage: TokenUsage) -> dict[str, Any]:
-    """`usage` as OpenAI publishes it."""
+    """Encode `usage` in OpenAI's format."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

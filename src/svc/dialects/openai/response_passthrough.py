@@ -1,4 +1,4 @@
-"""Whole answers of OpenAI upstreams: handed on as they are when nothing is wrong with them, else mended."""
+"""Forwards complete responses of OpenAI upstreams: unchanged if they are valid, else normalized."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from svc.dialects.validation import astuple, decode_upstream_object
 from svc.errors import ProviderFailed
 
 TOOL_TEXT_FIELDS: Final = {"function": "arguments", "custom": "input"}
-"""The field of a tool call's text, by the name of the object that holds it, which is also the call's type."""
+"""Maps the type of a tool call, which is also the name of its object, to the field with its text."""
 
 _decode_payload: Final = msgspec.json.Decoder(ResponsePayload).decode
 _RESPONSE_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def pass_through_response(raw: bytes) -> EncodedResponse:
-    """Raises ProviderFailed when it is not understandable, or what an error object in it means."""
+    """Convert a response. Raises ProviderFailed if it is malformed, or the error that its error object describes."""
     try:
         if not raw.isascii():
             raw.decode()
         return _pass_clean_response(raw)
     except _RESPONSE_DECODE_ERRORS:
-        pass  # mended below, or refused there with a better reason
+        pass  # normalized below, or rejected there with a more specific message
     normalized = normalize_response(decode_upstream_object(raw))
     try:
         usage = to_usage(msgspec.convert(normalized["usage"], UsagePayload)) if normalized.get("usage") else None
@@ -49,7 +49,7 @@ def pass_through_response(raw: bytes) -> EncodedResponse:
 
 
 def _pass_clean_response(raw: bytes) -> EncodedResponse:
-    """Raises one of _FAULTS for what is not in the published shape."""
+    """Return the response unchanged. Raises a decode error if it is not in the published format."""
     _, _, _, model, choices, usage, _ = astuple(_decode_payload(raw))
     if usage is None:
         return EncodedResponse(raw, None, FINISH_REASONS[choices[0].finish_reason], model)
@@ -59,7 +59,7 @@ def _pass_clean_response(raw: bytes) -> EncodedResponse:
 
 
 def normalize_response(body: dict[str, Any]) -> dict[str, Any]:
-    """The answer in the published shape; raises what an error object means, ProviderFailed for what is no answer."""
+    """Return the response in the published format. Raises the error of its error object, or ProviderFailed."""
     choices = body.get("choices")
     if body.get("error"):
         raise map_upstream_error(body["error"])
@@ -102,7 +102,7 @@ def _normalize_message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def flatten_content(content: Any) -> dict[str, Any]:
-    """`content` as text; vendors' lists of parts are joined, their thinking becomes `reasoning_content`."""
+    """Return `content` as text. Lists of parts are joined, and their thinking becomes `reasoning_content`."""
     if content is None or isinstance(content, str):
         return {"content": content}
     if not isinstance(content, list):
@@ -114,14 +114,14 @@ def flatten_content(content: Any) -> dict[str, Any]:
 
 def _part_text(part: Any) -> str:
     if isinstance(part, list):
-        return "".join(_part_text(one) for one in part if not isinstance(one, list))  # no vendor nests them further
+        return "".join(_part_text(one) for one in part if not isinstance(one, list))  # no vendor nests parts deeper
     if isinstance(part, dict):
         part = part.get("text")
     return part if isinstance(part, str) else ""
 
 
 def tool_payload_field(call: dict[str, Any]) -> str:
-    """The field that holds a tool call's name and text; empty for an unknown type of call."""
+    """Return the field with a tool call's name and text, or an empty string for an unknown type of call."""
     call_type: str = call["type"]
     return (
         call_type
@@ -137,7 +137,7 @@ def _normalize_tool_call(call: Any) -> dict[str, Any]:
     normalized = {**call, "id": nonempty_text_or(call.get("id"), new_id("call_")), "type": call_type}
     name = tool_payload_field(normalized)
     if not name:
-        return normalized  # an unknown type of call goes on as it came
+        return normalized  # an unknown type of call is forwarded unchanged
     payload, field = call.get(name), TOOL_TEXT_FIELDS[name]
     if not isinstance(payload, dict) or not nonempty_text_or(payload.get("name"), ""):
         raise ProviderFailed("The provider's answer has a tool call without a name.")

@@ -1,4 +1,4 @@
-"""What routing needs of an OpenAI request, and the checks before any upstream is called. On the hot path."""
+"""Decodes the routing information of an OpenAI request, and checks the request. On the hot path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSET_FIELDS: Final = [None, None, None, None]
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
-    """Raises InvalidRequest that names the field."""
+    """Decode the routing information. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *others = astuple(fields)
     for index, message in enumerate(messages):
@@ -34,7 +34,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         model=model,
         stream=bool(stream),
         include_usage=bool(stream and options and options.include_usage),
-        max_tokens=max(max_tokens or 0, max_completion_tokens or 0) or None,  # upstreams differ in which they know
+        max_tokens=max(max_tokens or 0, max_completion_tokens or 0) or None,  # upstreams support one or the other
         choice_count=choice_count or 1,
         min_reserved_tokens=min_reserved_tokens,
         unbounded_field=unbounded_field,
@@ -42,7 +42,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 
 
 def _check_response_format(response_format: RoutingFormat) -> None:
-    """Refuse a form without its schema, as OpenAI does: other servers would ignore it."""
+    """Reject `json_schema` without its schema, as OpenAI does. Other servers would ignore the format."""
     if response_format.type == "json_schema" and (
         response_format.json_schema is None or response_format.json_schema.schema is None
     ):
@@ -53,7 +53,7 @@ def _check_response_format(response_format: RoutingFormat) -> None:
 def _read_other_limits(
     n_predict: float | None, max_new_tokens: float | None, min_tokens: float | None
 ) -> tuple[int, str]:
-    """Read limits that only some upstreams know. Others read `max_tokens`, so these only raise the reservation."""
+    """Read limits that only some upstreams support. Others use `max_tokens`, so these only raise the reservation."""
     unbounded_field = ""
     if n_predict is not None and n_predict < 0:
         unbounded_field = "n_predict"

@@ -1,4 +1,4 @@
-"""The words of OpenAI's answers and chunks, strictly typed: what decodes as these needs no repair. Data only."""
+"""Strict types of OpenAI's responses and chunks. Data that decodes as these types needs no correction. Data only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TOTAL_TOKENS: Final = 2 * MAX_USAGE_TOKENS
 TotalTokenCount = Annotated[int, Meta(ge=0, le=MAX_TOTAL_TOKENS)]
 
 OpenAIFinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
-"""What an OpenAI client may be told: the last one belongs to the deprecated `functions` of a request."""
+"""The finish reasons of the OpenAI API. `function_call` belongs to the deprecated `functions` of a request."""
 
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -33,7 +33,7 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
 
 
 def to_finish_reason(reason: object) -> FinishReason:
-    """One of the four; raises ProviderFailed for `error`."""
+    """Return the canonical finish reason. Raises ProviderFailed for `error`."""
     lowered = reason.lower() if isinstance(reason, str) else ""
     if lowered == "error":
         raise ProviderFailed("The provider failed while it was answering.")
@@ -41,7 +41,7 @@ def to_finish_reason(reason: object) -> FinishReason:
 
 
 def to_openai_finish_reason(reason: object) -> OpenAIFinishReason:
-    """As `finish_reason`, for a client of the same dialect."""
+    """Return the finish reason for an OpenAI client. Raises ProviderFailed for `error`."""
     return "function_call" if reason == "function_call" else to_finish_reason(reason)
 
 
@@ -54,7 +54,7 @@ class CompletionTokensDetails(msgspec.Struct, gc=False):
 
 
 class UsagePayload(msgspec.Struct, gc=False):
-    """`usage`, complete. The total may exceed the sum of the other two: see `usage.usage_from`."""
+    """A complete `usage`. The total can exceed the sum of the other two: see `usage.usage_from_counts`."""
 
     prompt_tokens: TokenCount
     completion_tokens: TokenCount
@@ -64,7 +64,7 @@ class UsagePayload(msgspec.Struct, gc=False):
 
 
 def normalize_usage(raw_usage: Any) -> dict[str, Any] | None:
-    """An upstream's usage object; a count that is missing or invalid is filled in. None when there is none at all."""
+    """Return an upstream's usage. Missing or invalid counts are filled in. None if there is no usage."""
     if not isinstance(raw_usage, dict) or not any(isinstance(raw_usage.get(name), int) for name in _USAGE_COUNT_FIELDS):
         return None
     normalized = {**raw_usage}
@@ -129,7 +129,7 @@ class ChoicePayload(msgspec.Struct, gc=False):
 
 
 class ResponsePayload(msgspec.Struct, gc=False):
-    """A `chat.completion`."""
+    """A `chat.completion` object."""
 
     id: NonEmptyText
     object: Literal["chat.completion"]
@@ -172,13 +172,13 @@ class ChunkChoicePayload(msgspec.Struct, gc=False):
 
 
 class VendorUsage(msgspec.Struct, gc=False):
-    """`x_groq`, which holds the usage of a stream."""
+    """Groq's `x_groq`, which contains the usage of a stream."""
 
     usage: Any = None
 
 
 class ChunkPayload(msgspec.Struct, gc=False):
-    """A `chat.completion.chunk`."""
+    """A `chat.completion.chunk` object."""
 
     id: NonEmptyText
     object: Literal["chat.completion.chunk"]

@@ -1,4 +1,4 @@
-"""Events of an OpenAI upstream -> deltas of the hub form. Only the first choice is read: others are never asked for."""
+"""Decodes events of an OpenAI upstream to canonical deltas. It reads the first choice; others are never requested."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ _LENIENT_CHUNK_DECODER: Final = msgspec.json.Decoder(_LenientChunk)
 
 
 class OpenAIStreamDecoder:
-    """`StreamReader` of chat completion chunks."""
+    """A StreamDecoder of chat completion chunks."""
 
     def __init__(self) -> None:
         self._has_started = False
         self._is_complete = False
         self._choice_state = ChoiceState()
         self._pending_arguments: dict[int, str] = {}
-        """Arguments of calls whose name has not come yet."""
+        """Arguments of calls whose name was not yet received, by index."""
         self._pending_chars = 0
-        """Characters of all such arguments so far."""
+        """Total characters of all pending arguments."""
         self._custom_calls: set[int] = set()
-        """Places of calls of custom tools, whose text becomes the argument `input`."""
+        """Indexes of custom tool calls, whose text becomes the argument `input`."""
         self._is_function_call = False
-        """The call came as a `function_call`."""
+        """True if the upstream sent the call as a `function_call`."""
 
     @property
     def is_complete(self) -> bool:
@@ -108,7 +108,7 @@ class OpenAIStreamDecoder:
 
     def _decode_choice(self, choice: _LenientChoice, deltas: list[StreamDelta]) -> None:
         delta = choice.delta or {}
-        if len(delta) == 1 and type(content := delta.get("content")) is str:  # the ordinary chunk
+        if len(delta) == 1 and type(content := delta.get("content")) is str:  # the most frequent chunk
             if content:
                 deltas.append(TextDelta(content))
         else:
@@ -138,7 +138,7 @@ class OpenAIStreamDecoder:
         legacy = delta.get("function_call")
         if isinstance(legacy, dict) and (
             self._is_function_call or not self._choice_state.calls
-        ):  # else it repeats a tool call
+        ):  # otherwise it repeats a tool call
             self._is_function_call = True
             self._decode_tool_call({"function": legacy}, deltas)
 
@@ -166,7 +166,7 @@ class OpenAIStreamDecoder:
             deltas.append(ToolCallArguments(index, arguments))
 
     def _decode_payload(self, tool_delta: dict[str, Any], index: int) -> tuple[str, str]:
-        """Name and arguments, as far as the piece has them."""
+        """Return the name and arguments of a tool call delta. Missing ones are empty."""
         function, custom = tool_delta.get("function"), tool_delta.get("custom")
         if isinstance(custom, dict):
             text = escape_json_text(arguments_to_json(custom.get("input")))

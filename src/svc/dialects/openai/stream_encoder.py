@@ -1,4 +1,4 @@
-"""Deltas of the hub form -> chunks for an OpenAI client, in the order that OpenAI publishes."""
+"""Encodes canonical deltas as chunks for an OpenAI client, in the order that OpenAI documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class OpenAIStreamEncoder:
-    """`StreamWriter` of chat completion chunks."""
+    """A StreamEncoder of chat completion chunks."""
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage
@@ -91,7 +91,7 @@ class OpenAIStreamEncoder:
         return self._delta_prefix + _encode_json(delta) + self._delta_suffix
 
     def _encode_thinking(self, part: ThinkingPart | RedactedThinkingPart) -> bytes:
-        """The whole block at once: a client has to send it back unchanged."""
+        """Encode the complete block in one chunk. A client has to return it unchanged."""
         self._thinking_block_count += 1
         return self._encode_delta({"thinking_blocks": [encode_thinking_block(part, self._thinking_block_count - 1)]})
 

@@ -1,8 +1,8 @@
-"""The stream of an OpenAI upstream on its way to an OpenAI client: handed on as it is where it is right, else mended.
+"""Passes the stream of an OpenAI upstream to an OpenAI client: forwards valid chunks unchanged, and normalizes others.
 
-            template fits      known, from the stream before     parsed, clean      parsed, mended
-feed ─ take ──────┬──────── split ─ event ────┬───────────────────────┬──────────────────┬────> bytes for the client
-                  └> the block itself         └> the event itself     └> itself, too     └> encoded anew
+            template matches   in the cache of the model      parsed, valid      parsed, invalid
+feed ─────────────┬──────── split ─ event ────┬───────────────────────┬──────────────────┬────> bytes for the client
+                  └> block unchanged          └> event unchanged      └> event unchanged └> normalized, encoded again
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHUNK_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Recursio
 
 
 class OpenAIPassthrough(Passthrough):
-    """`Pipe` from an OpenAI upstream to an OpenAI client."""
+    """The StreamTransform from an OpenAI upstream to an OpenAI client."""
 
     __slots__ = (
         "_choice_states",
@@ -64,12 +64,12 @@ class OpenAIPassthrough(Passthrough):
     )
 
     def __init__(self, *, include_usage: bool, chunk_caches: dict[bool, ChunkTemplateCache] | None = None) -> None:
-        """`known`: where what the target's streams have in common is kept, by `include_usage`."""
+        """`chunk_caches` has the common chunks of the model's streams, by `include_usage`."""
         super().__init__()
         self._include_usage = include_usage
         self._chunk_caches = chunk_caches
         self._chunk_cache: ChunkTemplateCache | None = None
-        """What this stream shares with others, from its first chunk on."""
+        """The cache that this stream shares with others. Set by the first chunk."""
         self._chunk_prefix = b""
         self._learned_templates = 0
         self._chunk_id = ""
@@ -124,8 +124,8 @@ class OpenAIPassthrough(Passthrough):
         return usage + DONE_EVENT if usage or event != DONE_EVENT else event
 
     def _process_chunk(self, event: bytes, data: bytes, *, is_single_line: bool) -> bytes:
-        """One chunk as the client gets it; empty when it has nothing for the client."""
-        if self._chunk_prefix and not self._chunk_id:  # known until now
+        """Return one chunk for the client. Empty if the client does not get it."""
+        if self._chunk_prefix and not self._chunk_id:  # the previous chunks matched the cache
             self._chunk_id, self._created = parse_chunk_prefix(self._chunk_prefix)
         try:
             if not data.isascii():
@@ -155,7 +155,7 @@ class OpenAIPassthrough(Passthrough):
     def _learn_template(
         self, event: bytes, client_event: bytes, chunk_choices: list[ChunkChoicePayload], seen_choices: set[int]
     ) -> None:
-        """A chunk of text that changed nothing in what is known makes a template; any other ends the one there is."""
+        """Make a template of a text chunk that changed no state. Any other chunk clears the template."""
         self._template = None
         if (
             len(chunk_choices) != 1
@@ -174,10 +174,10 @@ class OpenAIPassthrough(Passthrough):
             ):
                 self._cache_text(self._chunk_cache, chunk_choices[0].index)
 
-    # what streams have in common
+    # the cache of common chunks
 
     def _match_cached_chunk(self, event: bytes) -> bytes | None:
-        """What the client gets for a chunk that streams before this one had, too; None for any other."""
+        """Return the client's bytes for a chunk that earlier streams had too. None for any other chunk."""
         if not self.has_started:
             return self._match_first_chunk(event)
         cache, prefix_end = self._chunk_cache, len(self._chunk_prefix)
@@ -224,7 +224,7 @@ class OpenAIPassthrough(Passthrough):
         return b""
 
     def _cache_chunk(self, event: bytes, chunk: ChunkPayload) -> None:
-        """A right chunk, which is not noted yet: the next stream may begin, or end, with such a one."""
+        """Cache a valid chunk, since the next stream can begin or end with an equal one."""
         if self._chunk_caches is None or len(chunk.choices) != 1 or type(chunk.usage) is UsagePayload:
             return
         choice, cache = chunk.choices[0], self._chunk_cache
@@ -241,7 +241,7 @@ class OpenAIPassthrough(Passthrough):
                 cache.finish_suffix, cache.finish_reason = suffix, FINISH_REASONS[choice.finish_reason]
 
     def _cache_text(self, cache: ChunkTemplateCache, index: int) -> None:
-        """A template has been learned."""
+        """Cache the current template."""
         template = self._template
         if template is None or not template.is_plain or index != cache.choice_index or self.model != cache.model:
             return
@@ -251,7 +251,7 @@ class OpenAIPassthrough(Passthrough):
             cache.text_parts = (template.prefix[len(self._chunk_prefix) :], template.suffix)
 
     def _cache_usage(self, event: bytes) -> None:
-        """The chunk of usage was for us alone."""
+        """Cache the beginning of a usage chunk that is not forwarded."""
         if self._chunk_cache is not None:
             usage_lead = cut_before_usage(strip_chunk_prefix(event, self._chunk_prefix))
             if (
@@ -285,7 +285,7 @@ class OpenAIPassthrough(Passthrough):
         return self._include_usage and self._is_complete and not self._is_usage_sent and isinstance(usage, UsagePayload)
 
     def _consume_unrequested_usage(self, chunk: ChunkPayload) -> bool:
-        """Whether it is for us alone: the client did not want it."""
+        """Record the usage of a usage chunk that the client did not request. Returns whether to drop the chunk."""
         usage = chunk.usage
         if self._include_usage or chunk.choices or not self.has_started or not isinstance(usage, UsagePayload):
             return False
@@ -313,7 +313,7 @@ class OpenAIPassthrough(Passthrough):
             self.finish_reason = FINISH_REASONS[choice.finish_reason]
 
     def _normalize_chunk(self, body: dict[str, Any]) -> tuple[dict[str, Any] | None, list[ChunkChoicePayload]]:
-        """The chunk in the published shape and its choices; None when it has nothing for the client."""
+        """Return the chunk in the published format and its choices. None if the client does not get it."""
         choices = body.get("choices")
         if body.get("error"):
             raise map_upstream_error(body["error"])
@@ -354,7 +354,7 @@ class OpenAIPassthrough(Passthrough):
         return normalized, chunk_choices
 
     def _extract_usage(self, body: dict[str, Any]) -> None:
-        """Takes the usage out of a chunk, wherever the vendor has put it; a later one replaces an earlier one."""
+        """Remove the usage from a chunk, in any vendor's place. Later usage replaces earlier usage."""
         body.pop("error", None)
         usage = normalize_usage(body.pop("usage", None))
         vendor = body.get("x_groq")
@@ -371,7 +371,7 @@ class OpenAIPassthrough(Passthrough):
         return {"id": self._chunk_id, "object": "chat.completion.chunk", "created": self._created, "model": self.model}
 
     def _encode_pending_usage(self) -> bytes:
-        """The usage chunk, when it was asked for and has not been sent."""
+        """Return the usage chunk if the client requested it and has not received it."""
         if not self._include_usage or self._is_usage_sent or self._pending_usage is None:
             return b""
         self._is_usage_sent = True
@@ -383,7 +383,7 @@ class OpenAIPassthrough(Passthrough):
 
 
 def _decode_usage(data: bytes) -> UsagePayload | None:
-    """None where it is anything else."""
+    """Decode a usage object. Returns None for anything else."""
     try:
         return _USAGE_DECODER.decode(data) if data.isascii() else None
     except _CHUNK_DECODE_ERRORS:
@@ -391,7 +391,7 @@ def _decode_usage(data: bytes) -> UsagePayload | None:
 
 
 def _text_field(choice: ChunkChoicePayload) -> bytes | None:
-    """The name of the one field that holds text in an ordinary chunk."""
+    """Return the name of the only text field of a chunk, or None."""
     delta = choice.delta
     if choice.finish_reason is not None or delta.role is not UNSET:
         return None

@@ -1,4 +1,4 @@
-"""OpenAI's usage object as the ledger knows it. On the hot path."""
+"""Converts OpenAI's usage object to TokenUsage. On the hot path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 
 def to_usage(payload: UsagePayload) -> TokenUsage:
-    """Its counts; what it leaves out is 0."""
+    """Convert a usage object. Missing counts are 0."""
     prompt, completion, total, prompt_details, completion_details = astuple(payload)
     return usage_from_counts(prompt, completion, total, prompt_details, completion_details)
 
@@ -20,9 +20,9 @@ def usage_from_counts(
     prompt_details: PromptTokensDetails | None,
     completion_details: CompletionTokensDetails | None,
 ) -> TokenUsage:
-    """As `usage_of`, of what the object holds.
+    """Convert the counts of a usage object, as `to_usage` does.
 
-    Some providers count thinking in `total_tokens` alone, and bill it: whatever exceeds the prompt is output.
+    Some providers count thinking only in `total_tokens`, and bill it. So all tokens beyond the prompt are output.
     """
     billed_output = total - prompt
     if completion < billed_output <= MAX_USAGE_TOKENS:
