@@ -1,1 +1,1 @@
-"""How providers say it: one module per dialect, pure functions and small state machines, no I/O."""
+"""The API formats of providers: one package per dialect, with pure functions and small state machines. No I/O."""

@@ -1,6 +1,6 @@
 """A bounded buffer of content blocks for the stream of an Anthropic client, where blocks never interleave.
 
-OpenAI's dialect may begin a second tool call, or go on with text, before the arguments of the first call have ended.
+An OpenAI stream can begin a second tool call, or continue with text, before the arguments of the first call end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc.wire.chat import (
 )
 
 MAX_BUFFERED_BLOCKS_BYTES: Final = 1024 * 1024
-"""Per stream; the longest answers of today's models are shorter."""
+"""Maximum per stream. The longest completions of current models are shorter."""
 BLOCK_OVERHEAD_BYTES: Final = 512
 """Added to the size of each block, since there may be many blocks without text."""
 
@@ -30,7 +30,7 @@ _find_json_marks: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL).findall
 
 
 class JsonEndDetector:
-    """Finds the end of a JSON object, or array, that comes in chunks."""
+    """Finds the end of a JSON object or array that arrives in chunks."""
 
     __slots__ = ("_depth", "_in_string", "_pending_escape", "is_complete")
 
@@ -42,7 +42,7 @@ class JsonEndDetector:
         """A backslash at the end of the last chunk."""
 
     def feed(self, text: str) -> None:
-        """The next chunk of the JSON text."""
+        """Process the next chunk of the JSON text."""
         marks: list[str] = _find_json_marks(self._pending_escape + text)
         self._pending_escape = ""
         for mark in marks:
@@ -66,7 +66,7 @@ class BufferedBlock:
         self.text = bytearray()
 
     def to_deltas(self) -> list[StreamDelta]:
-        """The block as deltas for the writer."""
+        """Return the block as deltas for the stream encoder."""
         text = self.text.decode()
         if self.start is not None:
             start_deltas: list[StreamDelta] = [self.start]
@@ -104,7 +104,7 @@ class BlockBuffer:
         return block.to_deltas()
 
     def _find_block(self, delta: StreamDelta) -> BufferedBlock | None:
-        """None for arguments of a call that is not buffered."""
+        """Return the block that a delta belongs to, or None for arguments of a call that is not buffered."""
         if isinstance(delta, ToolCallArguments):
             return self._tool_blocks.get(delta.index)
         last = self.blocks[-1] if self.blocks else None
@@ -129,7 +129,7 @@ class BlockBuffer:
 
 
 def late_arguments_error() -> ProviderFailed:
-    """The error for arguments of a tool call whose arguments were complete."""
+    """Return the error for a tool call that gets arguments after they were complete."""
     return ProviderFailed("The provider sent arguments of a tool call that had ended.")
 
 

@@ -1,4 +1,4 @@
-"""`document` blocks <-> documents of the hub form (docs.anthropic.com, "PDF support", "Files API")."""
+"""`document` blocks <-> documents of the canonical chat (docs.anthropic.com, "PDF support", "Files API")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.wire.chat import DocumentPart
 
 PDF_MEDIA_TYPE: Final = "application/pdf"
 FILES_BETA_HEADER_LINE: Final = b"anthropic-beta: files-api-2025-04-14"
-"""Anthropic refuses a block that names a file without this request header."""
+"""Without this request header, Anthropic rejects a block that references a file."""
 
 
 class _DocumentSource(msgspec.Struct):
@@ -25,7 +25,7 @@ class _DocumentSource(msgspec.Struct):
 
 
 def decode_document(source: Any, title: str | None, cache: dict[str, Any] | None, path: str) -> DocumentPart:
-    """Read a block's `source`, unless it is a list of blocks; raises InvalidRequest."""
+    """Decode a block's `source`, unless it is a list of blocks. Raises InvalidRequest."""
     decoded: _DocumentSource = convert_client_value(source, _DocumentSource, f"{path}.source")
     document = DocumentPart(title=title, cache=cache)
     match decoded.type:
@@ -44,7 +44,7 @@ def decode_document(source: Any, title: str | None, cache: dict[str, Any] | None
 
 
 def encode_document(document: DocumentPart, path: str) -> dict[str, Any]:
-    """Write a `document` block; raises InvalidRequest for a type of file that Anthropic does not take."""
+    """Encode a `document` block. Raises InvalidRequest for a media type that Anthropic does not support."""
     block: dict[str, Any] = {"type": "document", "source": _encode_source(document, path)}
     if document.title:
         block["title"] = document.title

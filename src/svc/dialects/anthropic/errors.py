@@ -1,4 +1,7 @@
-"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`; ours and upstreams'."""
+"""Errors in Anthropic's format: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+
+It encodes the gateway's errors, and decodes those of upstreams (docs.anthropic.com, "Errors").
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,16 @@ _STATUS_ERROR_TYPES: Final = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""The type of each status (docs.anthropic.com, "Errors"). Vendors leave it out, or name the type of another status."""
+"""The type of each status (docs.anthropic.com, "Errors"). Vendors omit it, or send the type of another status."""
 OVERLOADED_STATUS: Final = 529
 _RATE_LIMIT_HEADER_PREFIX: Final = b"anthropic-ratelimit-"
 
 
 def decode_upstream_error(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-    """The error for a client of the same dialect: 529 and 4xx, but not 401 and 403, which concern the gateway's key."""
+    """Return the error for a client of the same dialect, or None for the gateway's own error.
+
+    529 and 4xx are forwarded, except for 401 and 403, which concern the gateway's key.
+    """
     if status in (401, 403) or not (400 <= status < 500 or status == OVERLOADED_STATUS):
         return None
     forwarded_headers = {
@@ -63,13 +69,13 @@ def decode_upstream_error(status: int, headers: Mapping[bytes, bytes], raw: byte
     )
     if not type_name or (
         status in _STATUS_ERROR_TYPES and type_name in _STATUS_ERROR_TYPES.values()
-    ):  # not the type of another status
+    ):  # a type that belongs to another status
         type_name = default_type
     return UpstreamError(status, type_name, forwarded_headers)
 
 
 def decode_error_object(raw: bytes) -> Any:
-    """The object `error` of an error answer; None if there is none."""
+    """Return the object `error` of an error response, or None."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any]).get("error")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -77,25 +83,25 @@ def decode_error_object(raw: bytes) -> Any:
 
 
 def extract_error_type(error: Any) -> str:
-    """The type that an upstream's error object names, if it is a word."""
+    """Return the type in an upstream's error object if it is a single word."""
     type_name = error.get("type") if isinstance(error, dict) else None
     return type_name if isinstance(type_name, str) and _ERROR_TYPE_PATTERN.fullmatch(type_name) else ""
 
 
 def error_type(error: SvcError) -> str:
-    """Anthropic's word for it."""
+    """Return Anthropic's error type for an error."""
     if error.upstream is not None:
         return error.upstream.type
     return next((name for kind, name in _ERROR_TYPES if isinstance(error, kind)), "api_error")
 
 
 def encode_error(error: SvcError, request_id: str) -> bytes:
-    """The JSON body of an error answer."""
+    """Return the JSON body of an error response."""
     return msgspec.json.encode({**_error_body(error), "request_id": request_id})
 
 
 def encode_error_event(error: SvcError) -> bytes:
-    """What a client is sent in the place of `message_stop`."""
+    """Return the `error` event, which replaces `message_stop`."""
     return b"event: error\ndata: " + msgspec.json.encode(_error_body(error)) + b"\n\n"
 
 

@@ -1,4 +1,4 @@
-"""An Anthropic client's request -> the hub form."""
+"""Decodes an Anthropic client's request to the canonical chat."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _TOOL_CHOICE_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]
 
 
 def decode_request(raw: bytes) -> ChatRequest:
-    """Raises InvalidRequest that names the field, also for what no other dialect has a word for."""
+    """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
     body = convert_client_value(fields, _RequestBody, "")
     messages = [_decode_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
@@ -151,10 +151,12 @@ def decode_request(raw: bytes) -> ChatRequest:
 
 
 def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
-    """Paths of fields that no other dialect has, and that do not change the form of the answer."""
+    """Return paths of fields that no other dialect has and that do not change the format of the response."""
     blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
     results = [block.content for block in blocks if block.type == "tool_result" and isinstance(block.content, list)]
-    inner = [one for content in results for one in content if one["type"] == "document"]  # checked by `_result`
+    inner = [
+        one for content in results for one in content if one["type"] == "document"
+    ]  # the tool result was checked before
     documents = [(block.context, block.citations) for block in blocks if block.type == "document"]
     documents += [(one.get("context"), one.get("citations")) for one in inner]
     names = [f"output_config.{name}" for name in config if name not in _OUTPUT_CONFIG_FIELDS]
@@ -173,7 +175,7 @@ def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[Content
 
 
 def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
-    """One part, or the parts of a document that consists of blocks."""
+    """Decode a block to one part, or to the parts of a document that consists of blocks."""
     source = block.source
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
         content_type: Any = str | list[_RequestBlock]
@@ -242,7 +244,7 @@ def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:
 
 
 def _reject_other_types(content: str | list[_RequestBlock], allowed_types: Collection[str], path: str) -> None:
-    """Raises InvalidRequest for a block of another kind, before it is read: it may hold blocks of any depth."""
+    """Raise InvalidRequest for a block of another type. It is not decoded first, since its depth is unlimited."""
     for index, block in enumerate([] if isinstance(content, str) else content):
         if block.type not in allowed_types:
             raise _unsupported_type_error(block.type, f"{path}[{index}]")

@@ -1,7 +1,7 @@
-"""The hub form -> a request to an Anthropic upstream.
+"""Encodes the canonical chat as a request to an Anthropic upstream.
 
-System and developer messages go to the top, turns of one side are merged into one message, tool results are turns of
-the user; what is required there and not said here is filled in.
+System and developer messages become `system`. Consecutive messages of one role are merged. Tool results become user
+messages. Required fields that are missing get defaults.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from svc.wire.chat import (
 )
 
 DEFAULT_ANTHROPIC_MAX_TOKENS: Final = 4096
-"""The API requires `max_tokens`: this is sent when neither the client nor the model's settings name a limit."""
+"""The `max_tokens` that is sent if neither the client nor the model's settings have a limit. The API requires it."""
 MAX_USER_ID_CHARS: Final = 256
-"""Characters of `metadata.user_id`: more is 400 (docs.anthropic.com, Messages, "maxLength 256")."""
+"""Maximum length of `metadata.user_id` (docs.anthropic.com, Messages, "maxLength 256")."""
 MIN_THINKING_BUDGET_TOKENS: Final = 1024
-"""Tokens of `thinking.budget_tokens`; it has to be less than `max_tokens`."""
+"""Minimum of `thinking.budget_tokens`, which also has to be less than `max_tokens`."""
 _IMAGE_MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORT_ALIASES: Final = {"none": None, "minimal": "low"}
 _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
@@ -45,14 +45,14 @@ _INVALID_ID_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
-    """Raises InvalidRequest for a field whose loss would change the answer's form."""
+    """Encode a request. Raises InvalidRequest for a field whose omission would change the response's format."""
     dropped = _dropped_fields(request)
     requested, user = request.max_tokens, request.user
     if request.source != "anthropic":
         requested = lower_max_tokens(request, profile, dropped)
         user = user[:MAX_USER_ID_CHARS] if user else None
     max_tokens = requested or profile.max_output_tokens or DEFAULT_ANTHROPIC_MAX_TOKENS
-    stop = [text for text in request.stop if text.strip()]  # blank ones are refused there
+    stop = [text for text in request.stop if text.strip()]  # the API rejects blank ones
     if len(stop) < len(request.stop):
         dropped.append("stop")
     fields = {
@@ -80,7 +80,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
 
 
 def _needs_files_beta(request: ChatRequest) -> bool:
-    """A client of the same dialect sends the header itself, among others that would be lost."""
+    """Return whether the request needs the beta header. An Anthropic client sends it with its own beta headers."""
     if request.source == "anthropic":
         return False
     parts = [part for message in request.messages for part in message.parts]
@@ -113,12 +113,12 @@ def _is_system(message: ChatMessage) -> bool:
 
 
 def _has_turns(request: ChatRequest) -> bool:
-    """Somebody but the system says something."""
+    """Return whether there is a message besides system messages."""
     return any(not _is_system(message) for message in request.messages)
 
 
 def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """Turns, those of one side in a row merged; a request of system messages alone becomes the user's turn."""
+    """Encode messages, with consecutive ones of a role merged. System messages alone become a user message."""
     merged: list[tuple[str, list[dict[str, Any]]]] = []
     only_system = not _has_turns(request)
     for index, message in enumerate(request.messages):
@@ -138,7 +138,7 @@ def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
 
 
 def _trim_trailing_whitespace(blocks: list[dict[str, Any]]) -> None:
-    """An answer that is to be continued may not end in white space there."""
+    """Trim the end of an assistant message to continue, which must not end in whitespace."""
     last = blocks[-1]
     if last["type"] == "text" and last["text"].strip():
         last["text"] = last["text"].rstrip()
@@ -161,7 +161,7 @@ def _encode_blocks(message: ChatMessage, path: str) -> list[dict[str, Any]]:
 
 
 def _encode_block(part: ContentPart, path: str, call_index: int) -> dict[str, Any] | None:
-    """None for what has nothing in it, and for thinking without the signature that makes it valid there."""
+    """Encode a part. Returns None for an empty part, and for thinking without its signature, which is required."""
     match part:
         case TextPart(text, cache):
             return _with_cache_control({"type": "text", "text": text}, cache) if text else None
@@ -206,7 +206,7 @@ def _encode_tool_call(call: ToolCall, path: str) -> dict[str, Any]:
 
 
 def _sanitize_id(call_id: str) -> str:
-    """Ids of other makers hold characters that are refused there; call and result are changed alike."""
+    """Replace characters that the API rejects in ids of tool calls. Equal ids in call and result stay equal."""
     return _INVALID_ID_CHARS.sub("_", call_id)
 
 
@@ -257,7 +257,7 @@ def _encode_output_config(request: ChatRequest) -> dict[str, Any] | None:
 
 
 def _fit_thinking_budget(request: ChatRequest, max_tokens: int, dropped: list[str]) -> dict[str, Any] | None:
-    """Fit the thinking budget into a `max_tokens` that was lowered; None where no budget fits."""
+    """Reduce the thinking budget to fit into a lowered `max_tokens`. Returns None if no budget fits."""
     thinking = request.thinking
     budget = thinking.get("budget_tokens") if thinking else None
     if thinking is None or type(budget) is not int or "max_tokens" not in dropped or budget < max_tokens:

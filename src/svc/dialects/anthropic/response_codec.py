@@ -1,4 +1,4 @@
-"""Whole answers: an Anthropic upstream's -> the hub form -> an Anthropic client's."""
+"""Complete responses: decodes those of Anthropic upstreams, and encodes those for Anthropic clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from svc.wire.chat import (
 
 
 def decode_response_payload(raw: bytes) -> ResponsePayload:
-    """Raises ProviderFailed when it is not understandable, or what an error object in it means."""
+    """Decode a response. Raises ProviderFailed if it is malformed, or the error that its error object describes."""
     try:
         return decode_upstream_json(RESPONSE_DECODER, raw)
     except ProviderFailed:
@@ -44,13 +44,13 @@ def decode_response_payload(raw: bytes) -> ResponsePayload:
 
 
 def pass_through_response(raw: bytes) -> EncodedResponse:
-    """Raises ProviderFailed when it is not understandable."""
+    """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
     payload = decode_response_payload(raw)
     return EncodedResponse(raw, payload.usage.to_usage(), to_finish_reason(payload.stop_reason), payload.model)
 
 
 def decode_response(raw: bytes) -> ChatResponse:
-    """Raises ProviderFailed when it is not understandable."""
+    """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
     payload = decode_response_payload(raw)
     return ChatResponse(
         id=payload.id,
@@ -63,7 +63,7 @@ def decode_response(raw: bytes) -> ChatResponse:
 
 
 def _decode_part(block: ContentBlockPayload) -> ContentPart | None:
-    """None for what the hub has no place for: the provider's own tools at work."""
+    """Decode a content block. Returns None for blocks of the provider's own tools, which have no canonical form."""
     match block.type:
         case "text":
             return TextPart(block.text) if nonempty_text_or(block.text, "") else None
@@ -79,9 +79,9 @@ def _decode_part(block: ContentBlockPayload) -> ContentPart | None:
 
 
 def encode_response(response: ChatResponse) -> bytes:
-    """A `message`; raises ProviderFailed for the arguments of a finished tool call that are no JSON object.
+    """Encode a `message`. Raises ProviderFailed if the arguments of a complete tool call are not a JSON object.
 
-    A call that the answer's limit, or a filter, has cut off keeps the arguments that are complete.
+    A call that was truncated by the token limit or a content filter keeps its complete arguments.
     """
     is_truncated = response.finish in ("length", "content_filter")
     has_tool_calls = any(isinstance(part, ToolCall) for part in response.parts)

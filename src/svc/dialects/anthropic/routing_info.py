@@ -1,4 +1,4 @@
-"""What routing needs of an Anthropic request, and the checks before any upstream is called. On the hot path."""
+"""Decodes the routing information of an Anthropic request, and checks the request. On the hot path."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
-    """Raises InvalidRequest that names the field. Usage is part of every stream of this dialect."""
+    """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:

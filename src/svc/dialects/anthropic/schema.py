@@ -1,4 +1,4 @@
-"""The words of Anthropic's answers and events, typed as far as they are read. Data only."""
+"""Types of the fields of Anthropic's responses and events that the gateway reads. Data only."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STOP_REASONS: Final[dict[FinishReason, str]] = {
 
 
 def to_finish_reason(stop_reason: str | None) -> FinishReason:
-    """One of the four."""
+    """Return the canonical finish reason of a `stop_reason`."""
     return _FINISH_REASONS.get(stop_reason or "", "stop")
 
 
 def to_stop_reason(finish_reason: FinishReason, *, has_tool_calls: bool, has_refusal: bool) -> str:
-    """Anthropic's word; OpenAI and its vendors say `stop` also of a refusal and of calls of tools."""
+    """Return Anthropic's `stop_reason`. OpenAI-compatible vendors also use `stop` for refusals and tool calls."""
     if finish_reason == "stop" and (has_tool_calls or has_refusal):
         return "tool_use" if has_tool_calls else "refusal"
     return _STOP_REASONS[finish_reason]
@@ -46,7 +46,7 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class UsagePayload(msgspec.Struct):
-    """`usage`; what a later event leaves out holds on from an earlier one."""
+    """`usage`. A field that a later event omits keeps its value from an earlier one."""
 
     input_tokens: TokenCount | None = None
     cache_creation_input_tokens: TokenCount | None = None
@@ -55,7 +55,7 @@ class UsagePayload(msgspec.Struct):
     output_tokens_details: OutputTokensDetails | None = None
 
     def merge(self, later: UsagePayload) -> UsagePayload:
-        """Usage is cumulative: what is said again replaces, and is never added."""
+        """Return the usage with the later values. Usage is cumulative: a later value replaces an earlier one."""
         fields = {name: value for name in later.__struct_fields__ if (value := getattr(later, name)) is not None}
         return msgspec.structs.replace(self, **fields)
 
@@ -73,7 +73,7 @@ class UsagePayload(msgspec.Struct):
 
 
 def encode_usage(usage: TokenUsage | None) -> dict[str, int]:
-    """`usage` as Anthropic publishes it: input without what was cached."""
+    """Encode `usage` in Anthropic's format, where input tokens exclude cached tokens."""
     usage = usage or TokenUsage()
     return {
         "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
@@ -84,7 +84,7 @@ def encode_usage(usage: TokenUsage | None) -> dict[str, int]:
 
 
 class ContentBlockPayload(msgspec.Struct):
-    """A content block of an answer, as far as it is read."""
+    """The fields of a content block that the gateway reads."""
 
     type: str
     text: Any = None
@@ -97,7 +97,7 @@ class ContentBlockPayload(msgspec.Struct):
 
 
 class ResponsePayload(msgspec.Struct):
-    """A whole answer."""
+    """A complete response."""
 
     id: Annotated[str, Meta(min_length=1)]
     type: Literal["message"]

@@ -1,4 +1,4 @@
-"""Events of an Anthropic upstream -> deltas of the hub form. Tool calls are counted from 0, not by block.
+"""Decodes events of an Anthropic upstream to canonical deltas. Tool calls are numbered from 0, not by block.
 
 message_start  (content_block_start  content_block_delta*  content_block_stop)*  message_delta  message_stop
 ping, error: at any point
@@ -45,7 +45,7 @@ KNOWN_EVENT_TYPES: Final = frozenset(
 
 
 class _OpenToolCall:
-    """A tool call that is being written."""
+    """A tool call whose arguments are incomplete."""
 
     __slots__ = ("has_arguments", "index")
 
@@ -55,20 +55,20 @@ class _OpenToolCall:
 
 
 class AnthropicStreamDecoder:
-    """`StreamReader` of message events."""
+    """A StreamDecoder of message events."""
 
     def __init__(self) -> None:
         self._is_complete = False
         self.synthesized_start: StreamStart | None = None
-        """The beginning that the provider left out: llama.cpp does when the first token is a part of a character."""
+        """The start that the provider omitted. llama.cpp omits it if the first token is a part of a character."""
         self.error: Any = None
-        """The error object of the stream, once it has come."""
+        """The error object of the stream, if one was received."""
         self._has_started = False
         self._usage = UsagePayload()
         self._tool_calls: dict[int, _OpenToolCall] = {}
         self._tool_call_count = 0
         self._ignored_blocks: set[int] = set()
-        """Blocks of the provider's own tools: the hub has no place for what they say."""
+        """Indexes of blocks of the provider's own tools, which are not in the canonical chat."""
 
     @property
     def is_complete(self) -> bool:
@@ -128,7 +128,7 @@ class AnthropicStreamDecoder:
             case "error":
                 self.error = event.error
                 return [to_stream_error(map_upstream_error(event.error))]
-        return []  # ping, and what is yet to be invented
+        return []  # ping, and unknown event types
 
     def _decode_start(self, event: EventPayload) -> list[StreamDelta]:
         message = event.message
@@ -172,7 +172,7 @@ class AnthropicStreamDecoder:
     def _end_block(self, index: int) -> list[StreamDelta]:
         tool = self._tool_calls.pop(index, None)
         self._ignored_blocks.discard(index)
-        # A tool without arguments may come without a single piece of JSON; clients parse what they have joined.
+        # A tool call without arguments can have no JSON chunk at all, but clients parse the joined text as JSON.
         return [ToolCallArguments(tool.index, "{}")] if tool is not None and not tool.has_arguments else []
 
     def _decode_message_delta(self, event: EventPayload) -> list[StreamDelta]:
@@ -187,12 +187,12 @@ class AnthropicStreamDecoder:
         return deltas
 
     def _complete_usage(self) -> TokenUsage | None:
-        """None while half of it is unknown: 0 would be a lie."""
+        """Return the usage, or None while one of its counts is unknown."""
         return self._usage.to_usage() if self._usage.input_tokens is not None else None
 
 
 def _is_unknown_event(data: bytes) -> bool:
-    """An event of a type that is not read here, whatever its fields are."""
+    """Return whether the type of an event is unknown, with any fields."""
     event_type = decode_upstream_object(data).get("type")
     return isinstance(event_type, str) and event_type not in KNOWN_EVENT_TYPES
 

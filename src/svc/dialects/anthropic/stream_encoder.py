@@ -1,6 +1,7 @@
-"""Deltas of the hub form -> events for an Anthropic client. One content block is open at a time.
+"""Encodes canonical deltas as events for an Anthropic client. One content block is open at a time.
 
-A block that begins while the arguments of a tool call are incomplete waits until they are complete, or until the end.
+A block that begins while the arguments of a tool call are incomplete is buffered until they are complete, or until
+the stream ends.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class AnthropicStreamEncoder:
-    """`StreamWriter` of message events."""
+    """A StreamEncoder of message events."""
 
     def __init__(self) -> None:
         self._finish_reason: FinishReason = "stop"
         self._usage: TokenUsage | None = None
         self._block_index = -1
         self._open_block_key = ""
-        """What the open block holds: `text`, `thinking`, `tool_use` with its number, or nothing."""
+        """The type of the open block: `text`, `thinking` or `tool_use` with its index. Empty if none is open."""
         self._has_tool_calls = False
         self._has_refusal = False
         self._text_delta_prefix = b""
@@ -67,19 +68,19 @@ class AnthropicStreamEncoder:
         return self._encode_unbuffered(delta)
 
     def _encode_arguments(self, text: str, arguments_end: JsonEndDetector) -> bytes:
-        """Write the next chunk of the open call's arguments."""
+        """Encode the next chunk of the open tool call's arguments."""
         arguments_end.feed(text)
         return self._encode_delta("input_json_delta", "partial_json", text)
 
     def _flush_buffer(self, *, force: bool = False) -> bytes:
-        """Write the buffered blocks whose turn has come."""
+        """Encode the buffered blocks that no longer have to wait, or all of them."""
         out: list[bytes] = []
         while self._buffer.blocks and (force or self._arguments_end is None or self._arguments_end.is_complete):
             out.extend(self._encode_unbuffered(delta) for delta in self._buffer.pop())
         return b"".join(out)
 
     def _encode_unbuffered(self, delta: StreamDelta) -> bytes:
-        """Write a delta that is not buffered."""
+        """Encode a delta that is not buffered."""
         match delta:
             case TextDelta(text) | RefusalDelta(text):
                 self._has_refusal = self._has_refusal or type(delta) is RefusalDelta
@@ -91,7 +92,7 @@ class AnthropicStreamEncoder:
                     return self._encode_arguments(text, self._arguments_end)
                 if text.strip():
                     raise late_arguments_error()
-                return b""  # white space after the end
+                return b""  # whitespace after the end
             case ToolCallStart(index, call_id, name):
                 self._has_tool_calls = True
                 block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
@@ -163,5 +164,5 @@ class AnthropicStreamEncoder:
 
 
 def encode_event(name: str, fields: dict[str, Any]) -> bytes:
-    """One server-sent event; its name is in its data too."""
+    """Encode a server-sent event. Its data repeats the event name as `type`."""
     return b"event: " + name.encode() + b"\ndata: " + _encode_json({"type": name, **fields}) + b"\n\n"

@@ -1,4 +1,4 @@
-"""The stream of an Anthropic upstream on its way to an Anthropic client: checked, and handed on as it is."""
+"""Passes the stream of an Anthropic upstream to an Anthropic client: checks the events and forwards them unchanged."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _TEXT_FIELDS_BY_DELTA: Final[dict[type, bytes]] = {
 
 
 class AnthropicPassthrough(Passthrough):
-    """`Pipe` from an Anthropic upstream to an Anthropic client."""
+    """The StreamTransform from an Anthropic upstream to an Anthropic client."""
 
     __slots__ = ("_decoder", "_early_events", "_learned_templates")
 
     def __init__(self) -> None:
         super().__init__()
         self._early_events = b""
-        """Events before `message_start`, such as `ping`: the client gets them once the stream has begun."""
+        """Events before `message_start`, such as `ping`. The client gets them after `message_start`."""
         self._decoder = AnthropicStreamDecoder()
         self._learned_templates = 0
 
@@ -56,7 +56,7 @@ class AnthropicPassthrough(Passthrough):
         had_started = self.has_started
         deltas = self._decoder.decode(event)
         if self.has_started and deltas and type(deltas[0]) is StreamStart:
-            return b""  # said again
+            return b""  # a repeated start
         for delta in deltas:
             self._record_delta(delta)
         if self._decoder.is_complete:
@@ -97,7 +97,7 @@ class AnthropicPassthrough(Passthrough):
                 raise ProviderFailed("The provider's stream has no beginning.")
 
     def _upstream_error(self, stream_error: StreamError) -> SvcError:
-        """The upstream's error in its own words, unless it is about the gateway's key."""
+        """Return the upstream's error with its own message, unless it concerns the gateway's key."""
         error, body = from_stream_error(stream_error), self._decoder.error
         type_name = extract_error_type(body)
         if type_name and type_name not in CREDENTIAL_ERROR_CODES:
