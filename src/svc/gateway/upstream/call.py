@@ -1,4 +1,4 @@
-"""A request on its way to a provider, and who gets the answer."""
+"""A request to a provider, and the interface of the object that receives its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from svc.gateway.upstream.splice import Splice, StreamSink
 
 
 class ResponseReceiver(ABC):
-    """Who gets the answer of a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it was cancelled."""
+    """Receives the response to a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it is cancelled."""
 
     __slots__ = ("sink",)
 
@@ -23,15 +23,15 @@ class ResponseReceiver(ABC):
 
     @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The head; names are lower case, the last of equal names wins."""
+        """Take the response head. Header names are lower case, and the last of equal names wins."""
 
     @abstractmethod
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Take a part of the body."""
 
     @abstractmethod
     def on_end(self) -> None:
-        """The answer is whole, as far as HTTP can tell."""
+        """Handle the end of a response that is complete by its HTTP framing."""
 
     @abstractmethod
     def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
@@ -39,7 +39,7 @@ class ResponseReceiver(ABC):
 
     @abstractmethod
     def on_internal_error(self) -> None:
-        """One of the calls above raised; it has been logged, and the connection is closed. The last call."""
+        """Handle an exception in a callback. It has been logged, and the connection is closed."""
 
 
 class CallConnection(ABC):
@@ -74,7 +74,7 @@ class UpstreamCall:
         self.connect_task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """Lets go of the upstream at once: its connection is closed. No callback follows."""
+        """Cancel the call and close its connection. No callback follows."""
         self.receiver = None
         connect_task, self.connect_task = self.connect_task, None  # its frames hold this
         if connect_task is not None:
@@ -89,7 +89,7 @@ class UpstreamCall:
             receiver.on_connection_lost(reason, timed_out=timed_out, connected=connected)
 
     def pause(self) -> None:
-        """Reads no more from the upstream until `resume`."""
+        """Stop reading from the upstream until `resume`."""
         if self.connection is not None:
             self.connection.pause_reading()
 

@@ -23,7 +23,7 @@ log = logging.getLogger("svc.gateway")
 
 LF_BYTE: Final = 10
 MAX_RESPONSE_HEAD_BYTES: Final = 64 * 1024
-"""Bytes of an answer's head, and of what comes in a row that is no body: interim answers, extensions, trailers."""
+"""Bytes of a response head, and of consecutive input outside the body: interim responses, extensions, trailers."""
 HEADER_OVERHEAD_BYTES: Final = 64
 """Bytes that a header counts beside its own, so that there are at most some thousand."""
 
@@ -99,7 +99,7 @@ class UpstreamConnection(CallConnection):
         """Carries the next read, if it can; forgotten wherever the parser is not between two chunks."""
         self._between_chunks = False
         self._awaiting_response = False
-        """Nothing of the present answer has come."""
+        """Whether no byte of the current response has been received."""
         self._head_cache = ResponseHeadCache(is_enabled=pool.fast_paths)
         self._message_complete = False
         self._is_reusable = False
@@ -119,7 +119,7 @@ class UpstreamConnection(CallConnection):
         return self.transport.is_reading()
 
     def start(self, call: UpstreamCall, *, reused: bool) -> None:
-        """Sends a call's request on this connection, which must be idle."""
+        """Send a call's request on this connection, which must be idle."""
         if call.receiver is None:  # cancelled while connecting
             self.close()
             return
@@ -149,7 +149,7 @@ class UpstreamConnection(CallConnection):
             self.splice = None
 
     def close(self) -> None:
-        """Closes at once: what was not sent yet is of no use to anyone."""
+        """Close the connection at once, without sending buffered data."""
         self._release()
         self.transport.abort()
 
@@ -272,7 +272,7 @@ class UpstreamConnection(CallConnection):
         """Closes; `connection_lost` follows."""
 
     def pause_writing(self) -> None:
-        """A request waits for the provider to read it: it is in memory anyway."""
+        """Do nothing: a request is in memory anyway while the provider does not read it."""
 
     def resume_writing(self) -> None:
         """See above."""
@@ -290,7 +290,7 @@ class UpstreamConnection(CallConnection):
             if call is not None and call.receiver is not None:
                 call.receiver.on_resend()
                 self._pool.connect(self.origin, call)
-        elif self._ends_with_close and exc is None:  # neither length nor chunks: the close is the end
+        elif self._ends_with_close and exc is None:  # no length and no chunks: the close ends the body
             receiver = self._call.receiver
             self._release()
             if receiver is not None:
@@ -320,7 +320,7 @@ class UpstreamConnection(CallConnection):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:  # an interim answer, for which nobody waits
+        if status < 200:  # ignore interim responses (RFC 9110, section 15.2)
             if status < 100:
                 raise ValueError(f"status {status}")
             return

@@ -32,9 +32,9 @@ READ_BUFFER_BYTES: Final = 32 * 1024
 MAX_INLINE_BODY_BYTES: Final = 64 * 1024
 """Bytes that are copied behind their head, so that there is one thing to send."""
 IDLE_CONNECTION_SECONDS: Final = 45.0
-"""An unused connection is kept so long; providers close theirs after a minute or more."""
+"""Seconds after which an idle connection is closed. Providers close theirs after a minute or more."""
 MAX_IDLE_CONNECTIONS: Final = 1024
-"""Unused connections kept per origin."""
+"""The maximum number of idle connections per origin."""
 
 
 class UpstreamPool:
@@ -62,7 +62,7 @@ class UpstreamPool:
         """When unused connections were looked at: from then on one that is parked counts as unused."""
 
     def configure(self, connect_timeout: float, ssl_context: ssl.SSLContext | None) -> None:
-        """For connections that are made from now on."""
+        """Set connect timeout and TLS context of new connections."""
         self._connect_timeout = connect_timeout
         if ssl_context is not None:
             self._ssl_context = ssl_context
@@ -101,7 +101,7 @@ class UpstreamPool:
         return call
 
     def connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None:
-        """Sends a call's request on a connection of its own."""
+        """Send a call's request on a new connection."""
         task = self._loop.create_task(self._connect(origin, call))
         call.connect_task = task
         self._connect_tasks.add(task)
@@ -122,7 +122,7 @@ class UpstreamPool:
             connection.start(call, reused=False)
 
     async def _open_connection(self, origin: UpstreamOrigin) -> UpstreamConnection:
-        """To the first of the host's addresses that takes it; raises what the last one fails with."""
+        """Connect to the first address that accepts. Raise the error of the last address if none does."""
         addresses = await self._resolver.resolve(origin.host)
         for address in addresses[:-1]:
             try:
@@ -159,7 +159,7 @@ class UpstreamPool:
         return self._ssl_context
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Keeps a connection whose answer has ended for the next request."""
+        """Keep a connection for the next request after its response is complete."""
         idle_connections = self._idle_connections.get(connection.origin)
         if idle_connections is None:
             idle_connections = self._idle_connections[connection.origin] = []
@@ -179,14 +179,14 @@ class UpstreamPool:
             idle.remove(connection)
 
     def close_idle(self, now: float) -> None:
-        """Closes what has been unused for too long. The oldest are at the front."""
+        """Close connections that have been idle for too long. The oldest are at the front."""
         self._swept_at = now
         for idle in self._idle_connections.values():
             while idle and now - idle[0].idle_since > IDLE_CONNECTION_SECONDS:
                 idle.pop(0).close()
 
     async def close(self) -> None:
-        """Closes every connection and cancels those being made."""
+        """Close every connection, and cancel connection attempts."""
         for task in list(self._connect_tasks):
             task.cancel()
         await asyncio.gather(*self._connect_tasks, return_exceptions=True)

@@ -37,7 +37,7 @@ _TOKENS_BY_TEXT_BYTES: Final = tuple(
 
 
 class StreamSink(ABC):
-    """Where the pieces of a stream go."""
+    """Receives the chunks of a stream."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class StreamSink(ABC):
 
 
 class SpliceSource(Protocol):
-    """The provider's connection."""
+    """The connection to the provider."""
 
     def handle_data(self, data: bytes, start: int, /) -> None:
         """What has come, from `begin` on."""
