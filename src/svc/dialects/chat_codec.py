@@ -1,4 +1,4 @@
-"""Chat endpoints, and their way to upstreams of another dialect through the canonical form."""
+"""Chat endpoints, and the codec that translates to upstreams of another dialect through the canonical chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.wire.chat import ChatRequest
 
 
 class ChatCodec(Codec):
-    """Translates. A subclass for upstreams of the client's own dialect forwards what it can as it is."""
+    """Translates between dialects. A subclass for the client's own dialect forwards unchanged bytes where possible."""
 
     __slots__ = ("_client", "_upstream")
 

@@ -1,4 +1,4 @@
-"""What upstreams leave out, or give as another type, made into what clients are promised."""
+"""Converts values that upstreams omit or send as another type to the types that clients expect."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from svc.errors import ProviderFailed
 
 
 def new_id(prefix: str) -> str:
-    """An id for what the upstream left without one."""
+    """Generate an id for an object that the upstream sent without one."""
     return prefix + uuid.uuid4().hex
 
 
 def nonempty_text_or(value: Any, default: str) -> str:
-    """The value if it is a text with something in it."""
+    """Return the value if it is a nonempty string, else the default."""
     return value if isinstance(value, str) and value else default
 
 
 def timestamp_or_now(value: Any) -> int:
-    """A time in whole seconds, now if it is none."""
+    """Return a time in whole Unix seconds, or the current time if the value is invalid."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**53:
         return int(value)
     return int(time.time())
 
 
 def arguments_to_json(arguments: Any) -> str:
-    """A tool's arguments as JSON text, also when the upstream gave them as an object.
+    """Return a tool call's arguments as JSON text, also if the upstream sent an object.
 
     Raises ProviderFailed for an object that is nested too deeply.
     """

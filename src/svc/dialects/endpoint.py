@@ -1,8 +1,8 @@
-"""What differs between the endpoints that reach for a model: their paths, their formats, and the way to each upstream.
+"""The interface of the endpoints that call a model: path, formats, and a codec for each upstream dialect.
 
     client ── Endpoint ── Codec, one for each dialect of an upstream ── upstream
 
-`svc.gateway.endpoints` has one module per endpoint. Server, proxy and routing know nothing but these two classes.
+`svc.gateway.endpoints` has one module per endpoint. Server, proxy and routing depend only on these two classes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RequestDecoder = Callable[[], Any]
 
 
 class Codec(ABC):
-    """How one endpoint reaches upstreams of one dialect."""
+    """Converts the requests and responses of one endpoint for upstreams of one dialect."""
 
     __slots__ = ("forwards_head", "upstream_path")
 
     def __init__(self, upstream_path: str, *, forwards_head: bool = False) -> None:
         self.upstream_path = upstream_path.encode("ascii")
-        """What follows a provider's base address."""
+        """The path after a provider's base URL."""
         self.forwards_head = forwards_head
         """The upstream gets the client's query and the endpoint's `forwarded_headers`."""
 
@@ -38,22 +38,22 @@ class Codec(ABC):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        """The request as the upstream takes it; raises InvalidRequest for what its dialect cannot say."""
+        """Encode the request for the upstream. Raises InvalidRequest for features that its dialect does not have."""
 
     @abstractmethod
     def decode_response(self, raw: bytes) -> EncodedResponse:
-        """The response for the client, and its usage. Raises ProviderFailed when it is not understandable."""
+        """Return the response for the client, and its usage. Raises ProviderFailed if it is malformed."""
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
-        """The transform for a streamed response. Needed where `routing_info.stream` can be set."""
+        """Create the transform for a streamed response. Required if `routing_info.stream` can be set."""
         raise NotImplementedError
 
     def decode_error_message(self, raw: bytes) -> str | None:
-        """The upstream's own message in an error body, if it has one."""
+        """Return the upstream's message in an error body, or None."""
         return decode_error_message(raw)
 
     def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        """The upstream's error where the client gets it unchanged; None for the gateway's own error."""
+        """Return the upstream's error if the client gets it unchanged. None for the gateway's own error."""
         return None
 
     # a stream that breaks and continues at another upstream
@@ -61,22 +61,22 @@ class Codec(ABC):
     def create_resumable_transform(
         self, routing_info: RoutingInfo, decode: RequestDecoder
     ) -> ResumableTranslation | None:
-        """A transform whose stream another upstream can continue; None if that is not possible."""
+        """Create a transform whose stream another upstream can continue. Returns None if that is not possible."""
         return None
 
     def continue_stream(self, interrupted: ResumableTranslation) -> ResumableTranslation:
-        """The transform for the rest of an interrupted stream. Needs `create_resumable_transform`."""
+        """Return the transform for the rest of an interrupted stream. Requires `create_resumable_transform`."""
         raise NotImplementedError
 
     def encode_resume_request(
         self, interrupted: ResumableTranslation, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        """The request for the rest of an interrupted stream. Needs `create_resumable_transform`."""
+        """Encode the request for the rest of an interrupted stream. Requires `create_resumable_transform`."""
         raise NotImplementedError
 
 
 class Endpoint(ABC):
-    """One path of the gateway that reaches for a model."""
+    """One path of the gateway that calls a model."""
 
     __slots__ = (
         "cache_route",
@@ -101,9 +101,9 @@ class Endpoint(ABC):
     ) -> None:
         self.path = path
         self.codecs = codecs
-        """By the upstream's dialect; what is missing here comes from `add_codec`."""
+        """Codecs by the upstream's dialect. `add_codec` adds missing ones."""
         self.cache_route = cache_route
-        """Part of the keys of cached responses, in Redis too, so it never changes."""
+        """Part of the keys of cached responses. It never changes, since Redis stores these keys."""
         self.model_kind = model_kind
         """The `kind` of the models that it serves."""
         self.scope = scope
@@ -119,22 +119,22 @@ class Endpoint(ABC):
 
     @abstractmethod
     def decode_routing_info(self, body: RequestBody) -> RoutingInfo:
-        """Check a request as far as every upstream would refuse it, and read what routing needs.
+        """Reject a request that every upstream would reject, and decode the routing information.
 
         Sets `body.skeleton`. Raises InvalidRequest.
         """
 
     def decode_request(self, raw: bytes) -> Any:
-        """The whole request, as a codec gets it from its RequestDecoder. Needed where a codec translates.
+        """Decode the complete request for a codec's RequestDecoder. Required if a codec translates.
 
-        Raises InvalidRequest that names the field.
+        Raises InvalidRequest with the field.
         """
         raise NotImplementedError
 
     def encode_error(self, error: SvcError, request_id: str) -> bytes:
-        """The JSON body of an error response."""
+        """Return the JSON body of an error response."""
         return encode_error_body(error)
 
     def encode_stream_error(self, error: SvcError) -> bytes:
-        """The last event of a stream that broke."""
+        """Return the last event of an interrupted stream."""
         return b"data: " + encode_error_body(error) + b"\n\n"

@@ -1,10 +1,10 @@
-"""A long body without the insides of its long strings: enough to route it, at the price of a search for quotes.
+"""Empties the long strings of a JSON body. The result is enough for routing, and costs one search for quotes.
 
     {"model":"m","messages":[{"role":"user","content":"<a megabyte>"}]}
     {"model":"m","messages":[{"role":"user","content":""}]}
 
-A string ends at the first quote that is not escaped, whatever else is in it. So what is left means the same to every
-reader of JSON; whether the inside of a long string is well formed is for the one to say who reads it.
+A string ends at its first unescaped quote (RFC 8259, section 7), so every JSON parser reads the same skeleton. The
+content of long strings is not validated here.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from typing import Final
 MIN_SKELETON_BODY_BYTES: Final = 32 * 1024
 MAX_SKELETON_STRING_BYTES: Final = 1024
 MIN_BYTES_PER_QUOTE: Final = 256
-"""Bytes for each quote, at least: where there are more quotes, looking at all of it costs less."""
+"""Minimum bytes per quote. With more quotes, parsing the complete body costs less."""
 MAX_BODY_BACKSLASHES: Final = 1_000_000
-"""Backslashes of a body. Each takes time, and a million of them mean more text than any model takes."""
+"""Maximum backslashes in a body. Each costs CPU time, and a million implies more text than any model accepts."""
 MAX_BODY_VALUES: Final = 100_000
-"""Parts, keys and other values of a body: reading as many takes some 50 ms."""
+"""Maximum parts, keys and other values of a body. Decoding this number takes about 50 ms."""
 MAX_SCANNABLE_DELIMITERS: Final = 10 * MAX_BODY_VALUES
 _BACKSLASH_CODE: Final = ord("\\")
 _STRING_REMAINDER: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-"""A string up to its closing quote."""
+"""The rest of a string up to its closing quote."""
 _QUOTED_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string with its quotes. The last one may lack its end: else the search would begin again at each quote in it."""
+"""A string with its quotes. An unterminated last one matches too, which prevents a new search at each quote."""
 
 
 def has_excess_backslashes(raw: bytes) -> bool:
-    """Whether a body has more than MAX_ESCAPES backslashes."""
+    """Return whether a body has more than MAX_BODY_BACKSLASHES backslashes."""
     return len(raw) > MAX_BODY_BACKSLASHES and raw.count(b"\\") > MAX_BODY_BACKSLASHES
 
 
 def has_excess_values(skeleton: bytes) -> bool:
-    """Whether the outline of a body has more than MAX_VALUES values, found without reading it."""
+    """Return whether the skeleton of a body has more than MAX_BODY_VALUES values, without decoding it."""
     if len(skeleton) < MIN_SKELETON_BODY_BYTES or (delimiters := _count_delimiters(skeleton)) <= MAX_BODY_VALUES:
         return False
-    if delimiters > MAX_SCANNABLE_DELIMITERS:  # even if most of them stand in its strings
+    if delimiters > MAX_SCANNABLE_DELIMITERS:  # even if most of them are in strings
         return True
     without_strings, string_count = _QUOTED_STRING.subn(
         b"", skeleton, MAX_BODY_VALUES
-    )  # marks in strings begin no values
+    )  # delimiters in strings precede no values
     return string_count == MAX_BODY_VALUES or _count_delimiters(without_strings) > MAX_BODY_VALUES
 
 
 def _count_delimiters(text: bytes) -> int:
-    """Count the marks that come before values: a text has no more values than marks, but for the first."""
+    """Count the delimiters that precede values. Each value except for the first has one."""
     return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
 
 
 def strip_long_strings(raw: bytes) -> bytes:
-    """The body without the insides of strings over LONG_STRING; the body itself if it is short, or full of strings."""
+    """Empty strings over MAX_SKELETON_STRING_BYTES. A short body, or one with many quotes, is returned unchanged."""
     if len(raw) < MIN_SKELETON_BODY_BYTES:
         return raw
     segments: list[bytes] = []
@@ -73,7 +73,7 @@ def strip_long_strings(raw: bytes) -> bytes:
 
 
 def _find_closing_quote(raw: bytes, start: int) -> int:
-    """The closing quote of a string that has escapes; -1 if there is none."""
+    """Return the index of the closing quote of a string with escapes, or -1."""
     remainder = _STRING_REMAINDER.match(raw, start)
     end = remainder.end() if remainder is not None else len(raw)
     return end if end < len(raw) and raw[end] != _BACKSLASH_CODE else -1

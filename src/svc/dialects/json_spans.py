@@ -1,4 +1,4 @@
-"""Where the values of a JSON object's fields stand in its bytes. Pure.
+"""Finds the byte spans of the values of a JSON object's fields. No I/O.
 
 {"model": "m", "tools": [{"model": 1}]}
           └─┘           └────────────┘
@@ -11,22 +11,22 @@ from typing import Any, Final
 from svc.dialects.validation import decode_client_fields
 
 ByteSpan = tuple[int, int]
-"""The index of a value's first byte, and of the byte after its last one."""
+"""The index of a value's first byte, and of the byte after its last byte."""
 
 _WHITESPACE: Final = b" \t\n\r"
 
 
 def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
-    """The span of each field; None if a name occurs twice or has escapes, since parsers read such bodies differently.
+    """Return the span of each field. None if a name is repeated or escaped, since parsers differ on such bodies.
 
-    None for an object without fields as well. Raises InvalidRequest for what is no JSON object.
+    None also for an object without fields. Raises InvalidRequest for anything but a JSON object.
     """
     fields: dict[str, Any] = decode_client_fields(raw)
     spans: dict[str, ByteSpan] = {}
     index = _skip_whitespace(raw, 0)
     for name, value in fields.items():
         key = b'"%b"' % name.encode()
-        index = _skip_whitespace(raw, index + 1)  # behind the brace, or the comma
+        index = _skip_whitespace(raw, index + 1)  # after the brace or the comma
         if not raw.startswith(key, index):
             return None
         index = _skip_whitespace(raw, index + len(key))
@@ -40,7 +40,7 @@ def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
 
 
 def _skip_whitespace(raw: bytes, index: int) -> int:
-    """The index of the first byte from `at` on that is not white space."""
+    """Return the index of the first byte at or after `index` that is not whitespace."""
     while index < len(raw) and raw[index] in _WHITESPACE:
         index += 1
     return index

@@ -1,4 +1,4 @@
-"""The response headers in which providers say what is left of their rate limits."""
+"""The response headers with the remaining rate limits of providers."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ RATE_LIMIT_HEADERS: Final = tuple(
         (f"anthropic-ratelimit-{unit}-remaining", f"anthropic-ratelimit-{unit}-limit"),
     )
 )
-"""Pairs of names: what is left, and the limit."""
+"""Pairs of header names: the remaining amount, and the limit."""

@@ -1,7 +1,7 @@
-"""A request to an upstream of the client's own dialect: the client's own bytes where one can be sure of them.
+"""Encodes a request to an upstream of the client's own dialect, with the client's bytes where they are unambiguous.
 
-Sure: every field that routing looks at stands there once and unescaped, so that the upstream reads the same as we did.
-Otherwise, or when a quirk of the upstream asks for a change, the body is decoded, changed and encoded again.
+A body is unambiguous if each field that routing reads occurs once and unescaped, so that the upstream reads the same
+values. Otherwise, or if an override of the upstream applies, the body is decoded, changed and encoded again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
 _ROUTING_FIELD_PATTERN: Final = re.compile(
     rb'(?i)"[mns](?:odel|essages|tream(?:_options)?|ax_(?:completion_|new_)?tokens|ystem||_predict|in_tokens)"'
 )
-"""The fields that routing looks at, as they stand in JSON, in any case; by their first letter, which is quickest. What
-it finds may also be a text of these letters."""
+"""The fields that routing reads, in any case, grouped by first letter for speed. A match can also be a string value."""
 _ROUTING_FIELDS: Final = frozenset(
     (
         *("model", "messages", "system", "stream", "stream_options"),
@@ -33,13 +32,13 @@ _ROUTING_FIELDS: Final = frozenset(
     )
 )
 _GO_CASE_FOLDED: Final = re.compile(rb"\xc5\xbf|\xe2\x84\xaa|\\u(?:017[fF]|212[aA])")
-"""U+017F and U+212A, which Go reads as `s` and `k` in the name of a field: no others beyond ASCII are ASCII to it."""
+"""U+017F and U+212A, the only non-ASCII characters that Go's encoding/json folds to ASCII (`s` and `k`) in names."""
 _MODEL_FIELD: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
-"""The field, and not the end of a long name, which the outline leaves out."""
+"""The field `model`, and not the end of a long name, which the skeleton omits."""
 _STREAM_OPTIONS_FIELD: Final = b'"stream_options"'
 _CLOSING_BRACE: Final = 0x7D
 MAX_COPIED_BODY_BYTES: Final = 16 * 1024
-"""Bytes of a body that are cut by a copy more: it costs less than to spare it."""
+"""Up to this size, a body is cut with an additional copy, which costs less than avoiding it."""
 _INCLUDE_USAGE_SUFFIX: Final = b',"stream_options":{"include_usage":true}}'
 _TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens")
 
@@ -47,7 +46,7 @@ _TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens")
 def pass_through_request(
     body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool
 ) -> EncodedRequest:
-    """`ask_usage`: the dialect has `stream_options`, and usage comes only to those who ask.
+    """Encode a request. `ask_usage` means that usage has to be requested with `stream_options`.
 
     Raises InvalidRequest for a field that the upstream rejects and that cannot be left out.
     """
@@ -73,9 +72,9 @@ def pass_through_request(
 
 
 def _splice_fields(raw: bytes, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool) -> EncodedRequest:
-    """Forward a body in which a name that routing reads may stand twice, such as a tool's parameter `model`.
+    """Forward a body in which a name that routing reads can be repeated, such as a tool's parameter `model`.
 
-    Only the fields of the outermost object count.
+    Only the fields of the top-level object matter.
     """
     spans = find_field_spans(raw)
     if spans is None or find_case_variants(spans):
@@ -99,10 +98,10 @@ def _check_body(body: RequestBody, skeleton: bytes) -> PassthroughCheck:
 
 
 def _is_ambiguous(raw: bytes, routing_fields: list[bytes]) -> bool:
-    """A field that was read could stand there twice, or under an escaped name, or under another case."""
+    """Return whether a field that routing reads can be repeated, or has an escaped name or another case."""
     if not b"".join(routing_fields).islower():
         return True
-    if len(set(routing_fields)) != len(routing_fields):  # a dozen names at most, since all of them are lower case
+    if len(set(routing_fields)) != len(routing_fields):  # at most a dozen names, since all are lower case
         keys = _FIELD_NAME.findall(raw)
         if any(keys.count(name[1:-1]) > 1 for name in set(routing_fields)):
             return True
@@ -112,7 +111,7 @@ def _is_ambiguous(raw: bytes, routing_fields: list[bytes]) -> bool:
 
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
-    """The body may have a field that a quirk is about; nested fields of the same name count too."""
+    """Return whether the body can have a field with an override. Nested fields of the same name count too."""
     names = set(_FIELD_NAME.findall(raw))
     if overrides.min_temperature and b"temperature" in names:
         return True
@@ -121,13 +120,13 @@ def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
 
 
 def _replace_model(raw: bytes, model: str) -> bytes:
-    """The name stands there once, as a field (see `_ambiguous`)."""
+    """Replace the model. The name occurs once, as a field (see `_is_ambiguous`)."""
     encoded_model = msgspec.json.encode(model)
     return _MODEL_FIELD.sub(lambda found: found.group(1) + encoded_model, raw, count=1)
 
 
 def _reencode(raw: bytes, profile: ModelProfile, *, ask_usage: bool) -> EncodedRequest:
-    """Encode the body again. Each value keeps its bytes, unless the target has quirks."""
+    """Encode the body again. Values keep their bytes unless the model has overrides."""
     body = decode_client_object(raw) if profile.needs_rewrite else decode_client_fields(raw)
     body["model"] = profile.model
     dropped = apply_overrides(body, profile.overrides, ask_usage=ask_usage)
@@ -135,7 +134,7 @@ def _reencode(raw: bytes, profile: ModelProfile, *, ask_usage: bool) -> EncodedR
 
 
 def apply_overrides(body: dict[str, Any], overrides: UpstreamOverrides, *, ask_usage: bool) -> tuple[str, ...]:
-    """Makes a body one that the upstream takes; returns the names of what was left out. Raises InvalidRequest."""
+    """Change a body as the upstream requires. Returns the names of dropped fields. Raises InvalidRequest."""
     dropped = _drop_case_variants(body) + drop_rejected_fields(body, overrides.rejects)
     if ask_usage:
         body["stream_options"] = {**_decode_stream_options(body), "include_usage": True}
@@ -158,8 +157,10 @@ def _decode_stream_options(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_case_variants(body: dict[str, Any]) -> tuple[str, ...]:
-    """Upstreams in Go read names in any case, and take the last: `Model` would be a model that nobody has allowed, and
-    `Max_Tokens` more than was counted.
+    """Drop fields that differ only in case from one that routing reads.
+
+    Go's encoding/json ignores case and uses the last match. `Model` would bypass the allowed models, and `Max_Tokens`
+    the token limits.
     """
     names = find_case_variants(body)
     for name in names:
@@ -168,7 +169,7 @@ def _drop_case_variants(body: dict[str, Any]) -> tuple[str, ...]:
 
 
 def find_case_variants(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that differ only in case from a field that routing reads."""
+    """Return the names that differ only in case from a field that routing reads."""
     return tuple([name for name in names if name not in _ROUTING_FIELDS and _fold_case(name) in _ROUTING_FIELDS])
 
 
@@ -178,7 +179,7 @@ def _fold_case(name: str) -> str:
 
 
 def drop_rejected_fields(body: dict[str, Any], rejects: Collection[str]) -> tuple[str, ...]:
-    """Takes out what the upstream rejects; returns the names. Raises InvalidRequest (see `hints.FORMING`)."""
+    """Remove the fields that the upstream rejects, and return their names. Raises InvalidRequest for shaping fields."""
     dropped = []
     for name in rejects:
         if name in _TOKEN_LIMIT_FIELDS:
@@ -194,7 +195,7 @@ def drop_rejected_fields(body: dict[str, Any], rejects: Collection[str]) -> tupl
 
 
 def _move_token_limit(body: dict[str, Any], name: str) -> None:
-    """The upstream takes one of the two names; they mean the same."""
+    """Rename the token limit to the one of two equivalent names that the upstream accepts."""
     other = _TOKEN_LIMIT_FIELDS[1 - _TOKEN_LIMIT_FIELDS.index(name)]
     value = body.pop(name, None)
     if value is not None and body.get(other) is None:
@@ -202,7 +203,7 @@ def _move_token_limit(body: dict[str, Any], name: str) -> None:
 
 
 def _drop_from_messages(body: dict[str, Any], name: str) -> bool:
-    """Only chats have checked messages: in other requests the field may be missing, or hold anything."""
+    """Remove a field from all messages. Only chat requests have validated messages; others can have any value."""
     found = body.get("messages")
     messages = [one for one in found if isinstance(one, dict) and name in one] if isinstance(found, list) else []
     for message in messages:

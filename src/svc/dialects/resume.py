@@ -1,8 +1,8 @@
-"""A stream that can go on at another upstream after it broke: one writer, one id, the text in one piece. No I/O.
+"""A stream that another upstream can continue after an interruption, with the same encoder and id. No I/O.
 
-    Resumable ── broke, and only text was said ──> request (with the text so far) ──> go_on: the next Resumable
+    ResumableTranslation ── interrupted, only text so far ──> resume_request ──> continue_with: the next one
 
-An error is held back in `error` until `give_up` writes it.
+An error is kept in `error` until `give_up` encodes it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from svc.wire.chat import (
 )
 
 MAX_RESUMABLE_TEXT_BYTES: Final = 64 * 1024
-"""Bytes, some 16,000 tokens; a longer answer is not resumed: a client that does not read costs its text, too."""
+"""Maximum text (about 16,000 tokens) of a resumable stream. It bounds the memory per stream."""
 RESUME_COMMENT: Final = b": resumed\n\n"
-"""Where the stream goes on, for those who look at the bytes: clients ignore comments."""
+"""Marks the continuation in the stream for debugging. Clients ignore comments."""
 
 
 class ResumableTranslation(StreamTranslation):
-    """`Pipe` through the hub form that keeps the text."""
+    """A StreamTranslation that keeps the text."""
 
     __slots__ = ("_is_continuation", "_is_text_only", "_text", "_trailing_whitespace")
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__(decoder, encoder)
         self._text = bytearray()
-        """In UTF-8, in one block: its pieces would take ten times as much, and those of a `StringIO` do."""
+        """The text in UTF-8, in one buffer. Single chunks, also in a `StringIO`, would need ten times the memory."""
         self._is_text_only = True
         self._is_continuation = False
         self._trailing_whitespace = ""
-        """White space at the end of the text, which was not sent to the next upstream and may come again."""
+        """Whitespace at the end of the text, which the next upstream does not get and can repeat."""
 
     @property
     def is_resumable(self) -> bool:
-        """Nothing but text was said, so that another can take it up."""
+        """True if the stream has only text so far, so that another upstream can continue it."""
         return self._is_text_only and self.finish_reason is None
 
     def resume_request(self, original: ChatRequest) -> ChatRequest:
-        """What the next upstream is asked: the text so far begins the assistant's turn."""
+        """Return the request for the next upstream. The text so far is the start of the assistant message."""
         text = self._text.decode().rstrip()
         if not text:
             return original
@@ -60,7 +60,7 @@ class ResumableTranslation(StreamTranslation):
         return msgspec.structs.replace(original, messages=[*original.messages, turn])
 
     def continue_with(self, upstream: Dialect) -> ResumableTranslation:
-        """The pipe for the next upstream's stream."""
+        """Return the transform for the next upstream's stream."""
         continuation = ResumableTranslation(upstream.create_stream_decoder(), self._encoder)
         text = self._text.decode()
         continuation._text = self._text.copy()
@@ -69,7 +69,7 @@ class ResumableTranslation(StreamTranslation):
         return continuation
 
     def give_up(self, error: SvcError) -> bytes:
-        """The error in the client's shape: the stream ends here."""
+        """End the stream, and return the error in the client's format."""
         self.has_ended = True
         self.error = error.strip_traceback()
         return self._encoder.encode_failure(error)
@@ -100,7 +100,7 @@ class ResumableTranslation(StreamTranslation):
                 self._text = bytearray()
 
     def _strip_sent_whitespace(self, text: str) -> str:
-        """Without the white space that the client has already."""
+        """Remove leading whitespace that the client has already received."""
         while self._trailing_whitespace and text.startswith(self._trailing_whitespace[0]):
             text, self._trailing_whitespace = text[1:], self._trailing_whitespace[1:]
         if text:
@@ -109,7 +109,7 @@ class ResumableTranslation(StreamTranslation):
 
 
 def supports_resume(request: ChatRequest) -> bool:
-    """Whether the request's answer can be handed over: nothing that the hub form has no place for, one text."""
+    """Return whether a response can be continued: it has one text, and the canonical chat covers the request."""
     if request.omitted:
         return False
     extra = {name for name, value in request.extra.items() if value not in (None, False)}

@@ -1,7 +1,7 @@
-"""A stream on its way between two dialects: events cut from bytes, honest ends, errors before and after the start.
+"""Transforms an upstream's stream for the client: splits events, detects truncation, and encodes errors.
 
-Pipe ─ HandedOn ─ one `PassedStream` per dialect (the same dialect on both sides)
-     └ pipe.Translation                          (through the hub form)
+StreamTransform ─ Passthrough ─ one subclass per dialect (the same dialect on both sides)
+                └ StreamTranslation                      (through the canonical chat)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc.wire.usage import TokenUsage
 
 
 class StreamTransform:
-    """What to do with events is left to those who inherit. No bytes may be fed after `ended`."""
+    """Subclasses process the events. Do not call `feed` after `has_ended`."""
 
     __slots__ = (
         "_splitter",
@@ -36,27 +36,29 @@ class StreamTransform:
 
     def __init__(self) -> None:
         self.has_started = False
-        """A first valid event has come: the client's 200 may go out."""
+        """True after the first valid event: the client can get its status 200."""
         self.has_ended = False
-        """Everything for the client has been returned: the end mark, or an error."""
+        """True after the end mark or an error was returned."""
         self.finish_reason: FinishReason | None = None
         self.usage: TokenUsage | None = None
         self.error: SvcError | None = None
-        """Why it failed after it had started."""
+        """The error of a failed stream."""
         self.model: str | None = None
-        """The model that answered, in the upstream's words."""
+        """The model of the response, as the upstream names it."""
         self.api_key = ""
-        """The provider's own, which no error may hold."""
+        """The provider's key, which is redacted from errors."""
         self.passthrough_template: ChunkTemplate | None = None
-        """What the next event may be held to instead of being fed: the stream goes on, is between two events, and
-        events of this template go on as they came."""
+        """A template for the next event. Set only between two events of a running stream.
+
+        An event that matches it can be forwarded unchanged, without `feed`.
+        """
         self._splitter = EventSplitter()
 
     def disable_fast_paths(self) -> None:
-        """Parse every event, also one that resembles an earlier one. To be called before the first `feed`."""
+        """Parse every event, also one that resembles an earlier one. Call it before the first `feed`."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Bytes from the upstream -> bytes for the client (perhaps none). Raises SvcError before `started` only."""
+        """Return the bytes for the client, or none. Raises SvcError only before `has_started`."""
         if self.has_ended:
             return b""
         try:
@@ -68,9 +70,9 @@ class StreamTransform:
         return self._process_block(block, is_last=False) if block else b""
 
     def end(self) -> bytes:
-        """The upstream closed its answer: the end mark if it was complete, else an error.
+        """End the stream after the upstream closed it. Returns the end mark if it is complete, else an error.
 
-        Never raises; when nothing was `started`, take `error` instead of the bytes.
+        Never raises. If `has_started` is false, use `error` instead of the bytes.
         """
         if self.has_ended:
             return b""
@@ -84,7 +86,7 @@ class StreamTransform:
         return out + self._end_stream(remainder)
 
     def fail(self, error: SvcError) -> bytes:
-        """Ours broke it off (time-out, reset): the error in the client's shape; nothing once `ended`."""
+        """End the stream after a timeout or reset. Returns the encoded error, or nothing if `has_ended`."""
         if self.has_ended:
             return b""
         self.has_ended = True
@@ -102,33 +104,33 @@ class StreamTransform:
         return self.fail(map_upstream_error(message) if message else truncated_response_error())
 
     def _fail_or_raise(self, out: bytes, error: SvcError, *, is_last: bool) -> bytes:
-        """The end of a stream that an event has spoilt; raises before the start."""
+        """End a stream that has an invalid event. Raises the error before the start."""
         if is_last and self._is_complete:
-            return out  # it broke off in an event after the finish, which nobody misses
+            return out  # truncated after the finish: nothing is lost
         if not self.has_started:
             raise error
         return out + self.fail(error)
 
     @property
     def _is_complete(self) -> bool:
-        """The answer is whole, with or without the upstream's end mark."""
+        """True if the response is complete, with or without the upstream's end mark."""
         return self.finish_reason is not None
 
     def _process_block(self, block: bytes, *, is_last: bool) -> bytes:
-        """What becomes of whole events; `last`: the stream is over and may have broken off within an event."""
+        """Process complete events. If `is_last`, the stream has ended, possibly within an event."""
         raise NotImplementedError
 
     def _encode_end(self) -> bytes:
-        """The end mark of a complete answer."""
+        """Return the end mark of a complete response."""
         raise NotImplementedError
 
     def _encode_error(self, error: SvcError) -> bytes:
-        """The error in the client's shape."""
+        """Return the error in the client's format."""
         raise NotImplementedError
 
 
 class Passthrough(StreamTransform):
-    """A stream between two sides of the same dialect: what is right goes on as the bytes it came in."""
+    """A stream between an upstream and a client of one dialect. It forwards the bytes of valid events unchanged."""
 
     __slots__ = ("_max_templates", "_prefix", "_suffix", "_template")
 
@@ -138,7 +140,7 @@ class Passthrough(StreamTransform):
         self._template: ChunkTemplate | None = None
         self._prefix = b""
         self._suffix = b""
-        """Of the frame: one object less to look into for each piece."""
+        """The suffix of the template. A copy saves an attribute access for each chunk."""
 
     def disable_fast_paths(self) -> None:
         self._max_templates = 0
@@ -150,7 +152,7 @@ class Passthrough(StreamTransform):
             and chunk.endswith(self._suffix)
             and is_plain_json_text(chunk, len(self._prefix), len(chunk) - len(self._suffix))
         ):
-            return chunk  # one more chunk of plain ASCII text, which goes on as it came: the usual case
+            return chunk  # the usual case: plain ASCII text, forwarded unchanged
         out = super().feed(chunk)
         template = self._template
         if template is not None and template.is_plain and self._splitter.is_empty and not self.has_ended:
@@ -189,7 +191,7 @@ class Passthrough(StreamTransform):
         return self._process_event(event)
 
     def _process_event(self, event: bytes) -> bytes:
-        """What the client gets for one event, without its blank line; the event itself if nothing is to change."""
+        """Return the client's bytes for one event, without its blank line. An unchanged event is returned as is."""
         raise NotImplementedError
 
 

@@ -1,10 +1,10 @@
-"""Tokens, guessed from bytes: before a provider has counted them, and when it never comes to say. No tokenizer.
+"""Estimates tokens from bytes, before a provider reports usage or if it never does. It needs no tokenizer.
 
-    prompt        ASCII / 4, digits / 2, a mark in JSON within JSON 1/2, letters of other scripts by the length of their
-                  UTF-8, IMAGE_TOKENS for each image; base64 is not counted as text, and long texts are sampled
-    completion    of each event that holds text, its ASCII / 4 and at least 1
+    prompt        ASCII / 4, digits / 2, escaped quotes / 2, letters of other scripts by the length of their UTF-8,
+                  TOKENS_PER_IMAGE for each image; base64 is not counted as text, and long texts are sampled
+    completion    for each event with text, its ASCII / 4, and at least 1
 
-The error of this is measured by bench/estimates.py; the table is in docs/explanation/limits.md.
+bench/estimates.py measures the error. docs/explanation/limits.md has the table.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from svc.wire.usage import TokenUsage
 ASCII_CHARS_PER_TOKEN: Final = 4.0
 DIGITS_PER_TOKEN: Final = 2.0
 TWO_BYTE_LETTER_BYTES_PER_TOKEN: Final = 2.8
-"""Letters of Cyrillic, Greek, Arabic and accented ones; English ones are longer words."""
+"""Cyrillic, Greek, Arabic and accented Latin letters."""
 THREE_BYTE_LETTER_BYTES_PER_TOKEN: Final = 1.1
-"""Of Chinese, Japanese, Korean."""
+"""Chinese, Japanese and Korean letters."""
 INDIC_LETTERS_PER_TOKEN: Final = 1.6
-"""Of Hindi, Bengali, Tamil, Thai: 2.1 to 2.8 with new vocabularies, 0.5 to 1 with old ones; the middle of these."""
+"""Hindi, Bengali, Tamil and Thai. New vocabularies have 2.1 to 2.8, and old ones 0.5 to 1. This is the middle."""
 TOKENS_PER_EMOJI: Final = 2.0
 """Tokens of an emoji."""
 MIN_BYTES_PER_TOKEN: Final = 2.0
-"""Bytes of a token: no text has more tokens than this by our estimate."""
+"""Upper bound of the estimate: no text has more tokens than its bytes divided by this number."""
 TOKENS_PER_IMAGE: Final = 1000
-"""An image of a megapixel costs 765 to 1,600 tokens with the vendors."""
+"""An image of one megapixel costs 765 to 1,600 tokens, depending on the vendor."""
 TOKENS_PER_LOW_DETAIL_IMAGE: Final = 85
-"""With `"detail": "low"`."""
+"""An image with `"detail": "low"`."""
 DOCUMENT_BASE64_BYTES_PER_TOKEN: Final = 40
-"""Of base64 for a token: a page of 60 kB costs some 2,000."""
+"""Base64 bytes per token of a document: a page of 60 kB costs about 2,000 tokens."""
 AUDIO_BASE64_BYTES_PER_TOKEN: Final = 1500
-"""Of base64 for a token: a second of sound costs some 10."""
+"""Base64 bytes per token of audio: one second costs about 10 tokens."""
 
 SAMPLE_BYTES, SAMPLE_COUNT = 4096, 4
-"""Of a long text so many bytes are looked at, at so many places."""
+"""Size and number of the samples of a long text."""
 
 _DIGITS: Final = b"0123456789"
 _NOT_TWO_BYTE_LEADS: Final = bytes(set(range(256)) - set(range(0xC2, 0xE0)))
 _NOT_THREE_BYTE_LEADS: Final = bytes(set(range(256)) - set(range(0xE0, 0xF0)))
 _NOT_FOUR_BYTE_LEADS: Final = bytes(set(range(256)) - set(range(0xF0, 0xF5)))
 _INDIC_LEAD_BYTE: Final = b"\xe0"
-"""What the letters of U+0800 to U+0FFF begin with."""
+"""The first UTF-8 byte of U+0800 to U+0FFF."""
 _NON_ASCII_BYTES: Final = bytes(range(0x80, 0x100))
 _IMAGE_PART: Final = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
 _BASE64_FIELDS: Final = re.compile(rb'base64|"input_audio"|"image_url"|"file_data"')
@@ -54,19 +54,19 @@ _TWO_BYTE_ESCAPE: Final = re.compile(rb"\\u0[0-7][0-9a-fA-F]{2}")
 _INDIC_ESCAPE: Final = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
 _UNICODE_ESCAPE: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
-"""Only from the start of a run: a shorter run is not looked at again from each of its letters."""
+"""Matches only at the start of a run, so that a shorter run is not searched again from each character."""
 _TEXT_FIELD: Final = re.compile(
     rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
 )
 
 
 def estimate_prompt_tokens(raw: bytes, skeleton: bytes = b"") -> int:
-    """Of a request's JSON body, tools and all; at least 1. `short` is its outline, if it is known."""
+    """Estimate the tokens of a JSON request body with its tools, at least 1. `skeleton` is its skeleton, if known."""
     tokens = 0.0
     skeleton = skeleton or strip_long_strings(
         raw
-    )  # what a megabyte holds is told by its fields, not searched for in all of it
-    if skeleton.find(b'"type"') < 0:  # then it has no parts but text
+    )  # searching a skeleton for media is cheaper than searching a megabyte
+    if skeleton.find(b'"type"') < 0:  # it has only text parts
         pass
     elif _BASE64_FIELDS.search(skeleton) is not None:
         text = _BASE64_RUN.sub(b"", raw)
@@ -92,7 +92,7 @@ def _estimate_text_tokens(raw: bytes) -> float:
         raw = raw.translate(None, _NON_ASCII_BYTES)
     if 0x5C in raw:  # a backslash
         tokens += raw.count(b'\\"') / 2
-        if b"\\u" in raw:  # letters of other scripts, as six bytes of ASCII
+        if b"\\u" in raw:  # escaped letters, six bytes of ASCII each
             raw, short = _TWO_BYTE_ESCAPE.subn(b"", raw)
             raw, indic = _INDIC_ESCAPE.subn(b"", raw)
             raw, long = _UNICODE_ESCAPE.subn(b"", raw)
@@ -106,7 +106,7 @@ def _estimate_text_tokens(raw: bytes) -> float:
 
 
 def _estimate_media_tokens(raw: bytes, base64_bytes: int) -> float:
-    """Of images, and of documents or sound that are `base64` bytes long."""
+    """Estimate the tokens of images, and of documents or audio of `base64_bytes` bytes."""
     images, low_detail = len(_IMAGE_PART.findall(raw)), len(_LOW_DETAIL.findall(raw))
     tokens = (
         float((images - low_detail) * TOKENS_PER_IMAGE + low_detail * TOKENS_PER_LOW_DETAIL_IMAGE) if images else 0.0
@@ -119,7 +119,7 @@ def _estimate_media_tokens(raw: bytes, base64_bytes: int) -> float:
 
 
 def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
-    """Of a stream of `size` bytes: counted in its first and last piece, in between as dense as in these."""
+    """Estimate the tokens of a stream of `size` bytes from the text density of its first and last chunks."""
     if not first:  # not a stream
         return int(size / ASCII_CHARS_PER_TOKEN)
     length, tokens = _measure_events(first)
@@ -128,13 +128,13 @@ def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
         middle_bytes -= len(last)
         last_length, last_tokens = _measure_events(last)
         length, tokens = length + last_length, tokens + last_tokens
-    if not length:  # neither holds text, so what lies between does: a token in each event, as long as the first ones
+    if not length:  # no text in either: one token per event in between, with the size of the first ones
         return round(middle_bytes * max(1, first.count(b"\n\n")) / len(first))
     return tokens + round(middle_bytes * tokens / length)
 
 
 def _measure_events(chunk: bytes) -> tuple[int, int]:
-    """Bytes of the events that hold text, and the tokens in them: at least one in each."""
+    """Return the bytes of the events with text, and their tokens, at least one for each event."""
     length = tokens = 0
     for event in chunk.split(b"\n\n"):
         text = sum(len(found) for found in _TEXT_FIELD.findall(event))
@@ -145,13 +145,13 @@ def _measure_events(chunk: bytes) -> tuple[int, int]:
 
 
 def billable_usage(reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int) -> tuple[TokenUsage, bool]:
-    """What is owed for an answer whose end the provider did not come to tell, and whether that is a guess.
+    """Return the billable usage of an interrupted response, and whether it is an estimate.
 
-    `guess`: tokens of the completion.
+    `completion_estimate` is the estimated number of completion tokens.
     """
     if (
         reported_usage is not None
-    ):  # Anthropic tells the prompt's tokens at the start, and of the completion only the first
+    ):  # Anthropic's first event has the prompt tokens, but only the first completion tokens
         if reported_usage.completion_tokens >= completion_estimate:
             return reported_usage, False
         return TokenUsage(

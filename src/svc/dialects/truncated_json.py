@@ -1,4 +1,4 @@
-"""JSON that a model did not finish, because the answer had reached its limit."""
+"""Decodes JSON that is truncated because the response reached its token limit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 import msgspec
 
 _JSON_STRUCTURE_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
-"""Strings, the last of which may be cut off, and what structures the text between them."""
+"""A string, possibly truncated at the end of the text, or a structural character."""
 _VALUE_ENDINGS: Final = ('"', "}", "]", "true", "false", "null")
-"""What ends a value beyond doubt: a number may have had more digits."""
+"""The endings of values that are certainly complete. A number could have had more digits."""
 _MEMBERS_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
 
 
 def decode_complete_members(text: str) -> dict[str, Any]:
-    """The top-level members of a JSON object whose text was cut off, as far as they are complete; else an empty object.
+    """Return the complete top-level members of a truncated JSON object, or an empty object.
 
-    A member whose value was cut off is left out: half a path or half a file must not pass for a whole one.
+    A member with a truncated value is omitted: a truncated path or file must not look like a complete one.
     """
     text = text.strip()
     candidates = [text]
@@ -33,7 +33,7 @@ def decode_complete_members(text: str) -> dict[str, Any]:
 
 
 def _find_last_comma(text: str) -> int:
-    """Where the last comma between two members of the outermost object stands; 0 if there is none."""
+    """Return the index of the last comma between two top-level members, or 0."""
     depth = comma_index = 0
     for token in _JSON_STRUCTURE_TOKEN.finditer(text):
         delimiter = token.group()

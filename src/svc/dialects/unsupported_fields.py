@@ -1,4 +1,4 @@
-"""Fields that the other dialect lacks, or limits: the gateway leaves them out, lowers or refuses them."""
+"""Fields that the other dialect does not have or limits. The gateway drops, lowers or rejects them."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ RESPONSE_SHAPING_DEFAULTS: Final[dict[str, Any]] = {
     "container": None,
     "mcp_servers": [],
 }
-"""Fields without which the answer would have another form, and their defaults."""
+"""Fields that change the format of the response, with their defaults."""
 
 
 def reject_shaping_field(name: str, value: Any) -> None:
-    """Raises InvalidRequest when the answer would have another form without this field."""
+    """Raise InvalidRequest if the response would have another format without this field."""
     if name in RESPONSE_SHAPING_DEFAULTS and value is not None and value != RESPONSE_SHAPING_DEFAULTS[name]:
         raise InvalidRequest(f"The provider of this model does not take `{name}`.", param=name)
 
 
 def find_dropped_fields(extra: dict[str, Any]) -> list[str]:
-    """Names of the fields that are left out on the way to another dialect; raises InvalidRequest (see `FORMING`)."""
+    """Return the names of fields that translation drops. Raises InvalidRequest for RESPONSE_SHAPING_DEFAULTS."""
     for name, value in extra.items():
         reject_shaping_field(name, value)
     return [name for name, value in extra.items() if value is not None]
 
 
 def lower_max_tokens(request: ChatRequest, profile: ModelProfile, dropped: list[str]) -> int | None:
-    """Lower `max_tokens` to what the model gives, and name it in `dropped` if it was more.
+    """Lower `max_tokens` to the model's maximum, and add it to `dropped` if it was higher.
 
-    Agents send the limit of their own vendor's model. Within a dialect the provider judges the value.
+    Agents send the limit of their own vendor's model. Within a dialect, the provider checks the value.
     """
     requested, limit = request.max_tokens, profile.max_output_tokens
     if requested is None or limit is None or requested <= limit:

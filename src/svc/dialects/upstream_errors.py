@@ -1,4 +1,4 @@
-"""Errors in the words of upstreams -> ours. Both dialects put them in an `error` object; vendors vary its shape."""
+"""Maps errors of upstreams to the gateway's errors. Both dialects have an `error` object, in several variants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
 from svc.wire.chat import StreamError
 
 MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
-"""Characters of an upstream's message that are kept."""
+"""Maximum length of an upstream's message. The rest is truncated."""
 MIN_REDACTED_KEY_CHARS: Final = 6
-"""Characters of a provider's key; a shorter one is no secret, and could be a part of any word."""
+"""Minimum length of a key that is redacted. A shorter one is no secret, and could be a part of any word."""
 
 _SECRET_PATTERN: Final = re.compile(
     r"""(?ix) (?: [a-z][a-z0-9+.-]{0,30}://\S+                  # addresses
@@ -28,7 +28,7 @@ _SECRET_PATTERN: Final = re.compile(
 _VENDOR_DOCS_LINK: Final = re.compile(
     r"https://(?:[a-z0-9-]{1,63}\.){0,4}(?:anthropic|claude|openai)\.com(?:/[\w./#-]*)?[.,;:!)'\"]*"
 )
-"""Links to a vendor's documentation, which its errors contain."""
+"""Links to a vendor's documentation, which its error messages contain."""
 _RATE_LIMIT_CODES: Final = (
     "rate_limit_error",
     "rate_limit_exceeded",
@@ -52,7 +52,7 @@ CREDENTIAL_ERROR_CODES: Final = ("authentication_error", "permission_error", "in
 
 
 def sanitize_message(message: str) -> str:
-    """The message without keys and addresses, of a bearable length."""
+    """Return the message without keys and addresses, limited in length."""
     return _SECRET_PATTERN.sub(_redact_match, message[: 4 * MAX_UPSTREAM_MESSAGE_CHARS])[
         :MAX_UPSTREAM_MESSAGE_CHARS
     ].strip()
@@ -64,12 +64,12 @@ def _redact_match(match: re.Match[str]) -> str:
 
 
 def redact_key(message: str, api_key: str) -> str:
-    """Whatever the upstream's words were, its key is not among them."""
+    """Return the message without the provider's key."""
     return message.replace(api_key, "[…]") if len(api_key) >= MIN_REDACTED_KEY_CHARS else message
 
 
 def decode_error_message(raw: bytes) -> str | None:
-    """The upstream's own message in an error body, in any of the shapes that vendors use; None if there is none."""
+    """Return the upstream's message in an error body, in any vendor's format, or None."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -79,7 +79,7 @@ def decode_error_message(raw: bytes) -> str | None:
 
 
 def extract_message(body: Any, depth: int = 0) -> str | None:
-    """The first text among `message`, `error`, `detail` and `msg`, however deep it sits (up to four levels)."""
+    """Return the first text among `message`, `error`, `detail` and `msg`, at up to four levels."""
     if isinstance(body, str):
         return body
     if depth > 4:
@@ -94,7 +94,7 @@ def extract_message(body: Any, depth: int = 0) -> str | None:
 
 
 def map_upstream_error(error: Any) -> SvcError:
-    """What an upstream's error object, met where an answer should be, means for the client."""
+    """Return the error for the client if an upstream sent an error object in place of a response."""
     message = sanitize_message(extract_message(error) or "")
     codes = {str(error.get(key)) for key in ("type", "code", "status")} if isinstance(error, dict) else set()
     if codes & set(CREDENTIAL_ERROR_CODES):
@@ -109,12 +109,12 @@ def map_upstream_error(error: Any) -> SvcError:
 
 
 def to_stream_error(error: SvcError) -> StreamError:
-    """An upstream's error in mid-stream, as a delta."""
+    """Convert an error in a stream to a delta."""
     return StreamError(error.message, error.status)
 
 
 def from_stream_error(stream_error: StreamError) -> SvcError:
-    """And back: the error of such a delta."""
+    """Convert a delta back to its error."""
     if stream_error.status == RateLimited.status:
         return RateLimited(stream_error.message, limit="upstream")
     if stream_error.status == InvalidRequest.status:
@@ -123,10 +123,10 @@ def from_stream_error(stream_error: StreamError) -> SvcError:
 
 
 def credentials_rejected_error() -> ProviderFailed:
-    """The error for a key that the provider refused. The client cannot change it, so it learns no details."""
+    """Return the error for a key that the provider rejected. The client cannot change the key and gets no details."""
     return ProviderFailed("The provider refused the gateway's own credentials.")
 
 
 def truncated_response_error() -> ProviderFailed:
-    """The upstream's answer ended before it was complete."""
+    """Return the error for a response that ended before it was complete."""
     return ProviderFailed("The provider ended its answer before it was complete.")

@@ -1,6 +1,6 @@
-"""JSON from outside -> typed values, with an error that names the field. No dialect's rules.
+"""Decodes JSON of clients and upstreams to typed values, with errors that have the field. No rules of dialects.
 
-A client's mistake is InvalidRequest with `param` as a path (`messages[0].role`); an upstream's is ProviderFailed.
+A client's error is InvalidRequest with `param` as a path (`messages[0].role`). An upstream's is ProviderFailed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from svc.errors import InvalidRequest, ProviderFailed
 T = TypeVar("T")
 
 astuple: Final = msgspec.structs.astuple
-"""What was decoded, all at once and in order: each look at one field is a look-up by its name."""
+"""Returns all decoded fields in order. Access to single fields would cost a lookup by name each."""
 
 _ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING_FIELD: Final = re.compile(r"missing required field `(.*?)`")
 _TRUNCATED_INPUT: Final = "Input data was truncated"
 _SURROGATE_ERROR: Final = re.compile(r"(?:surrogate pair|end of hex escape) \(byte (\d+)\)$")
 _LONE_SURROGATE_ESCAPE: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u|\\?\Z)")
-"""An escape, not an escaped backslash, that neither goes on nor ends with the body."""
+"""A surrogate escape (not an escaped backslash) that no escape follows, and that does not end the body."""
 _UNICODE_ESCAPE_BYTES: Final = len(r"\ud800")
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_client_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    """A client's body; raises InvalidRequest for what is not JSON, not UTF-8, or not of the decoder's type."""
+    """Decode a client's body. Raises InvalidRequest if it is not JSON, not UTF-8, or not of the decoder's type."""
     try:
         if not raw.isascii():
-            raw.decode()  # msgspec looks at the bytes of those strings only that it hands out
+            raw.decode()  # msgspec validates UTF-8 only in the strings that it returns
         return decoder.decode(raw)
     except _DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
 
 
 def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
-    """As `decode_request`, from the outline of the body, which is returned as well.
+    """Decode the skeleton of a body, as `decode_client_json` does, and return it with the result.
 
-    Raises InvalidRequest as well for a body of so many values that reading it would block the event loop.
+    Also raises InvalidRequest for a body with so many values that decoding it would block the event loop.
     """
     if has_excess_backslashes(raw):
         raise InvalidRequest(f"The body has more than {MAX_BODY_BACKSLASHES} backslashes.")
@@ -56,7 +56,7 @@ def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, by
     if has_excess_values(skeleton):
         raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES} values (parts, keys, messages and others).")
     if skeleton is not raw:
-        with contextlib.suppress(*_DECODE_ERRORS):  # the error is to name places in the body that was sent
+        with contextlib.suppress(*_DECODE_ERRORS):  # the error has to refer to the original body
             if not raw.isascii():
                 raw.decode()
             return decoder.decode(skeleton), skeleton
@@ -64,18 +64,18 @@ def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, by
 
 
 def decode_client_object(raw: bytes) -> dict[str, Any]:
-    """A client's whole body as a dictionary; raises InvalidRequest."""
+    """Decode a client's complete body to a dictionary. Raises InvalidRequest."""
     return decode_client_json(_OBJECT_DECODER, raw)
 
 
 def decode_client_fields(raw: bytes) -> dict[str, Any]:
-    """A client's whole body as a dictionary of `msgspec.Raw`: each field as it was written; raises InvalidRequest."""
+    """Decode a client's body to a dictionary of `msgspec.Raw` with the bytes of each field. Raises InvalidRequest."""
     fields: dict[str, Any] = decode_client_json(_RAW_FIELDS_DECODER, raw)
     return fields
 
 
 def encode_upstream_body(body: dict[str, Any]) -> bytes:
-    """Encode a body for an upstream; raises InvalidRequest if translation has nested it too deeply."""
+    """Encode a body for an upstream. Raises InvalidRequest if translation has nested it too deeply."""
     try:
         return msgspec.json.encode(body)
     except RecursionError as fault:
@@ -83,7 +83,7 @@ def encode_upstream_body(body: dict[str, Any]) -> bytes:
 
 
 def convert_client_value(value: Any, target_type: type[T], path: str) -> T:
-    """A part of a client's body that is decoded already, found at `path`; raises InvalidRequest."""
+    """Convert a decoded part of a client's body, at `path`, to a type. Raises InvalidRequest."""
     try:
         return msgspec.convert(value, target_type)
     except (msgspec.ValidationError, RecursionError) as fault:
@@ -91,7 +91,7 @@ def convert_client_value(value: Any, target_type: type[T], path: str) -> T:
 
 
 def to_invalid_request(error: Exception, *, parent_path: str = "", raw: bytes | None = None) -> InvalidRequest:
-    """The InvalidRequest that says what msgspec found, in a body `raw` or in a part of one."""
+    """Return an InvalidRequest for an error of msgspec, in the body `raw` or a part at `parent_path`."""
     if raw is not None and not raw.strip():
         return InvalidRequest("The body is empty; it has to be a JSON object.")
     if isinstance(error, UnicodeDecodeError):
@@ -105,9 +105,9 @@ def to_invalid_request(error: Exception, *, parent_path: str = "", raw: bytes | 
 
 
 def _describe_lone_surrogate(text: str, raw: bytes) -> str:
-    """What is wrong if it is half of a surrogate pair, which msgspec has several words for; empty if it is not.
+    """Return a message if the error is a lone surrogate, for which msgspec has several messages, else an empty string.
 
-    With fewer bytes to come than the other half would have, it takes the body for one that was cut off.
+    If fewer bytes follow than a second surrogate needs, msgspec reports a truncated body.
     """
     if surrogate_error := _SURROGATE_ERROR.search(text):
         start = int(surrogate_error.group(1)) - _UNICODE_ESCAPE_BYTES
@@ -141,7 +141,7 @@ def _simplify_reason(reason: str) -> str:
 
 
 def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    """An upstream's JSON; raises ProviderFailed for what is malformed or not of the decoder's type."""
+    """Decode an upstream's JSON. Raises ProviderFailed if it is malformed or not of the decoder's type."""
     try:
         if not raw.isascii():
             raw.decode()
@@ -151,7 +151,7 @@ def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 
 
 def decode_upstream_object(raw: bytes) -> dict[str, Any]:
-    """An upstream's JSON object; raises ProviderFailed."""
+    """Decode an upstream's JSON object. Raises ProviderFailed."""
     return decode_upstream_json(_OBJECT_DECODER, raw)
 
 
