@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
@@ -40,8 +40,10 @@ DAMAGES = (
     (b'" word', b'" \\xord'),
     (b'" word', b'","w":"'),
     (b"null}]", b'"xx"}]'),
+    (b"null}]", b"true}]"),
     (b"}}]}", b'},"index":0}]}'),
     (b"}\n\n", b"]\n\n"),
+    (b"}}\n\n", b"} \n\n"),
     (b'"index":0', b'"index":1'),
 )
 """What turns a chunk of text into one that only resembles it: before and after."""
@@ -111,7 +113,7 @@ class Traffic:
             return self._abandoned(connection, shape)
         number = 2 if random.random() < 0.05 else 1
         requests = [self._request(shape) for _ in range(number)]
-        replies = tuple(self._reply(shape) if valid else None for _, valid in requests)
+        replies = tuple(self._reply(asked) if asked is not None else None for _, asked in requests)
         data = b"".join(one for one, _ in requests)
         cuts = random.choice([0, 0, 0, 0, 1, 2])
         return Step(connection, tuple(self._cut(data, cuts)), replies)
@@ -132,7 +134,9 @@ class Traffic:
     def _shape(self) -> Shape:
         random = self._random
         path = random.choice(["/v1/chat/completions", "/v1/chat/completions", "/v1/messages"])
-        stream = random.random() < 0.6
+        stream = random.random() < 0.75
+        models = [GPT, CLAUDE] if path == "/v1/chat/completions" else [CLAUDE, GPT]
+        model = models[random.random() < 0.25]  # mostly without translation, where the fast paths are
         fields: dict[str, Any] = {"stream": True} if stream else {}
         if path == "/v1/messages":
             fields["max_tokens"] = 50
@@ -149,7 +153,7 @@ class Traffic:
         system = random.choice(["Sum up.", "é", 'Say "x".', "s" * 3000])
         return Shape(
             path,
-            random.choice([GPT, GPT, CLAUDE]),
+            model,
             stream,
             fields,
             system,
@@ -158,30 +162,33 @@ class Traffic:
             tuple(ids),
         )
 
-    def _request(self, shape: Shape) -> tuple[bytes, bool]:
-        """One request, and whether it goes on to a provider."""
+    def _request(self, shape: Shape) -> tuple[bytes, Shape | None]:
+        """One request, and what it asks the provider for; None if the gateway refuses it."""
         random = self._random
-        content = self._body(shape, self._text())
         fault = random.random()
-        if fault < 0.20:
-            content = self._body(shape, "short")  # nobody looks for control characters in a long text
+        if fault >= 0.24:
+            return self._http(shape, self._body(shape, self._text())), shape
+        content = self._body(shape, "short")  # nobody looks for control characters in a long text
         if fault < 0.02:
-            return self._http(shape, content[:-1]), False
+            return self._http(shape, content[:-1]), None
         if fault < 0.04:
-            return self._http(shape, content[:-4] + b"\x01" + content[-4:]), False
+            return self._http(shape, content[:-4] + b"\x01" + content[-4:]), None
         if fault < 0.06:
-            return self._http(shape, content.replace(b'"role"', b'"r\xffle"', 1)), False
+            return self._http(shape, content.replace(b'"role"', b'"r\xffle"', 1)), None
         if fault < 0.08:
-            return self._http(shape, self._encode(shape, {"model": 3, "messages": []})), False
+            return self._http(shape, self._encode(shape, {"model": 3, "messages": []})), None
         if fault < 0.10:
-            return self._http(shape, content.replace(b"user", b"us\\u0065r")), True
+            return self._http(shape, content.replace(b"user", b"us\\u0065r")), shape
         if fault < 0.12:
-            return self._http(shape, content.replace(b'"model"', b'"model" ', 1)), True
-        if fault < 0.16:
-            return self._http(shape, content[:-1] + b',"top_p":0.5}'), True
-        if fault < 0.20:
-            return self._http(shape, content[:-1] + b',"stream":3}'), False
-        return self._http(shape, content), True
+            return self._http(shape, content.replace(b'"model"', b'"model" ', 1)), shape
+        if fault < 0.15:
+            return self._http(shape, content[:-1] + b',"top_p":0.5}'), shape
+        if fault < 0.17:
+            return self._http(shape, content[:-1] + b',"stream":3}'), None
+        if fault < 0.19:
+            return self._http(shape, content.replace(b"short", b'sh"rt')), None
+        whole = replace(shape, stream=False)  # what follows the text is as long as before
+        return self._http(shape, content.replace(b"true", b"null")), whole
 
     def _body(self, shape: Shape, text: str) -> bytes:
         user = {"role": "user", "content": text}
@@ -223,8 +230,8 @@ class Traffic:
             return Reply(shape.provider, self._error())
         if not shape.stream:
             return Reply(shape.provider, self._whole(shape))
-        events = self._events(shape, self._texts(self._random.choice([1, 3, 8, 20])))
-        if kind < 0.4:
+        events = self._events(shape, self._texts(self._random.choice([3, 8, 20])))
+        if kind < 0.5:
             return self._broken_stream(shape, events)
         return Reply(shape.provider, self._stream(events))
 
@@ -305,13 +312,13 @@ class Traffic:
         fault = random.random()
         if fault < 0.1:  # unread data may be lost by a reset
             return Reply(shape.provider, script + reset(), gate)
-        if fault < 0.5:
+        if fault < 0.3:
             ending = random.choice([end(), fin(), raw(b"zz\r\n") + fin()])
             return Reply(shape.provider, script + self._chunks(rest[: random.randrange(len(rest))]) + ending, gate)
         texts = [number for number, event in enumerate(rest) if number > 1 and b'" word' in event]
-        if fault < 0.6:
+        if fault < 0.35:
             rest[-1] = rest[-1][: random.randrange(1, len(rest[-1]))]
-        elif fault < 0.7 or not texts:
+        elif fault < 0.4 or not texts:
             error = b'data: {"error":{"message":"m","code":"c"}}\n\n'
             wrong = random.choice([b"data: {nonsense\n\n", b"data: \xff\n\n", error, b"x\n\n"])
             rest.insert(random.randrange(len(rest) + 1), wrong)

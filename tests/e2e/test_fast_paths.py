@@ -148,7 +148,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
             assert "Traceback" not in side.gateway.log
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(10))
 def test_gateway_random_traffic_same_with_fast_paths_and_without(sides: dict[str, Side], seed: int) -> None:
     with ThreadPoolExecutor() as pool:
         general, fast = pool.map(lambda switch: sides[switch].play(Traffic(seed).steps(STEPS)), ("0", "1"))
