@@ -44,7 +44,7 @@ def test_upload_with_the_embedded_model_says_where_it_belongs(embedded: Gateway)
     with pytest.raises(openai.NotFoundError) as refusal:
         embedded.openai().audio.transcriptions.create(model=MODEL, file=("a.wav", out.getvalue()))
     assert refusal.value.code == "model_not_found"
-    assert "send it to POST /v1/chat/completions" in refusal.value.message
+    assert "Use POST /v1/chat/completions" in refusal.value.message
 
 
 def test_it_is_one_more_model_in_the_list(embedded: Gateway) -> None:

@@ -233,7 +233,7 @@ def test_gateway_ends_with_its_terminal(tmp_path: Path) -> None:
     while RELOADED.encode() not in said:
         said += os.read(terminal, 4096)
     os.close(terminal)
-    assert process.wait(15) in ENDED
+    assert process.wait(60) in ENDED
 
 
 def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) ->
     os.close(terminal)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(15) in ENDED
+    assert process.wait(60) in ENDED
 
 
 def test_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
             process.wait(1.5)
     finally:
         process.terminate()
-        assert process.wait(15) in ENDED
+        assert process.wait(60) in ENDED
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -37,7 +37,10 @@ def test_a_chat(start_gateway: StartGateway) -> None:
     got = gateway.chat()
     line = line_of(gateway, got.headers["x-request-id"])
     assert line.pop("client") == "127.0.0.1"
-    assert line == entry_of(gateway, got.headers["x-request-id"])
+    assert line.pop("attempts_detail") is None  # of one successful attempt, the line says all in its other fields
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert [attempt["outcome"] for attempt in entry.pop("attempts_detail")] == ["ok"]
+    assert line == entry
 
 
 def test_what_is_no_chat(start_gateway: StartGateway) -> None:

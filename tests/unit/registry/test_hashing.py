@@ -1,19 +1,35 @@
-"""Who hashes what came without a hash."""
+"""The hasher of the registry: hashes that are missing are computed by one task at a time."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 from svc.registry.hashing import EntryHasher
 from svc.stores.bundles.folder import FolderStore
+from svc.wire.bundle import BundleEntry
+
+
+class SlowStore(FolderStore):
+    """Lists its entries when it may."""
+
+    def __init__(self, folder: Path, released: threading.Event) -> None:
+        super().__init__(folder)
+        self.released = released
+
+    def list_unhashed(self) -> list[BundleEntry]:
+        self.released.wait(30)
+        return super().list_unhashed()
 
 
 async def test_hashing_two_callers_at_once_begin_one_task(tmp_path: Path) -> None:
-    with FolderStore(tmp_path) as store:
+    released = threading.Event()
+    with SlowStore(tmp_path, released) as store:
         hashing = EntryHasher(store)
-        await asyncio.gather(hashing.hash_pending(0), hashing.hash_pending(0))
         try:
+            await asyncio.gather(hashing.hash_pending(0), hashing.hash_pending(0))
             assert [task.get_name() for task in asyncio.all_tasks()].count("hashing") == 1
         finally:
+            released.set()
             await hashing.close()
