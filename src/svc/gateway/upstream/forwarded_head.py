@@ -1,7 +1,7 @@
-"""The part of a client's request head that goes on to an upstream of the client's own dialect.
+"""Forwards the query and some headers of a client's request to an upstream of the same dialect.
 
-Anthropic's clients switch features on by `anthropic-beta` and `?beta=true` (docs.anthropic.com, "Beta headers"): the
-body is not valid there without them.
+Anthropic's clients enable features with `anthropic-beta` and `?beta=true` (docs.anthropic.com, "Beta headers").
+Without them, Anthropic rejects the body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 
 class ForwardedHead:
-    """The query string without its `?`, and header lines as the client sent them."""
+    """The query without its `?`, and the header lines as the client sent them."""
 
     __slots__ = ("_merged_heads", "header_lines", "query")
 
@@ -18,15 +18,18 @@ class ForwardedHead:
         self.query = query
         self.header_lines = header_lines
         self._merged_heads: dict[bytes, bytes] = {}
-        """Merged heads: requests of one connection share this object."""
+        """Results of `merge_into` by its argument. Requests of one connection share this object."""
 
     @property
     def identity(self) -> bytes:
-        """Equal for requests whose heads are equal for an upstream."""
+        """A key that is equal if query and header lines are equal."""
         return b"\n".join((self.query, *self.header_lines))
 
     def merge_into(self, head: bytes) -> bytes:
-        """Add the query to the head of a request to an upstream, and replace its lines of the same names."""
+        """Add the query and the header lines to the head of an upstream request.
+
+        Header lines of `head` with the same names are replaced.
+        """
         merged = self._merged_heads.get(head)
         if merged is None:
             merged = self._merged_heads[head] = self._merge(head)
@@ -51,9 +54,9 @@ class ForwardedHead:
 def extract_forwarded_head(
     url: bytes, headers: Iterable[tuple[bytes, bytes]], header_names: Collection[bytes]
 ) -> ForwardedHead | None:
-    """The query and the headers of `names` (lower case) of a request; None if it has neither.
+    """Return the query and the headers in `header_names` (lower case) of a request, or None if it has neither.
 
-    A query that is not printable ASCII is left out, since servers refuse it.
+    A query that is not printable ASCII, or has a space, is dropped, because servers reject it (RFC 3986, section 3.4).
     """
     query = url.partition(b"#")[0].partition(b"?")[2]
     if not query.isascii() or not query.decode().isprintable() or b" " in query:

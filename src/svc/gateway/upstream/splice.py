@@ -1,9 +1,9 @@
-"""Chunks of plain text on their way from a provider's connection to the client's: as they are, framing and all.
+"""Forwards plain text chunks from the provider's connection to the client's connection without parsing them.
 
-On the hottest path: of a long stream, nearly every piece goes through `Relay.data_received` and nothing else.
+This is the hottest path. Nearly every chunk of a long stream passes through `Splice.data_received` only.
 
     e3 CRLF data: {"id":"c1",…,"delta":{"content":" Hello"},"finish_reason":null}]} LF LF CRLF
-    └line─┘ └───────────────── prefix ───────────────┘└text┘└────────── suffix ──────────────┘
+    └size─┘ └───────────────── prefix ───────────────┘└text┘└────────── suffix ──────────────┘
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _SIZE_LINES_BY_FRAMED_BYTES: Final = {
 FRAMED_CHUNK_SIZE_LINES: Final = tuple(
     _SIZE_LINES_BY_FRAMED_BYTES.get(size, b"") for size in range(len(CHUNK_SIZE_LINES))
 )
-"""The size line of a chunk, by the chunk's size with all its framing; empty where no chunk has that size."""
+"""Size lines of chunks (RFC 9112, section 7.1), indexed by the bytes of the framed chunk: size line, data and CRLF.
+
+The entry is empty if no chunk has that framed size.
+"""
 _FRAMED_BYTES_BY_SIZE_LINE: Final = {line: size for size, line in enumerate(FRAMED_CHUNK_SIZE_LINES) if line}
-"""The other way round."""
 _MAX_SIZE_LINE_BYTES: Final = max(map(len, _FRAMED_BYTES_BY_SIZE_LINE))
 _LINE_FEED: Final = 10
 _TOKENS_BY_TEXT_BYTES: Final = tuple(
     max(1, int(length / ASCII_CHARS_PER_TOKEN)) if length else 0 for length in range(len(FRAMED_CHUNK_SIZE_LINES))
 )
-"""In a text, by its length."""
+"""Estimated tokens of a text, indexed by its bytes: the rule of `token_estimate.estimate_completion_tokens`."""
 
 
 class StreamSink(ABC):
@@ -42,10 +44,11 @@ class StreamSink(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def write(self, chunk: bytes, is_last: bool) -> None: ...
+    def write(self, chunk: bytes, is_last: bool) -> None:
+        """Send a chunk to the client. `is_last` ends the response."""
 
     def chunk_writer(self) -> SocketWriter | None:
-        """Where chunks of HTTP/1.1 may be written instead, from now on; None if they may not."""
+        """Return the writer for framed HTTP/1.1 chunks that bypass `write`, or None if the response has none."""
         return None
 
 
@@ -53,10 +56,10 @@ class SpliceSource(Protocol):
     """The connection to the provider."""
 
     def handle_data(self, data: bytes, start: int, /) -> None:
-        """What has come, from `begin` on."""
+        """Parse `data` from offset `start`: the splice has not forwarded these bytes."""
 
     def on_large_read(self) -> None:
-        """A large one has come."""
+        """Handle a read of more than MAX_DIRECT_READ_BYTES."""
 
     def eof_received(self) -> None: ...
 
@@ -68,9 +71,9 @@ class SpliceSource(Protocol):
 
 
 class Splice:
-    """Of one attempt, whose client takes chunks. What it does not carry goes the long way, and loses nothing.
+    """Forwards the chunks of one stream that match a template. All other bytes go to `SpliceSource.handle_data`.
 
-    It reads for the provider's connection while what comes is small: a Protocol of asyncio's, by its methods.
+    It has the methods of asyncio.Protocol, and replaces the connection as the transport's protocol for small reads.
     """
 
     __slots__ = (
@@ -88,29 +91,29 @@ class Splice:
 
     def __init__(self, writer: SocketWriter) -> None:
         self._writer = writer
-        """Says nothing when the client has just left: that is the door's matter, in the loop's next turn."""
+        """Writes after a disconnect are dropped silently. The client's connection detects the disconnect itself."""
         self._template: ChunkTemplate | None = None
         self._prefix = self._suffix = b""
         self.forwarded_tokens = 0
-        """In what it has carried, by the rule of `estimate.completion_tokens`."""
+        """Estimated tokens of the forwarded text."""
         self.has_forwarded = False
-        """It has carried something since this was last set to False."""
+        """Whether a chunk was forwarded since the attempt last reset this to False."""
         self.is_enabled = False
-        """The next chunk may be carried. Its connection says so, and takes it back."""
+        """Whether the next read may be forwarded. The provider's connection sets and resets it."""
 
     def enable(self, source: SpliceSource) -> None:
-        """What comes from there may be carried, until `laid` is taken back."""
+        """Forward the next reads of `source`, until `is_enabled` is False."""
         self._source = source
         self.is_enabled = True
 
     def set_template(self, template: ChunkTemplate) -> None:
-        """Carries chunks of this frame only, from now on. It has to be `plain`."""
+        """Forward only chunks that match `template`. Its `is_plain` must be True."""
         if self._template is not template:
             self._template = template
             self._prefix, self._suffix = template.prefix, _chunk_ending(template.suffix)
 
     def forward(self, data: bytes) -> int:
-        """Sends the chunks of the frame that `data` begins with; how many bytes these are."""
+        """Send the matching chunks at the start of `data`. Return how many bytes were sent."""
         size = len(data)
         if size >= len(FRAMED_CHUNK_SIZE_LINES):
             return self._forward_many(data)
@@ -123,13 +126,13 @@ class Splice:
             and data[text_prefix_start:start] == self._prefix
             and data.endswith(self._suffix)
             and is_plain_json_text(data, start, stop)
-        ):  # one chunk, as nearly always
+        ):  # the common case: one whole chunk in each read
             self._send(data, _TOKENS_BY_TEXT_BYTES[stop - start])
             return size
         return self._forward_many(data)
 
     def _forward_many(self, data: bytes) -> int:
-        """Of a read that was late: the long way would take ten times as long, and make the next one late, too."""
+        """Forward a read of several chunks, which occurs when the loop is late. Parsing them would delay it further."""
         offset = tokens = 0
         while (size := _framed_bytes_at(data, offset)) > 0:
             start, end = offset + len(FRAMED_CHUNK_SIZE_LINES[size]), offset + size
@@ -151,9 +154,10 @@ class Splice:
         self.forwarded_tokens += tokens
         self._writer.write(data)
 
-    # asyncio
+    # the methods of asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
+        """Forward the chunks that match the template. The provider's connection handles the rest."""
         size = len(data)
         if size > MAX_DIRECT_READ_BYTES:
             self._source.on_large_read()
@@ -176,7 +180,7 @@ class Splice:
 
 @lru_cache(maxsize=64)
 def _shared_ending(suffix: bytes) -> bytes:
-    """One object for all streams that end their chunks alike: it stays in the CPU's cache."""
+    """Return one object for all streams with the same suffix, so that it stays in the CPU's cache."""
     return suffix + _CRLF
 
 
@@ -185,7 +189,7 @@ def _chunk_ending(suffix: bytes) -> bytes:
 
 
 def _framed_bytes_at(data: bytes, offset: int) -> int:
-    """Of the chunk that begins there, with its framing; 0 if its size is written in another way, or it is not whole."""
+    """Return the framed size of the chunk at `offset`, or 0 if it is incomplete or its size line is not canonical."""
     line_end = data.find(_LINE_FEED, offset, offset + _MAX_SIZE_LINE_BYTES)
     size = _FRAMED_BYTES_BY_SIZE_LINE.get(data[offset : line_end + 1], 0) if line_end > offset else 0
     return size if offset + size <= len(data) else 0
