@@ -10,24 +10,27 @@ from svc.gateway.upstream.splice import Splice, StreamSink
 
 
 class ResponseReceiver(ABC):
-    """Receives the response to a call. One of `on_end`, `on_lost` and `on_fault` comes last, unless it is cancelled."""
+    """Receives the response to a call.
+
+    Unless the call is cancelled, its last callback is `on_end`, `on_connection_lost` or `on_internal_error`.
+    """
 
     __slots__ = ("sink",)
 
     sink: StreamSink | None
-    """Where pieces go once a stream has begun; its owner sets it, and need not be asked for each of them."""
+    """The receiver of chunks after the first one. The owner sets it, so that later chunks need no callback to it."""
 
     @abstractmethod
     def on_resend(self) -> None:
-        """The request is sent once more: the provider had closed the connection, which was kept from an earlier one."""
+        """Handle that the request is sent again, because the provider had closed the reused connection."""
 
     @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Take the response head. Header names are lower case, and the last of equal names wins."""
+        """Handle the response head. Header names are lower case, and the last of equal names wins."""
 
     @abstractmethod
     def on_body(self, data: bytes) -> None:
-        """Take a part of the body."""
+        """Handle a part of the body."""
 
     @abstractmethod
     def on_end(self) -> None:
@@ -35,7 +38,10 @@ class ResponseReceiver(ABC):
 
     @abstractmethod
     def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
-        """The connection could not be made (`timed_out`: in time), or was `made` and broke; `reason` is for the log."""
+        """Handle a connection that could not be opened or that broke.
+
+        `connected` says whether it was open, `timed_out` whether connecting took too long. `reason` is for the log.
+        """
 
     @abstractmethod
     def on_internal_error(self) -> None:
@@ -43,19 +49,21 @@ class ResponseReceiver(ABC):
 
 
 class CallConnection(ABC):
-    """The connection that a call uses, as the call sees it."""
+    """The methods of an upstream connection that a call uses."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
 
     @abstractmethod
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        """Stop reading until `resume_reading`."""
 
     @abstractmethod
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Continue reading."""
 
     @abstractmethod
     def enable_splice(self, splice: Splice) -> None:
@@ -63,7 +71,7 @@ class CallConnection(ABC):
 
 
 class UpstreamCall:
-    """A request on its way; owned by whoever sent it, who cancels it or waits for the receiver's last callback."""
+    """A request in flight. Its sender cancels it, or waits for the receiver's last callback."""
 
     __slots__ = ("connect_task", "connection", "receiver", "request_parts")
 
@@ -76,13 +84,14 @@ class UpstreamCall:
     def cancel(self) -> None:
         """Cancel the call and close its connection. No callback follows."""
         self.receiver = None
-        connect_task, self.connect_task = self.connect_task, None  # its frames hold this
+        connect_task, self.connect_task = self.connect_task, None  # breaks a reference cycle: the task holds the call
         if connect_task is not None:
             connect_task.cancel()
         if self.connection is not None:
             self.connection.close()
 
     def fail(self, reason: str, *, timed_out: bool = False, connected: bool = False) -> None:
+        """Report a failed connection to the receiver, unless the call is cancelled."""
         self.connect_task = None
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
@@ -94,10 +103,11 @@ class UpstreamCall:
             self.connection.pause_reading()
 
     def resume(self) -> None:
+        """Continue reading from the upstream."""
         if self.connection is not None:
             self.connection.resume_reading()
 
     def enable_splice(self, splice: Splice) -> None:
-        """It may carry the next piece. For the receiver, while it is handed one."""
+        """Let the splice forward the next reads. The receiver may call this only from `on_body`."""
         if self.connection is not None:
             self.connection.enable_splice(splice)

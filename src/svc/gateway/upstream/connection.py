@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection to a provider, and the calls that use it one after the other. llhttp (httptools) parses.
+"""One HTTP/1.1 connection to a provider, which calls use one after the other. llhttp (httptools) parses responses.
 
 idle ── start ──> waiting ── head ──> reading ── end ──> idle (in the pool) or closed
-                     └── lost, or not HTTP ──> closed
+                     └── connection lost or invalid HTTP ──> closed
 """
 
 from __future__ import annotations
@@ -23,32 +23,39 @@ log = logging.getLogger("svc.gateway")
 
 LF_BYTE: Final = 10
 MAX_RESPONSE_HEAD_BYTES: Final = 64 * 1024
-"""Bytes of a response head, and of consecutive input outside the body: interim responses, extensions, trailers."""
+"""Maximum bytes of a response head, and of consecutive input outside the body.
+
+Such input is an interim response, a chunk extension or a trailer.
+"""
 HEADER_OVERHEAD_BYTES: Final = 64
-"""Bytes that a header counts beside its own, so that there are at most some thousand."""
+"""Bytes added to the size of each header, which limits the number of headers to about 1,000."""
 
 
 class ConnectionPool(Protocol):
-    """Where connections come from and go back to."""
+    """The pool that opens connections and keeps idle ones."""
 
     fast_paths: bool
-    """Whether its connections may skip the parsing of heads that they know."""
+    """Whether connections may reuse the cached parse of a response head."""
     body_parts: list[bytes]
-    """Where every connection's parser lays the body's parts of one read: used up before the next read."""
+    """The body parts of one read. All connections share the list: each read empties it."""
 
-    def connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None: ...
+    def connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None:
+        """Send a call's request on a new connection."""
 
-    def add(self, connection: UpstreamConnection) -> None: ...
+    def add(self, connection: UpstreamConnection) -> None:
+        """Register an open connection."""
 
-    def release(self, connection: UpstreamConnection) -> None: ...
+    def release(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for the next request."""
 
-    def remove(self, connection: UpstreamConnection) -> None: ...
+    def remove(self, connection: UpstreamConnection) -> None:
+        """Unregister a closed connection."""
 
 
 class UpstreamConnection(CallConnection):
-    """One connection to an origin: a Protocol of asyncio's, by its methods; over TLS those of an `Upper`.
+    """One connection to an origin. It has the methods of asyncio.Protocol, or of PlaintextProtocol over TLS.
 
-    llhttp calls the `on_…` ones.
+    llhttp calls the `on_…` methods, except `on_large_read`.
     """
 
     __deletable__ = ("_feed", "_parser")
@@ -87,16 +94,16 @@ class UpstreamConnection(CallConnection):
         self.idle_since = 0.0
         self._body_parts = pool.body_parts
         self.on_body = pool.body_parts.append
-        """For llhttp: no Python is run for a chunk but what handles it."""
+        """The callback of llhttp for body data. It is a method of the list, so that no Python frame runs per chunk."""
         self._call: UpstreamCall | None = None
         self._receiver: ResponseReceiver | None = None
-        """The call's: one step less for each piece."""
+        """The receiver of `_call`. A copy saves one attribute access per chunk."""
         self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
         self._non_body_bytes = 0
-        """Bytes since the last ones of a body."""
+        """Consecutive bytes outside the body. Body data resets it."""
         self.splice: Splice | None = None
-        """Carries the next read, if it can; forgotten wherever the parser is not between two chunks."""
+        """Forwards the next read if it can. None whenever the parser is not between two chunks."""
         self._between_chunks = False
         self._awaiting_response = False
         """Whether no byte of the current response has been received."""
@@ -105,17 +112,20 @@ class UpstreamConnection(CallConnection):
         self._is_reusable = False
         self._ends_with_close = False
         self._last_read_bytes = 0
-        """Bytes of the last read that was not carried."""
+        """Bytes of the last read that the splice did not forward completely."""
         self.buffered_read: BufferedRead | None = None
-        """What reads for this; None over TLS."""
+        """The protocol that reads from the transport. None over TLS."""
         self._socket_writer: SocketWriter | None = None
-        """None over TLS, which has its own."""
+        """None over TLS, where TlsTransport has its own."""
         self._may_resend = False
-        """Used before, and silent since the present request: if it closes now, that is old age and no failure."""
+        """Whether a close is an idle timeout of the provider, and not a failure.
+
+        True while a reused connection has received nothing since the current request.
+        """
 
     @property
     def is_usable(self) -> bool:
-        """It is open, and nothing has come since it was parked, which the next answer would seem to begin with."""
+        """Whether the connection is open and has no unread data, which would corrupt the next response."""
         return self.transport.is_reading()
 
     def start(self, call: UpstreamCall, *, reused: bool) -> None:
@@ -138,12 +148,11 @@ class UpstreamConnection(CallConnection):
             writer.writelines(call.request_parts)
 
     def enable_splice(self, splice: Splice) -> None:
-        """It carries the next reads, if it can; the first of them comes from here, and if that is small, it reads."""
+        """Let the splice forward the next reads. After a small read it replaces this object as the protocol."""
         self.splice = splice
         splice.enable(self)
 
     def _disable_splice(self) -> None:
-        """What comes next is not for the relay."""
         if self.splice is not None:
             self.splice.is_enabled = False
             self.splice = None
@@ -161,7 +170,7 @@ class UpstreamConnection(CallConnection):
             call.connection = None
         return call
 
-    # asyncio
+    # the methods of asyncio.Protocol
 
     def connection_made(self, transport: ConnectionTransport) -> None:
         self.transport = transport
@@ -172,7 +181,7 @@ class UpstreamConnection(CallConnection):
         self._pool.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Of what is no stream yet, of TLS, and while it is bounded; else see `Relay.data_received`."""
+        """Handle a read. `Splice.data_received` replaces this method for small reads of a stream without TLS."""
         if len(data) > MAX_DIRECT_READ_BYTES:
             self.on_large_read()
         splice = self.splice
@@ -183,29 +192,30 @@ class UpstreamConnection(CallConnection):
             self.buffered_read.use_direct(len(data), splice)
 
     def on_large_read(self) -> None:
-        """A large one has come."""
+        """Return to buffered reads after a read of more than MAX_DIRECT_READ_BYTES."""
         if self.buffered_read is not None:
             self.buffered_read.on_large_read()
 
     def pause_reading(self) -> None:
-        """Nothing more is wanted, until `resume_reading`."""
+        """Stop reading until `resume_reading`."""
         if self.buffered_read is None:
             self.transport.pause_reading()
             return
         self.buffered_read.pause_reading()
-        self.buffered_read.use_buffered()  # what comes meanwhile will be there at once
+        self.buffered_read.use_buffered()  # the next read may be large: data accumulates during the pause
 
     def resume_reading(self) -> None:
+        """Continue reading."""
         if self.buffered_read is None:
             self.transport.resume_reading()
         else:
             self.buffered_read.resume_reading()
 
     def handle_data(self, data: bytes, start: int) -> None:
-        """What was not carried: all from `begin` on."""
+        """Parse `data` from offset `start`: the splice has not forwarded these bytes."""
         self._disable_splice()
         self._last_read_bytes = len(data)
-        if self._call is None:  # nobody asked: the connection's state cannot be known any more
+        if self._call is None:  # data without a request: the next response could not be told from it
             self.transport.abort()
             return
         self._may_resend = False
@@ -213,14 +223,17 @@ class UpstreamConnection(CallConnection):
         try:
             if (is_first_read and self._try_cached_head(data)) or self._parse(data, start, is_first_read):
                 self._deliver_body(data[-1])
-        except Exception:  # the edge: a fault of ours is not the provider's
+        except Exception:  # an internal error must not count as a failure of the provider
             log.exception("fault while an answer was handled")
             self.close()
             if receiver is not None:
                 receiver.on_internal_error()
 
     def _parse(self, data: bytes, begin: int, is_first_read: bool) -> bool:
-        """False for what is not HTTP: it has failed. `fresh`: it is the beginning of an answer."""
+        """Feed `data` from offset `begin` to llhttp. Return False if the call has failed, because of invalid HTTP.
+
+        `is_first_read` says whether the data is the start of a response.
+        """
         try:
             self._feed(data[begin:] if begin else data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -228,7 +241,7 @@ class UpstreamConnection(CallConnection):
             self._body_parts.clear()
             if (
                 parsed_body and receiver is not None and receiver.sink is not None
-            ):  # before a stream begins: the next target
+            ):  # the client gets the data before the error; without a sink, another backend is tried
                 receiver.on_body(parsed_body)
             self._fail(f"sent what is not HTTP: {error.__context__ or error}")
             return False
@@ -245,20 +258,20 @@ class UpstreamConnection(CallConnection):
         return True
 
     def _deliver_body(self, last_byte: int) -> None:
-        """What one read has brought of the body, and its end. `last`: the byte that it ended with."""
+        """Deliver the body data of one read, and the end of the response. `last_byte` is the last byte of the read."""
         receiver, body = self._receiver, self._body_parts
         if body:
             data = body[0] if len(body) == 1 else b"".join(body)
             body.clear()
             if receiver is not None:
-                receiver.on_body(data)  # one piece for each read, however many chunks it came in
+                receiver.on_body(data)  # one call for all chunks of a read
         if self._message_complete:
             self._finish()
         elif not self._between_chunks or last_byte != LF_BYTE:
             self._disable_splice()
 
     def _try_cached_head(self, data: bytes) -> bool:
-        """Take the whole response without the parser, if it has the head of the last one."""
+        """Handle a whole response without the parser if its head differs from the last one only in `Content-Length`."""
         head_cache, receiver = self._head_cache, self._receiver
         body = head_cache.match_body(data) if head_cache.status and receiver is not None else b""
         if not body or receiver is None:
@@ -269,20 +282,20 @@ class UpstreamConnection(CallConnection):
         return True
 
     def eof_received(self) -> None:
-        """Closes; `connection_lost` follows."""
+        """Let the transport close the connection. `connection_lost` follows."""
 
     def pause_writing(self) -> None:
-        """Do nothing: a request is in memory anyway while the provider does not read it."""
+        """Do nothing: the whole request is in memory until the provider reads it."""
 
     def resume_writing(self) -> None:
-        """See above."""
+        """Do nothing, as in `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.remove(self)
         self.buffered_read = None
         if self._socket_writer is not None:
             self._socket_writer.close()
-        del self._parser, self._feed  # which, like it, hold this: no garbage collector is needed
+        del self._parser, self._feed  # breaks a reference cycle: both hold this connection
         if self._call is None:
             return
         if self._may_resend:
@@ -290,7 +303,7 @@ class UpstreamConnection(CallConnection):
             if call is not None and call.receiver is not None:
                 call.receiver.on_resend()
                 self._pool.connect(self.origin, call)
-        elif self._ends_with_close and exc is None:  # no length and no chunks: the close ends the body
+        elif self._ends_with_close and exc is None:  # the close ends the body (RFC 9112, section 6.3)
             receiver = self._call.receiver
             self._release()
             if receiver is not None:
@@ -339,11 +352,11 @@ class UpstreamConnection(CallConnection):
         if self._parser.get_status_code() < 200:
             return
         self._message_complete = True
-        self._is_reusable = self._parser.should_keep_alive()  # llhttp knows it only in this callback
+        self._is_reusable = self._parser.should_keep_alive()  # valid only in this callback
 
     def _finish(self) -> None:
-        call = self._release()  # None if its last piece made it let go
-        if self._is_reusable and self._is_idle():  # whether it is still open is looked at when it is used
+        call = self._release()  # None if the receiver cancelled the call in `on_body`
+        if self._is_reusable and self._is_idle():  # the pool checks again before the next use
             if self.buffered_read is not None:
                 self.buffered_read.use_direct(self._last_read_bytes)
             self._pool.release(self)
@@ -353,9 +366,9 @@ class UpstreamConnection(CallConnection):
             call.receiver.on_end()
 
     def _is_idle(self) -> bool:
-        """All is sent, and it reads: it may have been paused for a client by the very piece that was the last.
+        """Return whether the request is sent completely and the connection reads.
 
-        Over TLS, nothing has come beyond the answer either, which the next request's answer would begin with.
+        The client may have paused it at the last chunk. Over TLS, data after the response also makes this False.
         """
         is_reading = self.transport.is_reading() or (self.buffered_read is not None and self.buffered_read.end_turn())
         return is_reading and not self.transport.get_write_buffer_size()

@@ -1,8 +1,8 @@
-"""The only way to providers: a pool of keep-alive connections for each origin.
+"""Sends requests to providers over a pool of keep-alive connections for each origin.
 
-    Upstream ── send(offer, body, receiver) ──> Call ── on an idle Connection, or on one that is made
+    UpstreamPool ── send(backend, path, body, receiver) ──> UpstreamCall ── on an idle or a new UpstreamConnection
 
-Nothing here knows a dialect, or retries.
+Dialects and retries are not handled here.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from svc.gateway.upstream.forwarded_head import ForwardedHead
 log = logging.getLogger("svc.gateway")
 
 READ_BUFFER_BYTES: Final = 32 * 1024
-"""Bytes of one read. A client that has stopped reading costs seven of them: see tests/e2e/test_backpressure.py."""
+"""Maximum bytes of one read. A client that stops reading occupies up to 7 such reads in memory.
+
+tests/e2e/test_backpressure.py measures it.
+"""
 MAX_INLINE_BODY_BYTES: Final = 64 * 1024
-"""Bytes that are copied behind their head, so that there is one thing to send."""
+"""Smaller bodies are copied into one buffer with the head, which takes a single write."""
 IDLE_CONNECTION_SECONDS: Final = 45.0
 """Seconds after which an idle connection is closed. Providers close theirs after a minute or more."""
 MAX_IDLE_CONNECTIONS: Final = 1024
-"""The maximum number of idle connections per origin."""
+"""Maximum number of idle connections per origin."""
 
 
 class UpstreamPool:
-    """Connections to every origin. Belongs to one event loop; `close` ends them all."""
+    """The connections of one event loop to all origins."""
 
     def __init__(
         self, *, connect_timeout: float, ssl_context: ssl.SSLContext | None = None, fast_paths: bool = True
@@ -46,29 +49,30 @@ class UpstreamPool:
         self._connect_timeout = connect_timeout
         self._ssl_context = ssl_context
         self.fast_paths = fast_paths
-        """Whether its connections may skip the parsing of what they know."""
+        """Whether connections may reuse the cached parse of a response head."""
         self._idle_connections: dict[UpstreamOrigin, list[UpstreamConnection]] = {}
         self._connections: set[UpstreamConnection] = set()
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._resolver = DnsResolver()
         self._loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_BUFFER_BYTES)
-        """Shared by all connections: what is read is used up before the next read."""
+        """The read buffer of all connections. Each read is processed or copied before the next read."""
         self.view = memoryview(self.buffer)
         self.read_scheduler = ReadScheduler(self._loop)
-        """The order in which connections read, clients' connections included."""
+        """Defers large reads of upstream and client connections."""
         self.body_parts: list[bytes] = []
         self._swept_at = time.monotonic()
-        """When unused connections were looked at: from then on one that is parked counts as unused."""
+        """When `close_idle` last ran, in seconds. Connections released since then count as idle from that time."""
 
     def configure(self, connect_timeout: float, ssl_context: ssl.SSLContext | None) -> None:
-        """Set connect timeout and TLS context of new connections."""
+        """Set the connect timeout in seconds and the TLS context of new connections."""
         self._connect_timeout = connect_timeout
         if ssl_context is not None:
             self._ssl_context = ssl_context
 
     @property
     def open_connections(self) -> int:
+        """The number of open connections, idle ones included."""
         return len(self._connections)
 
     def send(
@@ -81,7 +85,11 @@ class UpstreamPool:
         stream: bool = False,
         forwarded: ForwardedHead | None = None,
     ) -> UpstreamCall:
-        """Send a request to `path` below the base address. The receiver is never called from within this call."""
+        """Send a POST request to `path` below the backend's base URL.
+
+        `stream` says that the response may be a stream, whose client may read slowly. `forwarded` is merged into the
+        head. The receiver is never called before this method returns.
+        """
         before_path, after_path = backend.request_head
         if forwarded is None:
             head = b"%b%b%b%d\r\n\r\n" % (before_path, path, after_path, len(body))
@@ -92,7 +100,7 @@ class UpstreamPool:
         while idle_connections:
             connection = idle_connections.pop()
             if connection.is_usable:
-                if stream and connection.buffered_read is not None:  # its client may not read
+                if stream and connection.buffered_read is not None:  # limits the size of a read for a slow client
                     connection.buffered_read.use_buffered()
                 connection.start(call, reused=True)
                 return call
@@ -114,8 +122,8 @@ class UpstreamPool:
         except TimeoutError:
             what = "no TLS connection" if origin.tls else "no connection"
             call.fail(f"{what} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
-        except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
-            error.with_traceback(None)  # whose frames hold the connection, which holds the error
+        except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
+            error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
             call.fail(f"no connection to {origin.host}:{origin.port}: {type(error).__name__}: {error}")
         else:
             call.connect_task = None
@@ -140,7 +148,7 @@ class UpstreamPool:
             try:
                 await self._loop.create_connection(lambda: buffered_read, address, origin.port)  # type: ignore[type-var]
             except asyncio.CancelledError:
-                if connection in self._connections:  # uvloop does not tell who has just heard of its connection
+                if connection in self._connections:  # uvloop does not call `connection_lost` in this case
                     buffered_read.detach()
                 raise
             return connection
@@ -170,23 +178,25 @@ class UpstreamPool:
             connection.close()
 
     def add(self, connection: UpstreamConnection) -> None:
+        """Register an open connection."""
         self._connections.add(connection)
 
     def remove(self, connection: UpstreamConnection) -> None:
+        """Unregister a closed connection."""
         self._connections.discard(connection)
         idle = self._idle_connections.get(connection.origin)
         if idle and connection in idle:
             idle.remove(connection)
 
     def close_idle(self, now: float) -> None:
-        """Close connections that have been idle for too long. The oldest are at the front."""
+        """Close connections that have been idle for IDLE_CONNECTION_SECONDS. `now` is `time.monotonic()`."""
         self._swept_at = now
         for idle in self._idle_connections.values():
             while idle and now - idle[0].idle_since > IDLE_CONNECTION_SECONDS:
                 idle.pop(0).close()
 
     async def close(self) -> None:
-        """Close every connection, and cancel connection attempts."""
+        """Close every connection, and cancel connection attempts and name lookups."""
         for task in list(self._connect_tasks):
             task.cancel()
         await asyncio.gather(*self._connect_tasks, return_exceptions=True)
@@ -196,10 +206,10 @@ class UpstreamPool:
 
 
 def default_ssl_context() -> ssl.SSLContext:
-    """Verifies certificates and names; `SSL_CERT_FILE` names other authorities. Takes some ms: make it at start.
+    """Create a TLS context that verifies certificates and host names. It takes some ms, so call it at start.
 
-    OpenSSL by itself would trust the system's folder beside that file, and say nothing of one that holds no
-    certificates. Raises UsageError for such a file.
+    `SSL_CERT_FILE` replaces the system's certificate authorities. Without the arguments below, OpenSSL would
+    also trust the system's directory, and ignore a file without certificates. Raises UsageError for such a file.
     """
     file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
     try:
