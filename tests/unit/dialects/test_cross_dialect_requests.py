@@ -1,4 +1,4 @@
-"""Requests on their way to an upstream of another dialect: what is left out, lowered, cut or renamed, and named."""
+"""Requests to an upstream of another dialect: fields that are dropped, lowered, truncated or renamed, and reported."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def to_openai(model: str = "any", *, limit: int | None = None, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What an OpenAI upstream gets of an Anthropic client's request."""
+    """Return the body for an OpenAI upstream and the dropped fields, for an Anthropic client's request."""
     raw = json.dumps({"model": "m", "max_tokens": 100, "messages": HI, **fields}).encode()
     settings = ProviderSettings(name="p", models=(ModelSettings(id=model, max_output_tokens=limit),))
-    (offer,) = build_backends(build_provider(settings, "http://127.0.0.1:1/v1", ""))
-    return read(openai.dialect.encode_request(anthropic.dialect.decode_request(raw), offer.profile))
+    (backend,) = build_backends(build_provider(settings, "http://127.0.0.1:1/v1", ""))
+    return read(openai.dialect.encode_request(anthropic.dialect.decode_request(raw), backend.profile))
 
 
 def to_anthropic(*, limit: int | None = None, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What an Anthropic upstream gets of an OpenAI client's request."""
+    """Return the body for an Anthropic upstream and the dropped fields, for an OpenAI client's request."""
     request = openai.dialect.decode_request(json.dumps({"model": "m", "messages": HI, **fields}).encode())
     return read(anthropic.dialect.encode_request(request, ModelProfile("claude", max_output_tokens=limit)))
 
@@ -39,7 +39,7 @@ def read(built: EncodedRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     return json.loads(built.body), built.dropped_fields
 
 
-def test_context_management_and_thinking_are_hints_and_named() -> None:
+def test_to_openai_anthropic_only_fields_are_dropped_and_listed() -> None:
     body, dropped = to_openai(
         context_management={"edits": [{"type": "a"}]}, thinking={"type": "adaptive"}, speed="fast"
     )
@@ -47,7 +47,7 @@ def test_context_management_and_thinking_are_hints_and_named() -> None:
     assert body.keys() == {"model", "messages", "max_tokens"}
 
 
-def test_output_config_goes_where_there_is_a_place_for_it() -> None:
+def test_to_openai_output_config_maps_to_effort_and_response_format() -> None:
     config = {"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}, "task_budget": {"total": 9}}
     body, dropped = to_openai(output_config=config)
     assert body["reasoning_effort"] == "high"
@@ -56,17 +56,17 @@ def test_output_config_goes_where_there_is_a_place_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "refused"),
+    ("model", "rejected"),
     [
         *[(name, True) for name in ("gpt-4o", "gpt-4o-mini-2024-07-18", "openai/gpt-4.1", "ft:gpt-3.5-turbo:x::y")],
         *[(name, True) for name in ("chatgpt-4o-latest", "gpt-5-chat-latest", "o1-mini")],
         *[(name, False) for name in ("o3", "gpt-5.2", "qwen3-32b", "gpt-oss-120b", "my-gpt-4o")],
     ],
 )
-def test_effort_for_a_series_that_refuses_it_is_left_out(model: str, refused: bool) -> None:
-    assert rejects_reasoning_effort(model) is refused
+def test_to_openai_effort_unsupported_by_model_series_is_dropped(model: str, rejected: bool) -> None:
+    assert rejects_reasoning_effort(model) is rejected
     body, dropped = to_openai(model, output_config={"effort": "low"})
-    assert (body.get("reasoning_effort"), dropped) == ((None, ("output_config",)) if refused else ("low", ()))
+    assert (body.get("reasoning_effort"), dropped) == ((None, ("output_config",)) if rejected else ("low", ()))
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def test_effort_for_a_series_that_refuses_it_is_left_out(model: str, refused: bo
         ("gpt-35-turbo", False),
     ],
 )
-def test_newer_openai_models_get_max_completion_tokens(model: str, newer: bool) -> None:
+def test_to_openai_newer_model_series_gets_max_completion_tokens(model: str, newer: bool) -> None:
     assert requires_max_completion_tokens(model) is newer
     body, dropped = to_openai(model)
     assert dropped == ()
     assert (body.get("max_tokens"), body.get("max_completion_tokens")) == ((None, 100) if newer else (100, None))
-    quirks = openai.dialect.model_overrides(model, UpstreamOverrides())
+    overrides = openai.dialect.model_overrides(model, UpstreamOverrides())
     raw = json.dumps({"model": model, "messages": HI, "max_tokens": 7}).encode()
-    passed = pass_through_request(openai.dialect, raw, ModelProfile(model, overrides=quirks))
+    passed = pass_through_request(openai.dialect, raw, ModelProfile(model, overrides=overrides))
     assert json.loads(passed.body).get("max_completion_tokens") == (7 if newer else None)
 
 
-def test_max_tokens_above_the_models_limit_is_lowered_and_named() -> None:
+def test_translation_max_tokens_above_model_limit_is_lowered_and_listed() -> None:
     assert to_openai(limit=4096, max_tokens=32000) == (
         {"model": "any", "messages": HI, "max_tokens": 4096},
         ("max_tokens",),
@@ -100,7 +100,7 @@ def test_max_tokens_above_the_models_limit_is_lowered_and_named() -> None:
     assert (body["max_tokens"], dropped) == (4096, ("max_tokens",))
 
 
-def test_thinking_budget_fits_into_a_max_tokens_that_was_lowered() -> None:
+def test_to_anthropic_lowered_max_tokens_reduces_thinking_budget() -> None:
     thinking = {"type": "enabled", "budget_tokens": 9000}
     body, dropped = to_anthropic(limit=4096, max_tokens=16384, thinking=thinking)
     assert (body["thinking"], dropped) == (
@@ -111,13 +111,13 @@ def test_thinking_budget_fits_into_a_max_tokens_that_was_lowered() -> None:
     assert to_anthropic(limit=16384, max_tokens=16384, thinking=thinking)[0]["thinking"] == thinking
 
 
-def test_user_is_cut_to_what_the_provider_takes() -> None:
+def test_translation_long_user_is_truncated_to_upstream_limit() -> None:
     user = "user_" + "0123456789abcdef" * 20
     assert to_openai(metadata={"user_id": user})[0]["user"] == user[:64]
     assert to_anthropic(user=user)[0]["metadata"] == {"user_id": user[:256]}
 
 
-def test_what_parts_have_and_openai_lacks_is_named() -> None:
+def test_to_openai_unsupported_content_part_fields_are_listed_as_dropped() -> None:
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
         {
@@ -133,7 +133,7 @@ def test_what_parts_have_and_openai_lacks_is_named() -> None:
     assert dropped == ("cache_control", "messages[].thinking", "messages[].is_error")
 
 
-def test_mcp_servers_change_the_answer_and_are_refused() -> None:
+def test_to_openai_mcp_servers_raises_invalid_request() -> None:
     with pytest.raises(InvalidRequest) as caught:
         to_openai(mcp_servers=[{"type": "url", "url": "https://example.com", "name": "x"}])
     assert caught.value.param == "mcp_servers"

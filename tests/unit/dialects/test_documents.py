@@ -1,4 +1,4 @@
-"""Documents that the other dialect has no place for: refused, and the error names the field."""
+"""Documents that the other dialect does not support: the request is rejected, and the error names the field."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from svc.errors import InvalidRequest
 WHERE = "messages[0].content[0]"
 
 
-def crossed(dialect: str, part: dict[str, Any]) -> EncodedRequest:
-    """A request with one part, from a client of `dialect` to an upstream of the other."""
+def translate(dialect: str, part: dict[str, Any]) -> EncodedRequest:
+    """Translate a request with one content part from `dialect` to the other dialect."""
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     raw = json.dumps(body).encode()
     if dialect == "anthropic":
@@ -50,18 +50,20 @@ def document(**source: Any) -> dict[str, Any]:
         ("openai", file(file_data="data:text/plain;base64,é"), "messages[0].content"),
     ],
 )
-def test_document_without_a_place_is_refused(dialect: str, part: dict[str, Any], param: str) -> None:
+def test_document_unsupported_by_other_dialect_raises_invalid_request(
+    dialect: str, part: dict[str, Any], param: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        crossed(dialect, part)
+        translate(dialect, part)
     assert caught.value.param == param
 
 
-def test_file_id_to_anthropic_needs_the_files_beta() -> None:
-    assert crossed("openai", file(file_id="file_1")).header_lines == (b"anthropic-beta: files-api-2025-04-14",)
-    assert crossed("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).header_lines == ()
+def test_file_id_to_anthropic_adds_files_beta_header() -> None:
+    assert translate("openai", file(file_id="file_1")).header_lines == (b"anthropic-beta: files-api-2025-04-14",)
+    assert translate("openai", file(file_data="data:application/pdf;base64,JVBERi0=")).header_lines == ()
 
 
-def test_file_id_of_an_anthropic_client_keeps_its_own_beta_headers() -> None:
+def test_file_id_from_anthropic_client_adds_no_beta_header() -> None:
     part = document(type="file", file_id="file_1")
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     request = anthropic.dialect.decode_request(json.dumps(body).encode())
@@ -69,14 +71,14 @@ def test_file_id_of_an_anthropic_client_keeps_its_own_beta_headers() -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_context_and_citations_of_a_document_are_named_in_tool_results_too(inside: bool) -> None:
+def test_document_context_and_citations_are_listed_as_dropped(inside: bool) -> None:
     part = document(type="text", data="x") | {"context": "From 2026.", "citations": {"enabled": True}}
     if inside:
         part = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
-    assert crossed("anthropic", part).dropped_fields == ("messages[].context", "messages[].citations")
+    assert translate("anthropic", part).dropped_fields == ("messages[].context", "messages[].citations")
 
 
-def test_text_document_of_a_tool_result_stays_in_it() -> None:
+def test_document_text_in_tool_result_becomes_tool_message_text() -> None:
     inner = [{"type": "text", "text": "a"}, document(type="text", media_type="text/plain", data="b")]
-    body = json.loads(crossed("anthropic", {"type": "tool_result", "tool_use_id": "t", "content": inner}).body)
+    body = json.loads(translate("anthropic", {"type": "tool_result", "tool_use_id": "t", "content": inner}).body)
     assert body["messages"] == [{"role": "tool", "tool_call_id": "t", "content": "a\nb"}]

@@ -1,4 +1,4 @@
-"""Long bodies without the insides of their long strings."""
+"""JSON skeletons: long bodies with the contents of their long strings removed."""
 
 import json
 import time
@@ -26,35 +26,35 @@ def request(content: object, **more: object) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": content}], "model": "m", **more}).encode()
 
 
-def test_long_strings_are_emptied_and_all_else_stays() -> None:
+def test_skeleton_long_string_is_emptied_and_rest_is_unchanged() -> None:
     assert strip_long_strings(request(LONG, n=2)) == request("", n=2)
 
 
 @pytest.mark.parametrize("end", ['say "yes"', "back\\", 'back\\\\"', '\\"', "\\\\\\"])
-def test_escaped_quotes_and_backslashes_do_not_end_a_string(end: str) -> None:
+def test_skeleton_escaped_quote_or_backslash_does_not_end_string(end: str) -> None:
     assert json.loads(strip_long_strings(request(LONG + end, stop=end))) == json.loads(request("", stop=end))
 
 
-def test_a_short_body_stays_itself() -> None:
+def test_skeleton_short_body_returns_same_object() -> None:
     short = request("x" * (MIN_SKELETON_BODY_BYTES - 500))
     assert strip_long_strings(short) is short
 
 
-def test_body_full_of_short_strings_stays_itself() -> None:
+def test_skeleton_body_of_short_strings_returns_same_object() -> None:
     full = request("x", stop=["quoted"] * 10_000)
     assert strip_long_strings(full) is full
 
 
-def test_escaped_quotes_of_a_long_string_are_left_out() -> None:
+def test_skeleton_escaped_quotes_in_long_string_are_removed() -> None:
     assert strip_long_strings(request('"quoted" ' * 10_000)) == request("")
 
 
-def test_a_body_that_breaks_off_in_a_string_stays_itself() -> None:
+def test_skeleton_unterminated_string_returns_same_object() -> None:
     cut = request(LONG)[:-40]
     assert strip_long_strings(cut) is cut
 
 
-def test_endless_backslashes_of_a_long_string_are_left_out() -> None:
+def test_skeleton_backslashes_in_long_string_are_removed() -> None:
     assert strip_long_strings(request("\\" * 100_000)) == request("")
 
 
@@ -70,22 +70,22 @@ def test_endless_backslashes_of_a_long_string_are_left_out() -> None:
         request("Hi", unknown=[[[[[[[[[[]]]]]]]]]] * (MAX_BODY_VALUES // 5)),
         request("Hi", unknown=[{"a": {"b": {"c": {}}}}] * (MAX_BODY_VALUES // 5)),
     ],
-    ids=["parts", "parts with marks in their text", "numbers", "keys", "far too many", "lists", "objects"],
+    ids=["parts", "parts with punctuation in their text", "numbers", "keys", "far too many", "lists", "objects"],
 )
-def test_body_of_too_many_values_is_refused_unread(dialect: Dialect, body: bytes) -> None:
+def test_routing_info_too_many_values_raises_invalid_request(dialect: Dialect, body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="values"):
         decode_routing_info(dialect, body)
 
 
 @pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
-def test_marks_in_strings_are_no_values(dialect: Dialect) -> None:
+def test_routing_info_punctuation_in_strings_is_not_counted_as_values(dialect: Dialect) -> None:
     texts = [{"type": "text", "text": 'a, b: c, \\ "d" ' * 20} for _ in range(3_000)]
     assert decode_routing_info(dialect, request(texts, max_tokens=5)).model == "m"
     assert decode_routing_info(dialect, request("a, b: c, " * 500_000, max_tokens=5)).model == "m"
 
 
 @pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
-def test_body_of_too_many_escapes_is_refused_unread(dialect: Dialect) -> None:
+def test_routing_info_too_many_backslashes_raises_invalid_request(dialect: Dialect) -> None:
     with pytest.raises(InvalidRequest, match="backslashes"):
         decode_routing_info(dialect, request('"' * (MAX_BODY_BACKSLASHES + 1)))
     assert decode_routing_info(dialect, request('"' * (MAX_BODY_BACKSLASHES // 2), max_tokens=5)).model == "m"
@@ -93,7 +93,7 @@ def test_body_of_too_many_escapes_is_refused_unread(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
 @pytest.mark.parametrize("end", [b"", b"\\"])
-def test_head_string_without_end_is_refused_in_linear_time(dialect: Dialect, end: bytes) -> None:
+def test_routing_info_unterminated_string_is_rejected_in_linear_time(dialect: Dialect, end: bytes) -> None:
     body = b'{"model":"' + b'\\"' * 10_000 + b"," * (3 * MAX_BODY_VALUES // 2) + end
     began = time.process_time()
     with pytest.raises(InvalidRequest, match="not valid JSON"):
@@ -102,14 +102,14 @@ def test_head_string_without_end_is_refused_in_linear_time(dialect: Dialect, end
 
 
 @given(st.lists(st.text(max_size=40) | st.just("x" * (2 * MAX_SKELETON_STRING_BYTES)), max_size=8))
-def test_what_is_left_means_the_same(texts: list[str]) -> None:
+def test_skeleton_random_texts_decodes_to_same_values(texts: list[str]) -> None:
     body = json.dumps({"pad": LONG, "texts": texts}, ensure_ascii=False).encode()
     short = ["" if len(text) > MAX_SKELETON_STRING_BYTES else text for text in texts]
     assert json.loads(strip_long_strings(body)) == {"pad": "", "texts": short}
 
 
 @pytest.mark.parametrize("dialect", [openai.dialect, anthropic.dialect])
-def test_errors_name_places_in_the_body_that_was_sent(dialect: Dialect) -> None:
+def test_routing_info_malformed_long_body_names_the_parse_error(dialect: Dialect) -> None:
     with pytest.raises(InvalidRequest, match="not valid JSON"):
         decode_routing_info(dialect, request(LONG)[:-2] + b",}")
     with pytest.raises(InvalidRequest, match="not valid UTF-8"):

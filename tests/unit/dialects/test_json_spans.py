@@ -1,4 +1,4 @@
-"""Where fields stand in a body, and which bodies can be read in more ways than one."""
+"""Byte spans of the top-level fields of a JSON body, and bodies with duplicate or escaped names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES = st.recursive(
     st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), VALUES, min_size=1, max_size=6),
     st.sampled_from("\n\t "),
 )
-def test_field_spans_hold_each_value_as_it_was_written(body: dict[str, object], space: str) -> None:
+def test_field_spans_valid_body_cover_each_value(body: dict[str, object], space: str) -> None:
     raw = (space + json.dumps(body, separators=(f"{space},", f"{space}:{space}"), ensure_ascii=False) + space).encode()
     spans = find_field_spans(raw)
     assert spans is not None
@@ -39,5 +39,5 @@ def test_field_spans_hold_each_value_as_it_was_written(body: dict[str, object], 
         b'{"a":",\\"a\\":","a":",\\"a\\":"}',
     ],
 )
-def test_field_spans_name_twice_or_escaped_is_none(raw: bytes) -> None:
+def test_field_spans_duplicate_or_escaped_name_returns_none(raw: bytes) -> None:
     assert find_field_spans(raw) is None

@@ -1,4 +1,4 @@
-"""Each field of a request on its way to the other dialect, and each refusal with the field that it names."""
+"""Translation of each request field to the other dialect, and the field that each rejection names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TARGET = ModelProfile("theirs", max_output_tokens=8192)
 
 
 def read(dialect: Dialect, **fields: Any) -> Any:
-    """The canonical form of a request; `messages` are one of the user's unless they are given."""
+    """Return the canonical form of a request. `messages` defaults to one user message."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
     if dialect is anthropic:
         body = {"max_tokens": 100, **body}
@@ -41,7 +41,7 @@ def read(dialect: Dialect, **fields: Any) -> Any:
 
 
 def content(dialect: Dialect, *blocks: Any, role: str = "user") -> Any:
-    """The parts that the blocks of one message become."""
+    """Return the canonical parts of a message with these blocks."""
     return read(dialect, messages=[{"role": role, "content": list(blocks)}]).messages[0].parts
 
 
@@ -54,7 +54,7 @@ def dropped(dialect: Dialect, source: Dialect, target: ModelProfile = TARGET, **
     return dialect.encode_request(read(source, **fields), target).dropped_fields
 
 
-def refused(dialect: Dialect, **fields: Any) -> str | None:
+def rejected_param(dialect: Dialect, **fields: Any) -> str | None:
     with pytest.raises(InvalidRequest) as caught:
         read(dialect, **fields)
     assert caught.value.message
@@ -64,7 +64,7 @@ def refused(dialect: Dialect, **fields: Any) -> str | None:
 # an Anthropic client's request
 
 
-def test_anthropic_request_reads_every_field() -> None:
+def test_anthropic_request_all_fields_are_decoded() -> None:
     request = read(
         anthropic,
         system="Be brief.",
@@ -87,7 +87,7 @@ def test_anthropic_request_reads_every_field() -> None:
     assert request.extra == {"service_tier": "auto"}
 
 
-def test_anthropic_request_reads_every_kind_of_block() -> None:
+def test_anthropic_request_all_block_types_are_decoded() -> None:
     base64 = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     assert content(
         anthropic,
@@ -142,10 +142,10 @@ def test_anthropic_request_reads_every_kind_of_block() -> None:
         ({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_use", "id": "x", "name": "f"}]}, ""),
     ],
 )
-def test_anthropic_request_incomplete_block_names_the_field(block: dict[str, Any], param: str) -> None:
+def test_anthropic_request_incomplete_block_error_names_the_field(block: dict[str, Any], param: str) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "user", "content": [{"type": "text", "text": "a"}, block]}]
     expected = f"messages[1].content[1].{param}" if param else "messages[1].content[1].content[0].type"
-    assert refused(anthropic, messages=messages) == expected
+    assert rejected_param(anthropic, messages=messages) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,14 @@ def test_anthropic_request_incomplete_block_names_the_field(block: dict[str, Any
         ({"type": "tool", "name": "f"}, ToolChoice("tool", "f")),
     ],
 )
-def test_anthropic_request_tool_choice(choice: dict[str, Any], expected: ToolChoice) -> None:
+def test_anthropic_request_tool_choice_is_decoded(choice: dict[str, Any], expected: ToolChoice) -> None:
     request = read(anthropic, tools=[{"name": "f", "input_schema": {}}], tool_choice=choice)
     assert (request.tool_choice, request.parallel_tool_calls) == (expected, None)
     one = read(anthropic, tool_choice={**choice, "disable_parallel_tool_use": True})
     assert one.parallel_tool_calls is False
 
 
-def test_anthropic_request_tools_keep_every_field() -> None:
+def test_anthropic_request_tools_keep_all_fields() -> None:
     tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True, "cache_control": CACHE}
     assert read(anthropic, tools=[tool, {"name": "g", "type": "custom"}]).tools == [
         ToolDefinition("f", "d", {"type": "object"}, True, CACHE),
@@ -172,16 +172,16 @@ def test_anthropic_request_tools_keep_every_field() -> None:
     ]
 
 
-def test_anthropic_request_tool_without_a_name_or_of_another_kind_is_refused() -> None:
-    assert refused(anthropic, tool_choice={"type": "tool"}) == "tool_choice.name"
+def test_anthropic_request_tool_without_name_or_of_other_type_is_rejected() -> None:
+    assert rejected_param(anthropic, tool_choice={"type": "tool"}) == "tool_choice.name"
     tools = [{"name": "f"}, {"name": "bash", "type": "bash_20250124"}]
-    assert refused(anthropic, tools=tools) == "tools[1].type"
+    assert rejected_param(anthropic, tools=tools) == "tools[1].type"
 
 
 # an OpenAI client's request
 
 
-def test_openai_request_reads_every_field() -> None:
+def test_openai_request_all_fields_are_decoded() -> None:
     request = read(
         openai,
         stream=True,
@@ -206,7 +206,7 @@ def test_openai_request_reads_every_field() -> None:
     assert read(openai, stop=["a", "b"]).stop == ["a", "b"]
 
 
-def test_openai_request_reads_every_kind_of_part() -> None:
+def test_openai_request_all_part_types_are_decoded() -> None:
     assert content(
         openai,
         {"type": "text", "text": "a", "cache_control": CACHE},
@@ -223,7 +223,7 @@ def test_openai_request_reads_every_kind_of_part() -> None:
     ]
 
 
-def test_openai_request_assistants_turn_keeps_its_order() -> None:
+def test_openai_request_assistant_message_keeps_part_order() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "cache_control": CACHE}
     message = {
         "role": "assistant",
@@ -241,7 +241,7 @@ def test_openai_request_assistants_turn_keeps_its_order() -> None:
     assert request.messages[0].parts == [ThinkingPart("hm", "s"), RedactedThinkingPart("d")]
 
 
-def test_openai_request_tool_result_is_of_its_call() -> None:
+def test_openai_request_tool_message_becomes_tool_result() -> None:
     message = {"role": "tool", "tool_call_id": "c", "content": "result", "cache_control": CACHE}
     assert read(openai, messages=[message]).messages[0] == ChatMessage(
         "tool", [ToolResult("c", [TextPart("result", CACHE)], cache=CACHE)]
@@ -262,8 +262,8 @@ def test_openai_request_tool_result_is_of_its_call() -> None:
         ({"role": "assistant", "tool_calls": [{"id": "c", "type": "hologram"}]}, "tool_calls[0].type"),
     ],
 )
-def test_openai_request_incomplete_message_names_the_field(message: dict[str, Any], param: str) -> None:
-    assert refused(openai, messages=[{"role": "user", "content": "Hi"}, message]) == f"messages[1].{param}"
+def test_openai_request_incomplete_message_error_names_the_field(message: dict[str, Any], param: str) -> None:
+    assert rejected_param(openai, messages=[{"role": "user", "content": "Hi"}, message]) == f"messages[1].{param}"
 
 
 @pytest.mark.parametrize(
@@ -276,16 +276,16 @@ def test_openai_request_incomplete_message_names_the_field(message: dict[str, An
         (None, None),
     ],
 )
-def test_openai_request_tool_choice(choice: Any, expected: ToolChoice | None) -> None:
+def test_openai_request_tool_choice_is_decoded(choice: Any, expected: ToolChoice | None) -> None:
     assert read(openai, tool_choice=choice).tool_choice == expected
 
 
-def test_openai_request_tool_choice_that_is_none_is_refused() -> None:
-    assert refused(openai, tool_choice="sometimes") == "tool_choice"
-    assert refused(openai, tool_choice={"type": "function"}) == "tool_choice.function"
+def test_openai_request_invalid_tool_choice_is_rejected() -> None:
+    assert rejected_param(openai, tool_choice="sometimes") == "tool_choice"
+    assert rejected_param(openai, tool_choice={"type": "function"}) == "tool_choice.function"
 
 
-def test_openai_request_tools_keep_every_field() -> None:
+def test_openai_request_tools_keep_all_fields() -> None:
     function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
     inside = {"name": "g", "cache_control": CACHE}
     tools = [
@@ -296,10 +296,10 @@ def test_openai_request_tools_keep_every_field() -> None:
         ToolDefinition("f", "d", {"type": "object"}, True, CACHE),
         ToolDefinition("g", cache=CACHE),
     ]
-    assert refused(openai, tools=[{"type": "function"}]) == "tools[0].function"
+    assert rejected_param(openai, tools=[{"type": "function"}]) == "tools[0].function"
 
 
-def test_openai_request_response_format() -> None:
+def test_openai_request_response_format_is_decoded() -> None:
     assert read(openai, response_format={"type": "text"}).response_format == ResponseFormat("text")
     assert read(openai, response_format={"type": "json_object"}).response_format == ResponseFormat("json_object")
     schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
@@ -309,7 +309,7 @@ def test_openai_request_response_format() -> None:
     )
 
 
-def test_anthropic_tool_result_in_tool_result_is_refused_at_any_depth() -> None:
+def test_anthropic_request_nested_tool_results_are_rejected() -> None:
     text = '{"type":"text","text":"x"}'
     block = '{"type":"tool_result","tool_use_id":"t","content":[' * 300 + text + "]}" * 300
     raw = f'{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":[{block}]}}]}}'
@@ -318,8 +318,8 @@ def test_anthropic_tool_result_in_tool_result_is_refused_at_any_depth() -> None:
     assert caught.value.param == "messages[0].content[0].content[0].type"
 
 
-def test_write_request_arguments_of_any_depth_are_translated_or_refused() -> None:
-    refusals = 0
+def test_anthropic_upstream_deeply_nested_arguments_are_encoded_or_rejected() -> None:
+    rejections = 0
     for depth in range(500, 1100):
         function = {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}
         call = {"id": "c", "type": "function", "function": function}
@@ -327,14 +327,14 @@ def test_write_request_arguments_of_any_depth_are_translated_or_refused() -> Non
         try:
             anthropic.encode_request(request, TARGET)
         except InvalidRequest:
-            refusals += 1
-    assert refusals
+            rejections += 1
+    assert rejections
 
 
 # to an Anthropic upstream
 
 
-def test_anthropic_upstream_gets_every_field() -> None:
+def test_anthropic_upstream_all_fields_are_encoded() -> None:
     body = write(
         anthropic,
         openai,
@@ -393,7 +393,7 @@ def test_anthropic_upstream_max_tokens_comes_from_request_model_or_default() -> 
         (None, None, None),
     ],
 )
-def test_anthropic_upstream_tool_choice(choice: Any, parallel: bool | None, expected: Any) -> None:
+def test_anthropic_upstream_tool_choice_is_encoded(choice: Any, parallel: bool | None, expected: Any) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert write(anthropic, openai, tools=tools, tool_choice=choice, parallel_tool_calls=parallel).get(
         "tool_choice"
@@ -404,11 +404,11 @@ def test_anthropic_upstream_tool_choice(choice: Any, parallel: bool | None, expe
 @pytest.mark.parametrize(
     ("effort", "config"), [("none", None), ("minimal", {"effort": "low"}), ("high", {"effort": "high"})]
 )
-def test_anthropic_upstream_effort(effort: str, config: Any) -> None:
+def test_anthropic_upstream_reasoning_effort_becomes_output_config(effort: str, config: Any) -> None:
     assert write(anthropic, openai, reasoning_effort=effort).get("output_config") == config
 
 
-def test_anthropic_upstream_merges_turns_and_puts_results_into_the_users() -> None:
+def test_anthropic_upstream_messages_merge_and_tool_results_become_user_blocks() -> None:
     call = {"id": "call|1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     bare = {"id": "call2", "type": "function", "function": {"name": "g", "arguments": " "}}
     body = write(
@@ -443,7 +443,7 @@ def test_anthropic_upstream_merges_turns_and_puts_results_into_the_users() -> No
     ]
 
 
-def test_anthropic_upstream_cache_marks_go_along() -> None:
+def test_anthropic_upstream_cache_control_is_kept_on_all_blocks() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "cache_control": CACHE}
     image = {"type": "image_url", "image_url": "https://i.example/a.png", "cache_control": CACHE}
     inline = {"type": "image_url", "image_url": "data:image/jpg;base64,AAAA", "cache_control": CACHE}
@@ -466,7 +466,7 @@ def test_anthropic_upstream_cache_marks_go_along() -> None:
     assert blocks[2]["source"] == {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"}
 
 
-def test_anthropic_upstream_thinking_needs_a_signature() -> None:
+def test_anthropic_upstream_thinking_without_signature_is_dropped() -> None:
     blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
     messages = [
         {"role": "user", "content": "Hi"},
@@ -515,7 +515,7 @@ def test_anthropic_upstream_thinking_needs_a_signature() -> None:
         ),
     ],
 )
-def test_anthropic_upstream_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
+def test_anthropic_upstream_unsupported_field_error_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         write(anthropic, openai, **fields)
     assert caught.value.param == param
@@ -525,7 +525,7 @@ def test_anthropic_upstream_refusals_name_the_field(fields: dict[str, Any], para
 # to an OpenAI upstream
 
 
-def test_openai_upstream_gets_every_field() -> None:
+def test_openai_upstream_all_fields_are_encoded() -> None:
     body = write(
         openai,
         anthropic,
@@ -562,7 +562,7 @@ def test_openai_upstream_gets_every_field() -> None:
     }
 
 
-def test_openai_upstream_names_what_it_has_no_place_for() -> None:
+def test_openai_upstream_unsupported_fields_are_listed_as_dropped() -> None:
     blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "a"}]
     result = {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True}
     names = dropped(
@@ -581,7 +581,7 @@ def test_openai_upstream_names_what_it_has_no_place_for() -> None:
     assert dropped(openai, anthropic) == ()
 
 
-def test_openai_upstream_puts_results_first_and_their_images_into_the_users_turn() -> None:
+def test_openai_upstream_tool_results_come_first_and_images_move_to_user_message() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     body = write(
         openai,
@@ -615,7 +615,7 @@ def test_openai_upstream_puts_results_first_and_their_images_into_the_users_turn
     ]
 
 
-def test_openai_upstream_assistants_turn() -> None:
+def test_openai_upstream_assistant_text_blocks_are_joined() -> None:
     written = write(
         openai,
         anthropic,
@@ -628,13 +628,13 @@ def test_openai_upstream_assistants_turn() -> None:
     assert written[1:] == [{"role": "assistant", "content": "ab"}, {"role": "assistant", "content": ""}]
 
 
-def test_head_of_an_anthropic_request_is_what_routing_needs() -> None:
+def test_routing_info_anthropic_request_has_all_routing_fields() -> None:
     raw = json.dumps({"model": "m", "max_tokens": 77, "stream": True, "messages": [{"role": "user", "content": "x"}]})
     head = decode_routing_info(anthropic, raw.encode())
     assert (head.model, head.max_tokens, head.stream, head.include_usage, head.choice_count) == ("m", 77, True, True, 1)
 
 
-def test_anthropic_upstream_document_keeps_its_cache_mark() -> None:
+def test_anthropic_upstream_document_keeps_cache_control() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
     block = {"type": "document", "source": source, "cache_control": CACHE}
     found = read(anthropic, messages=[{"role": "user", "content": [block, {"type": "text", "text": "sum it up"}]}])
@@ -642,7 +642,7 @@ def test_anthropic_upstream_document_keeps_its_cache_mark() -> None:
     assert body["messages"][0]["content"][0]["cache_control"] == CACHE
 
 
-def test_openai_upstream_refusal_of_the_assistant_is_kept() -> None:
+def test_openai_upstream_assistant_refusal_is_kept() -> None:
     request = read(openai, messages=[{"role": "assistant", "content": "a", "refusal": "no"}])
     body = json.loads(openai.encode_request(request, TARGET).body)
     assert body["messages"] == [{"role": "assistant", "content": "a", "refusal": "no"}]
@@ -651,12 +651,12 @@ def test_openai_upstream_refusal_of_the_assistant_is_kept() -> None:
     assert body["messages"] == [{"role": "assistant", "content": None, "refusal": "no"}]
 
 
-def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> None:
+def test_passthrough_upstream_without_stream_usage_drops_stream_options_unlisted() -> None:
     target = ModelProfile(
         "theirs", overrides=UpstreamOverrides(rejects=("stream_options", "seed", "store"), stream_usage=False)
     )
-    asked = {"stream": True, "stream_options": {"include_usage": True}, "seed": 1}
-    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}).encode()
+    options = {"stream": True, "stream_options": {"include_usage": True}, "seed": 1}
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **options}).encode()
     built = pass_through_request(openai, raw, target)
     assert built.dropped_fields == ("seed",)
     assert json.loads(built.body).keys() == {"model", "stream", "messages"}
@@ -672,7 +672,7 @@ def test_upstream_that_takes_no_stream_options_gets_none_and_names_none() -> Non
     ],
 )
 @pytest.mark.parametrize("dialect", [openai, anthropic])
-def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, words: str) -> None:
+def test_routing_info_body_not_a_json_object_error_says_so(dialect: Dialect, raw: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(dialect, raw)
     assert caught.value.message.startswith(words)
@@ -683,7 +683,7 @@ def test_head_of_a_body_that_is_no_object_says_so(dialect: Dialect, raw: bytes, 
     ("field", "value", "words"),
     [("temperature", 3, "at most 2"), ("temperature", -1, "at least 0"), ("max_tokens", 0, "at least 1")],
 )
-def test_head_of_a_number_out_of_range_says_the_bound(field: str, value: float, words: str) -> None:
+def test_routing_info_number_out_of_range_error_states_the_bound(field: str, value: float, words: str) -> None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], field: value}).encode()
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(openai, raw)

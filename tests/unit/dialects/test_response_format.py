@@ -1,4 +1,4 @@
-"""A response format without a schema, or with something else in its place, is refused before any upstream is called."""
+"""The gateway rejects a response format without a valid schema before it calls an upstream."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def named(**fields: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("padding", [0, 100_000])
-def test_head_response_format_that_is_none_is_refused_by_name(form: Any, param: str, padding: int) -> None:
+def test_routing_info_invalid_response_format_error_names_the_field(form: Any, param: str, padding: int) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(openai.dialect, body(form, padding=padding))
     assert caught.value.param == param
@@ -69,7 +69,7 @@ def test_head_response_format_that_is_none_is_refused_by_name(form: Any, param: 
         {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
     ],
 )
-def test_head_response_format_that_an_upstream_may_judge_passes_unchanged(form: Any) -> None:
+def test_passthrough_response_format_with_valid_shape_is_unchanged(form: Any) -> None:
     raw = body(form)
     assert pass_through_request(openai.dialect, raw, ModelProfile("m")).body is raw
 
@@ -79,13 +79,13 @@ def output(form: Any) -> bytes:
 
 
 @pytest.mark.parametrize("form", [{"type": "json_schema"}, {"type": "json_schema", "schema": 123}])
-def test_anthropic_head_format_without_a_schema_is_refused_by_name(form: Any) -> None:
+def test_routing_info_anthropic_format_without_schema_error_names_the_field(form: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(anthropic.dialect, output(form))
     assert caught.value.param == "output_config.format.schema"
 
 
 @pytest.mark.parametrize("form", [None, {"type": "json_schema", "schema": SCHEMA}, {"type": "newer", "x": 1}])
-def test_anthropic_head_format_with_a_schema_passes_unchanged(form: Any) -> None:
+def test_passthrough_anthropic_format_with_schema_is_unchanged(form: Any) -> None:
     raw = output(form)
     assert pass_through_request(anthropic.dialect, raw, ModelProfile("m")).body is raw

@@ -1,4 +1,4 @@
-"""Each part of a response, whole and streamed, on its way through the canonical form; and each way it can be wrong."""
+"""Translation of each part of a response, complete and streamed, and of malformed responses."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ NOT_UNDERSTOOD = "The provider sent an event that was not understandable."
 
 
 def message(*blocks: dict[str, Any], **more: Any) -> bytes:
-    """An Anthropic upstream's whole response."""
+    """Return a complete response of an Anthropic upstream."""
     body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "theirs", "content": list(blocks)}
     return json.dumps({**body, "stop_reason": "end_turn", "usage": ANTHROPIC_USAGE, **more}).encode()
 
 
-def completion(said: dict[str, Any], **more: Any) -> bytes:
-    """An OpenAI upstream's whole response."""
-    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": "stop"}
+def completion(fields: dict[str, Any], **more: Any) -> bytes:
+    """Return a complete response of an OpenAI upstream."""
+    choice = {"index": 0, "message": {"role": "assistant", **fields}, "finish_reason": "stop"}
     body = {"id": "c1", "object": "chat.completion", "created": 7, "model": "theirs", "choices": [choice]}
     return json.dumps({**body, **more}).encode()
 
 
-def answer(*parts: Any, finish: Any = "stop", usage: TokenUsage | None = USAGE) -> ChatResponse:
+def response(*parts: Any, finish: Any = "stop", usage: TokenUsage | None = USAGE) -> ChatResponse:
     return ChatResponse("id1", "theirs", 7, list(parts), finish, usage)
 
 
 def written(dialect: Dialect, *parts: Any, **more: Any) -> dict[str, Any]:
-    return dict(json.loads(dialect.encode_response(answer(*parts, **more))))
+    return dict(json.loads(dialect.encode_response(response(*parts, **more))))
 
 
 def events(*bodies: dict[str, Any]) -> list[bytes]:
@@ -82,7 +82,7 @@ def deltas(dialect: Dialect, *stream: bytes) -> list[StreamDelta]:
 
 
 def started(dialect: Dialect, *stream: bytes) -> list[StreamDelta]:
-    """The deltas after the beginning, which both streams here have."""
+    """Return the deltas after the stream's start."""
     start = chunk({"role": "assistant", "content": ""})
     if dialect is anthropic:
         (start,) = events({"type": "message_start", "message": {"id": "m", "model": "theirs"}})
@@ -95,7 +95,7 @@ def block(index: int, content: dict[str, Any]) -> dict[str, Any]:
     return {"type": "content_block_start", "index": index, "content_block": content}
 
 
-def piece(index: int, **delta: Any) -> dict[str, Any]:
+def block_delta(index: int, **delta: Any) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
@@ -105,10 +105,10 @@ def failure(read: Any, *arguments: Any) -> SvcError:
     return caught.value
 
 
-# whole responses of an Anthropic upstream
+# complete responses of an Anthropic upstream
 
 
-def test_anthropic_response_reads_every_block() -> None:
+def test_anthropic_response_all_block_types_are_decoded() -> None:
     found = anthropic.decode_response(
         message(
             {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -133,20 +133,20 @@ def test_anthropic_response_reads_every_block() -> None:
     assert (found.id, found.model, found.finish, found.usage) == ("msg_1", "theirs", "tool_calls", USAGE)
 
 
-def test_anthropic_response_without_counts_has_none_of_them() -> None:
+def test_anthropic_response_empty_usage_is_zero() -> None:
     found = anthropic.decode_response(message({"type": "text", "text": "a"}, usage={}))
     assert found.usage == TokenUsage()
 
 
 @pytest.mark.parametrize("missing", ["id", "name"])
-def test_anthropic_response_tool_call_needs_id_and_name(missing: str) -> None:
+def test_anthropic_response_tool_call_without_id_or_name_is_an_error(missing: str) -> None:
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     del call[missing]
     error = failure(anthropic.decode_response, message(call))
     assert error.message == "The provider's answer has a tool call without a name."
 
 
-def test_anthropic_response_that_is_an_error_is_that_error() -> None:
+def test_anthropic_response_error_object_raises_matching_error() -> None:
     raw = json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}).encode()
     error = failure(anthropic.decode_response, raw)
     assert isinstance(error, RateLimited)
@@ -157,7 +157,7 @@ def test_anthropic_response_that_is_an_error_is_that_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("stop_reason", "finish_reason"),
     [
         ("end_turn", "stop"),
         ("stop_sequence", "stop"),
@@ -170,15 +170,15 @@ def test_anthropic_response_that_is_an_error_is_that_error() -> None:
         (None, "stop"),
     ],
 )
-def test_anthropic_stop_reason_is_one_of_four(theirs: str | None, ours: str) -> None:
-    assert to_finish_reason(theirs) == ours
-    assert anthropic.decode_response(message(stop_reason=theirs)).finish == ours
+def test_anthropic_response_stop_reason_maps_to_finish_reason(stop_reason: str | None, finish_reason: str) -> None:
+    assert to_finish_reason(stop_reason) == finish_reason
+    assert anthropic.decode_response(message(stop_reason=stop_reason)).finish == finish_reason
 
 
-# whole responses for an Anthropic client
+# complete responses for an Anthropic client
 
 
-def test_anthropic_client_gets_every_part() -> None:
+def test_anthropic_client_all_parts_are_encoded() -> None:
     body = written(
         anthropic,
         ThinkingPart("hm", "s"),
@@ -221,17 +221,17 @@ def test_anthropic_client_gets_every_part() -> None:
         ("tool_calls", [ToolCall("t", "f", "{}")], "tool_use"),
     ],
 )
-def test_anthropic_client_is_told_why_it_ended(finish: str, parts: list[Any], expected: str) -> None:
+def test_anthropic_client_finish_reason_maps_to_stop_reason(finish: str, parts: list[Any], expected: str) -> None:
     assert written(anthropic, *parts, finish=finish)["stop_reason"] == expected
 
 
-def test_anthropic_client_arguments_that_are_no_object_are_an_error() -> None:
+def test_anthropic_client_tool_arguments_not_an_object_is_an_error() -> None:
     for arguments in ("[1]", '{"a":', "x"):
-        error = failure(anthropic.encode_response, answer(ToolCall("t", "f", arguments)))
+        error = failure(anthropic.encode_response, response(ToolCall("t", "f", arguments)))
         assert error.message == "The model called a tool with arguments that are no JSON object."
 
 
-def test_anthropic_usage_object_never_goes_below_zero() -> None:
+def test_anthropic_usage_cached_tokens_above_input_is_never_negative() -> None:
     assert encode_usage(None) == {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -242,12 +242,12 @@ def test_anthropic_usage_object_never_goes_below_zero() -> None:
     assert to_stop_reason("stop", has_tool_calls=False, has_refusal=False) == "end_turn"
 
 
-# whole responses of an OpenAI upstream
+# complete responses of an OpenAI upstream
 
 
-def test_openai_response_reads_every_part() -> None:
+def test_openai_response_all_parts_are_decoded() -> None:
     call = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
-    said = {"content": "a", "refusal": "no", "reasoning_content": "hm", "tool_calls": [call]}
+    fields = {"content": "a", "refusal": "no", "reasoning_content": "hm", "tool_calls": [call]}
     counts = {
         "prompt_tokens": 100,
         "completion_tokens": 20,
@@ -255,13 +255,13 @@ def test_openai_response_reads_every_part() -> None:
         "prompt_tokens_details": {"cached_tokens": 30},
         "completion_tokens_details": {"reasoning_tokens": 5},
     }
-    found = openai.decode_response(completion(said, usage=counts))
+    found = openai.decode_response(completion(fields, usage=counts))
     assert found.parts == [ThinkingPart("hm"), TextPart("a"), RefusalPart("no"), ToolCall("t1", "f", '{"a":1}')]
     assert (found.id, found.created, found.model, found.finish) == ("c1", 7, "theirs", "stop")
     assert found.usage == TokenUsage(100, 20, 30, 0, 5)
 
 
-def test_openai_response_thinking_has_two_names() -> None:
+def test_openai_response_thinking_is_read_from_either_field() -> None:
     assert openai.decode_response(completion({"content": "a", "reasoning": "hm"})).parts[0] == ThinkingPart("hm")
     both = {"content": "a", "reasoning": "second", "reasoning_content": "first"}
     assert openai.decode_response(completion(both)).parts[0] == ThinkingPart("first")
@@ -269,16 +269,16 @@ def test_openai_response_thinking_has_two_names() -> None:
     assert openai.decode_response(completion({"content": "a", "reasoning": ""})).parts == [TextPart("a")]
 
 
-def test_openai_response_that_is_an_error_is_that_error() -> None:
+def test_openai_response_error_object_raises_matching_error() -> None:
     error = failure(openai.decode_response, b'{"error":{"type":"invalid_request_error","message":"bad"}}')
     assert isinstance(error, InvalidRequest)
     assert error.message == "bad"
 
 
-# whole responses for an OpenAI client
+# complete responses for an OpenAI client
 
 
-def test_openai_client_gets_every_part() -> None:
+def test_openai_client_all_parts_are_encoded() -> None:
     body = written(
         openai,
         ThinkingPart("hm", "s"),
@@ -318,15 +318,15 @@ def test_openai_client_gets_every_part() -> None:
     assert (body["id"], body["object"], body["created"], body["model"]) == ("id1", "chat.completion", 7, "theirs")
 
 
-def test_openai_client_content_is_null_only_beside_calls_or_a_refusal() -> None:
+def test_openai_client_content_is_null_only_with_tool_calls_or_refusal() -> None:
     assert written(openai)["choices"][0]["message"]["content"] == ""
     assert written(openai, ToolCall("t", "f", "{}"))["choices"][0]["message"]["content"] is None
     assert written(openai, RefusalPart("no"))["choices"][0]["message"]["content"] is None
     assert "usage" not in written(openai, usage=None)
 
 
-def test_openai_client_half_a_surrogate_is_an_error_of_the_providers() -> None:
-    error = failure(openai.encode_response, answer(TextPart("\ud800")))
+def test_openai_client_lone_surrogate_raises_provider_failed() -> None:
+    error = failure(openai.encode_response, response(TextPart("\ud800")))
     assert isinstance(error, ProviderFailed)
     assert error.message == "The provider's answer was not understandable."
 
@@ -334,31 +334,31 @@ def test_openai_client_half_a_surrogate_is_an_error_of_the_providers() -> None:
 # streams of an Anthropic upstream
 
 
-def test_anthropic_stream_reads_every_event() -> None:
+def test_anthropic_stream_all_event_types_are_decoded() -> None:
     found = deltas(
         anthropic,
         *events(
             {"type": "message_start", "message": {"id": "m", "model": "theirs", "usage": {"input_tokens": 3}}},
             {"type": "ping"},
             block(0, {"type": "thinking", "thinking": "h"}),
-            piece(0, type="thinking_delta", thinking="m"),
-            piece(0, type="thinking_delta", thinking=""),
-            piece(0, type="signature_delta", signature="s"),
-            piece(0, type="signature_delta", signature=""),
+            block_delta(0, type="thinking_delta", thinking="m"),
+            block_delta(0, type="thinking_delta", thinking=""),
+            block_delta(0, type="signature_delta", signature="s"),
+            block_delta(0, type="signature_delta", signature=""),
             {"type": "content_block_stop", "index": 0},
             block(1, {"type": "redacted_thinking", "data": "d"}),
             block(2, {"type": "text", "text": "a"}),
-            piece(2, type="text_delta", text="b"),
-            piece(2, type="text_delta", text=""),
-            piece(2, type="citations_delta", citation={}),
+            block_delta(2, type="text_delta", text="b"),
+            block_delta(2, type="text_delta", text=""),
+            block_delta(2, type="citations_delta", citation={}),
             block(3, {"type": "tool_use", "id": "t1", "name": "f", "input": {}}),
-            piece(3, type="input_json_delta", partial_json='{"a"'),
-            piece(3, type="input_json_delta", partial_json=""),
+            block_delta(3, type="input_json_delta", partial_json='{"a"'),
+            block_delta(3, type="input_json_delta", partial_json=""),
             {"type": "content_block_stop", "index": 3},
             block(4, {"type": "tool_use", "id": "t2", "name": "g"}),
             {"type": "content_block_stop", "index": 4},
             block(5, {"type": "server_tool_use", "id": "t3", "name": "search"}),
-            piece(5, type="input_json_delta", partial_json="{}"),
+            block_delta(5, type="input_json_delta", partial_json="{}"),
             {"type": "content_block_stop", "index": 5},
             {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
             {"type": "invented_event", "delta": 7},
@@ -382,7 +382,7 @@ def test_anthropic_stream_reads_every_event() -> None:
     ]
 
 
-def test_anthropic_stream_usage_replaces_and_is_unknown_until_both_counts_are() -> None:
+def test_anthropic_stream_usage_replaces_earlier_counts_once_both_are_known() -> None:
     stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
     assert started(anthropic, *events({**stop, "usage": {"output_tokens": 9}})) == [StreamFinish("stop")]
     later = events(
@@ -392,7 +392,7 @@ def test_anthropic_stream_usage_replaces_and_is_unknown_until_both_counts_are() 
     assert started(anthropic, *later) == [UsageUpdate(TokenUsage(5, 1)), UsageUpdate(TokenUsage(7, 4, 2))]
 
 
-def test_anthropic_stream_is_complete_with_its_last_event() -> None:
+def test_anthropic_stream_message_stop_completes_stream() -> None:
     reader = anthropic.create_stream_decoder()
     for event in events({"type": "message_start", "message": {}}, {"type": "message_delta", "delta": {}}):
         reader.decode(event)
@@ -407,7 +407,7 @@ def test_anthropic_stream_is_complete_with_its_last_event() -> None:
         ({"type": "content_block_delta", "index": 0}, NOT_UNDERSTOOD),
         ({"type": "content_block_start", "index": 0}, NOT_UNDERSTOOD),
         ({"type": "message_start"}, "The provider's stream has no beginning."),
-        (piece(0, type="input_json_delta", partial_json="{"), "The provider sent tool arguments without a tool."),
+        (block_delta(0, type="input_json_delta", partial_json="{"), "The provider sent tool arguments without a tool."),
         (block(0, {"type": "tool_use", "name": "f"}), "The provider sent a tool call without a name."),
         (block(0, {"type": "tool_use", "id": "t"}), "The provider sent a tool call without a name."),
         ({"type": "message_delta", "delta": 7}, "The provider's answer was not understandable."),
@@ -417,7 +417,7 @@ def test_anthropic_stream_malformed_event_is_an_error(event: dict[str, Any], wor
     assert failure(started, anthropic, *events(event)).message == words
 
 
-def test_anthropic_stream_error_event_fails_it() -> None:
+def test_anthropic_stream_error_event_yields_stream_error() -> None:
     event = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert started(anthropic, *events(event)) == [StreamError("The provider failed: Overloaded", 502)]
     limited = {"type": "error", "error": {"type": "rate_limit_error"}}
@@ -429,7 +429,7 @@ def test_anthropic_stream_error_event_fails_it() -> None:
 # streams of an OpenAI upstream
 
 
-def test_openai_stream_reads_every_chunk() -> None:
+def test_openai_stream_all_chunk_types_are_decoded() -> None:
     first = {"index": 0, "id": "t1", "type": "function", "function": {"name": "f", "arguments": ""}}
     rest = {"index": 0, "function": {"arguments": '{"a"'}}
     found = deltas(
@@ -460,7 +460,7 @@ def test_openai_stream_reads_every_chunk() -> None:
     ]
 
 
-def test_openai_stream_is_complete_with_done_alone() -> None:
+def test_openai_stream_done_marker_completes_stream() -> None:
     reader = openai.create_stream_decoder()
     reader.decode(chunk({"content": "a"}, "stop"))
     assert not reader.is_complete
@@ -468,7 +468,7 @@ def test_openai_stream_is_complete_with_done_alone() -> None:
     assert reader.is_complete
 
 
-def test_openai_stream_vendor_usage_and_missing_names_are_filled_in() -> None:
+def test_openai_stream_vendor_usage_is_read_and_missing_id_is_filled_in() -> None:
     vendor = chunk({}, x_groq={"usage": {"prompt_tokens": 3, "completion_tokens": 4}})
     assert started(openai, vendor) == [UsageUpdate(TokenUsage(3, 4))]
     (start,) = deltas(openai, b'data: {"choices":[{"delta":{}}]}\n\n')
@@ -477,7 +477,7 @@ def test_openai_stream_vendor_usage_and_missing_names_are_filled_in() -> None:
     assert (start.model, start.created > 10**9) == ("unknown", True)
 
 
-def test_openai_stream_arguments_before_the_name_wait_for_it() -> None:
+def test_openai_stream_arguments_before_name_are_buffered() -> None:
     early = {"index": 0, "function": {"arguments": "{"}}
     named = {"index": 0, "function": {"name": "f", "arguments": "}"}}
     call, arguments = started(openai, chunk({"tool_calls": [early]}), chunk({"tool_calls": [named]}))
@@ -486,7 +486,7 @@ def test_openai_stream_arguments_before_the_name_wait_for_it() -> None:
     assert arguments == ToolCallArguments(0, "{}")
 
 
-def test_openai_stream_events_without_data_say_nothing() -> None:
+def test_openai_stream_events_without_data_yield_no_deltas() -> None:
     assert deltas(openai, b": comment\n\n", b"event: ping\ndata: {}\n\n", b"data: \n\n") == []
     assert started(openai, chunk()) == []
 
@@ -504,7 +504,7 @@ def test_openai_stream_malformed_chunk_is_an_error(event: bytes, words: str) -> 
     assert failure(deltas, openai, event).message == words
 
 
-def test_openai_stream_call_without_a_name_at_its_end_is_an_error() -> None:
+def test_openai_stream_finish_with_unnamed_tool_call_is_an_error() -> None:
     early = {"index": 0, "function": {"arguments": "{"}}
     error = failure(deltas, openai, chunk({"tool_calls": [early]}), chunk({}, "tool_calls"))
     assert error.message == "The provider sent a tool call without a name."
@@ -518,14 +518,14 @@ def test_openai_stream_call_without_a_name_at_its_end_is_an_error() -> None:
         b'data: {"object":"error","message":"broke"}\n\n',
     ],
 )
-def test_openai_stream_error_of_any_shape_fails_it(event: bytes) -> None:
+def test_openai_stream_error_of_any_shape_yields_stream_error(event: bytes) -> None:
     assert deltas(openai, event) == [StreamError("The provider failed: broke", 502)]
 
 
 # streams for clients
 
 
-def test_openai_client_stream_has_thinking_blocks_whole() -> None:
+def test_openai_client_stream_thinking_block_is_sent_when_complete() -> None:
     writer = openai.create_stream_encoder(include_usage=True)
     out = b"".join(
         writer.encode(delta)
@@ -562,14 +562,14 @@ def test_openai_client_stream_has_thinking_blocks_whole() -> None:
     assert out.endswith(b"data: [DONE]\n\n")
 
 
-def test_openai_client_stream_without_usage_asked_for_has_none() -> None:
+def test_openai_client_stream_without_include_usage_omits_usage() -> None:
     writer = openai.create_stream_encoder(include_usage=False)
     out = writer.encode(StreamStart("id1", "theirs", 7, USAGE)) + writer.encode(TextDelta("a")) + writer.encode_end()
     assert b"usage" not in out
     assert b'"finish_reason":"stop"' in out
 
 
-def test_anthropic_client_stream_opens_one_block_at_a_time() -> None:
+def test_anthropic_client_stream_has_one_open_block_at_a_time() -> None:
     writer = anthropic.create_stream_encoder(include_usage=True)
     out = b"".join(
         writer.encode(delta)
@@ -621,7 +621,7 @@ def test_anthropic_client_stream_opens_one_block_at_a_time() -> None:
     assert bodies[-2]["usage"]["output_tokens"] == 20
 
 
-def test_dialects_have_the_paths_that_their_references_name() -> None:
+def test_dialects_paths_and_auth_headers_follow_api_references() -> None:
     paths = [(one.name, one.chat_path, one.models_path) for one in (openai, anthropic)]
     assert paths == [
         ("openai", "/chat/completions", "/models"),

@@ -1,4 +1,4 @@
-"""A stream that goes on at another upstream after the first one broke."""
+"""Resuming a broken stream at another upstream."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def chunk(delta: dict[str, object], finish: str | None = None, **more: object) -
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
-def asked(**more: object) -> ChatRequest:
+def chat_request(**more: object) -> ChatRequest:
     return ChatRequest("m", [ChatMessage("user", [TextPart("Say something.")])], stream=True, **more)  # type: ignore[arg-type]
 
 
 def stream(*texts: str) -> ResumableTranslation:
-    """One that has said `texts` to an OpenAI client so far."""
+    """Return a translation that has sent `texts` to an OpenAI client so far."""
     found = ResumableTranslation(openai.create_stream_decoder(), openai.create_stream_encoder(include_usage=False))
     found.feed(chunk({"role": "assistant", "content": ""}))
     for text in texts:
@@ -37,27 +37,27 @@ def stream(*texts: str) -> ResumableTranslation:
     return found
 
 
-def said(out: bytes) -> str:
-    """The text of all chunks in `out`."""
+def text_of(out: bytes) -> str:
+    """Return the text of all chunks in `out`."""
     events = [line.removeprefix("data: ") for line in out.decode().splitlines() if line.startswith("data: {")]
     choices = [choice for event in events for choice in json.loads(event)["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def test_resumable_request_begins_the_assistants_turn_with_the_text() -> None:
-    request = stream("Once upon", " a time ").resume_request(asked())
+def test_resume_request_sent_text_becomes_assistant_message() -> None:
+    request = stream("Once upon", " a time ").resume_request(chat_request())
     assert request.messages[-1] == ChatMessage("assistant", [TextPart("Once upon a time")])
     assert len(request.messages) == 2
-    assert request.messages[0] == asked().messages[0]
+    assert request.messages[0] == chat_request().messages[0]
 
 
-def test_resumable_request_without_text_is_the_clients_own() -> None:
-    request = asked()
+def test_resume_request_without_text_returns_same_request() -> None:
+    request = chat_request()
     assert stream().resume_request(request) is request
     assert stream("  ").resume_request(request) is request
 
 
-def test_resumable_go_on_keeps_the_text_and_begins_once() -> None:
+def test_resume_continue_keeps_text_and_starts_stream_once() -> None:
     first = stream("Once upon ")
     second = first.continue_with(anthropic)
     start = {"type": "message_start", "message": {"id": "x", "model": "other", "usage": {"input_tokens": 3}}}
@@ -69,23 +69,25 @@ def test_resumable_go_on_keeps_the_text_and_begins_once() -> None:
     )
     assert out.startswith(RESUME_COMMENT)
     assert out.count(RESUME_COMMENT) == 1
-    assert said(out) == "a time"  # the client has the white space already
+    assert text_of(out) == "a time"  # the client has the white space already
     assert b'"role"' not in out
-    assert second.resume_request(asked()).messages[-1] == ChatMessage("assistant", [TextPart("Once upon a time")])
+    assert second.resume_request(chat_request()).messages[-1] == ChatMessage(
+        "assistant", [TextPart("Once upon a time")]
+    )
 
 
-def test_resumable_go_on_twice_goes_on_from_all_of_the_text() -> None:
+def test_resume_continue_twice_keeps_all_text() -> None:
     second = stream("one ").continue_with(openai)
     second.feed(chunk({"role": "assistant", "content": ""}))
     second.feed(chunk({"content": "two "}))
     third = second.continue_with(openai)
     out = third.feed(chunk({"role": "assistant", "content": ""})) + third.feed(chunk({"content": "three"}))
-    assert said(out) == "three"
-    assert third.resume_request(asked()).messages[-1] == ChatMessage("assistant", [TextPart("one two three")])
+    assert text_of(out) == "three"
+    assert third.resume_request(chat_request()).messages[-1] == ChatMessage("assistant", [TextPart("one two three")])
 
 
 @pytest.mark.parametrize(
-    ("tail", "pieces", "expected"),
+    ("tail", "chunks", "expected"),
     [
         ("", ["  more"], "  more"),
         (" ", ["more"], "more"),
@@ -96,15 +98,15 @@ def test_resumable_go_on_twice_goes_on_from_all_of_the_text() -> None:
         (" ", ["\nmore"], "\nmore"),
     ],
 )
-def test_resumable_go_on_drops_white_space_that_was_sent(tail: str, pieces: list[str], expected: str) -> None:
+def test_resume_continue_drops_white_space_already_sent(tail: str, chunks: list[str], expected: str) -> None:
     second = stream("text" + tail).continue_with(openai)
     out = second.feed(chunk({"role": "assistant", "content": ""}))
-    for piece in pieces:
-        out += second.feed(chunk({"content": piece}))
-    assert said(out) == expected
+    for text in chunks:
+        out += second.feed(chunk({"content": text}))
+    assert text_of(out) == expected
 
 
-def test_resumable_tool_call_or_end_is_not_resumable() -> None:
+def test_resume_tool_call_or_finished_stream_is_not_resumable() -> None:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
     with_call, ended = stream("text"), stream("text")
     assert with_call.is_resumable
@@ -113,15 +115,15 @@ def test_resumable_tool_call_or_end_is_not_resumable() -> None:
     assert (with_call.is_resumable, ended.is_resumable) == (False, False)
 
 
-def test_resumable_long_text_is_let_go_of() -> None:
+def test_resume_text_above_limit_is_discarded_and_not_resumable() -> None:
     full = stream("x" * MAX_RESUMABLE_TEXT_BYTES)
     assert full.is_resumable
     full.feed(chunk({"content": "y"}))
     assert not full.is_resumable
-    assert full.resume_request(asked()).messages == asked().messages
+    assert full.resume_request(chat_request()).messages == chat_request().messages
 
 
-def test_resumable_break_is_held_back_until_given_up() -> None:
+def test_resume_broken_stream_error_is_deferred_until_give_up() -> None:
     broken = stream("text")
     assert broken.end() == b""
     assert broken.is_resumable
@@ -136,12 +138,12 @@ def test_resumable_break_is_held_back_until_given_up() -> None:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (asked(), True),
-        (asked(extra={"seed": 1, "store": True, "metadata": {}, "service_tier": "auto"}), True),
-        (asked(extra={"logprobs": True}), False),
-        (asked(extra={"logprobs": False, "audio": None}), True),
+        (chat_request(), True),
+        (chat_request(extra={"seed": 1, "store": True, "metadata": {}, "service_tier": "auto"}), True),
+        (chat_request(extra={"logprobs": True}), False),
+        (chat_request(extra={"logprobs": False, "audio": None}), True),
         (ChatRequest("m", [ChatMessage("assistant", [TextPart("I")])]), False),
     ],
 )
-def test_resumable_request_with_one_text_and_known_fields(request_: ChatRequest, expected: bool) -> None:
+def test_resume_support_depends_on_fields_and_last_message(request_: ChatRequest, expected: bool) -> None:
     assert supports_resume(request_) is expected

@@ -1,4 +1,4 @@
-"""The guess of a prompt's tokens: within bounds that a tokenizer was measured at, whatever the text, and never slow."""
+"""Token estimates: close to what tokenizers count, for any text, in linear time."""
 
 import base64
 import json
@@ -32,34 +32,34 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "fewest", "most"), TEXTS)
-def test_it_is_near_what_tokenizers_count(text: str, fewest: int, most: int) -> None:
+def test_prompt_tokens_natural_text_is_close_to_tokenizers(text: str, fewest: int, most: int) -> None:
     assert 0.7 * fewest <= estimate_prompt_tokens(body(text)) <= 1.4 * most
 
 
 @pytest.mark.parametrize("text", ["plain", "Größe", "Привет, мир", "你好,世界", "नमस्ते", 'say "hi" ✅ 🚀'])
-def test_escaping_makes_little_difference(text: str) -> None:
+def test_prompt_tokens_unicode_escapes_change_estimate_little(text: str) -> None:
     plain = body(text * 200)
     escaped = json.dumps(json.loads(plain)).encode()
     assert estimate_prompt_tokens(escaped) == pytest.approx(estimate_prompt_tokens(plain), rel=0.25)
 
 
-def test_a_long_text_is_sampled_and_counted_whole() -> None:
+def test_prompt_tokens_long_text_scales_with_length() -> None:
     for text in ("word " * 1000, "слово " * 1000, '{"a": 1.5} ' * 500):
         once, often = estimate_prompt_tokens(body(text)), estimate_prompt_tokens(body(text * 40))
         assert often == pytest.approx(40 * once, rel=0.1)
 
 
-def test_media_are_not_counted_as_text() -> None:
+def test_prompt_tokens_media_are_not_counted_as_text() -> None:
     data = base64.b64encode(b"\x01\x02\xfe" * 400_000).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     small = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", "detail": "low"}}
-    theirs = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    anthropic_image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     linked = {"type": "image_url", "image_url": {"url": "https://images.example/a.png"}}
     sound = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     document = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": data}}
     for parts, fewest, most in (
         ([image], 1000, 1100),
-        ([image, image, theirs, linked], 4000, 4200),
+        ([image, image, anthropic_image, linked], 4000, 4200),
         ([small], 85, 150),
         ([sound], 500, 1500),
         ([document], 10_000, 80_000),
@@ -67,7 +67,7 @@ def test_media_are_not_counted_as_text() -> None:
         assert fewest <= estimate_prompt_tokens(body(parts)) <= most
 
 
-def test_tools_are_counted() -> None:
+def test_prompt_tokens_tools_are_counted() -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "What it does. " * 20, "parameters": {}}}
     more = estimate_prompt_tokens(body("Hi", tools=[tool])) - estimate_prompt_tokens(body("Hi"))
     assert 60 <= more <= 130
@@ -76,11 +76,11 @@ def test_tools_are_counted() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"\xff" * 100, b"\\u" * 100, b"\\u0" * 100, b"base64" * 100, b"9" * 100_000]
 )
-def test_whatever_comes_it_answers(raw: bytes) -> None:
+def test_prompt_tokens_malformed_body_returns_bounded_estimate(raw: bytes) -> None:
     assert 1 <= estimate_prompt_tokens(raw) <= max(1, len(raw)) / MIN_BYTES_PER_TOKEN + 200
 
 
-def test_thirty_mebibytes_cost_little() -> None:
+def test_prompt_tokens_thirty_megabytes_takes_linear_time() -> None:
     for raw in (
         b"word " * 6_000_000,
         b"\\" * 30_000_000,
@@ -97,7 +97,7 @@ WORD = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" word"},"fini
 
 
 @pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b": ping\n\n", OPENING, WORD])
-def test_a_stream_that_ends_in_something_short_has_no_more_tokens_for_it(last: bytes) -> None:
+def test_completion_tokens_short_last_event_does_not_raise_estimate(last: bytes) -> None:
     size = len(OPENING) + 100 * len(WORD) + len(last)
     assert estimate_completion_tokens(size, OPENING, last) == pytest.approx(100, abs=10)
 
@@ -119,18 +119,18 @@ def test_a_stream_that_ends_in_something_short_has_no_more_tokens_for_it(last: b
         (b"\\n" * 200, 100),
     ],
 )
-def test_prompt_tokens_each_script_at_its_own_density(text: bytes, tokens: int) -> None:
+def test_prompt_tokens_each_script_uses_its_own_density(text: bytes, tokens: int) -> None:
     assert estimate_prompt_tokens(text) == pytest.approx(tokens, abs=1)
 
 
-def test_prompt_tokens_long_text_is_weighed_by_its_size() -> None:
+def test_prompt_tokens_long_text_is_proportional_to_size() -> None:
     assert estimate_prompt_tokens(b"a" * 400_000) == pytest.approx(100_000, rel=0.001)
     assert estimate_prompt_tokens(b"a" * 32_768) == 8192
     half = b"a" * 200_000 + b"1" * 200_000
     assert estimate_prompt_tokens(half) == pytest.approx(150_000, rel=0.1)
 
 
-def test_completion_tokens_counts_ends_and_weighs_the_middle() -> None:
+def test_completion_tokens_interrupted_stream_interpolates_between_first_and_last() -> None:
     assert estimate_completion_tokens(4000, b"", b"") == 1000
     two = WORD * 2
     assert estimate_completion_tokens(len(two), two, two) == 2
@@ -141,7 +141,7 @@ def test_completion_tokens_counts_ends_and_weighs_the_middle() -> None:
     assert estimate_completion_tokens(len(OPENING) * 30, OPENING * 2, b": ping\n\n") == pytest.approx(28, abs=1)
 
 
-def test_completion_tokens_long_event_counts_by_its_length() -> None:
+def test_completion_tokens_long_event_is_proportional_to_length() -> None:
     event = b'data: {"choices":[{"delta":{"content":"' + b"word " * 80 + b'"}}]}\n\n'
     assert estimate_completion_tokens(len(event), event, event) == 100
     assert estimate_completion_tokens(len(event) * 11, event, event) == 100 * 11
@@ -149,19 +149,19 @@ def test_completion_tokens_long_event_counts_by_its_length() -> None:
     assert estimate_completion_tokens(len(fields), fields, fields) == 20
 
 
-def test_owed_is_what_was_told_unless_more_was_said() -> None:
-    told = TokenUsage(10, 50, cached_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
-    assert billable_usage(told, b"{}", 50) == (told, False)
-    assert billable_usage(told, b"{}", 49) == (told, False)
-    assert billable_usage(told, b"{}", 51) == (TokenUsage(10, 51, 4, 3, 2), True)
+def test_billable_usage_reported_is_used_unless_more_was_generated() -> None:
+    reported = TokenUsage(10, 50, cached_tokens=4, cache_write_tokens=3, reasoning_tokens=2)
+    assert billable_usage(reported, b"{}", 50) == (reported, False)
+    assert billable_usage(reported, b"{}", 49) == (reported, False)
+    assert billable_usage(reported, b"{}", 51) == (TokenUsage(10, 51, 4, 3, 2), True)
 
 
-def test_owed_nothing_told_is_guessed_from_the_request() -> None:
-    usage, is_guess = billable_usage(None, b"a" * 400, 7)
-    assert (usage, is_guess) == (TokenUsage(100, 7), True)
+def test_billable_usage_without_report_is_estimated_from_request() -> None:
+    usage, is_estimate = billable_usage(None, b"a" * 400, 7)
+    assert (usage, is_estimate) == (TokenUsage(100, 7), True)
 
 
-def test_prompt_tokens_runs_that_are_nearly_base64_take_linear_time() -> None:
+def test_prompt_tokens_runs_similar_to_base64_take_linear_time() -> None:
     raw = body([{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": ("a" * 255 + " ") * 32_768}])
     began = time.process_time()
     estimate_prompt_tokens(raw)

@@ -1,4 +1,4 @@
-"""A tool call that the answer's limit has cut off, for an Anthropic client."""
+"""Tool calls that the token limit truncates, for an Anthropic client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def translated(arguments: str, finish: str) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_call_cut_off_keeps_the_arguments_that_are_complete(arguments: str, shown: dict[str, Any], finish: str) -> None:
+def test_tool_call_truncated_arguments_keep_complete_members(
+    arguments: str, shown: dict[str, Any], finish: str
+) -> None:
     made = translated(arguments, finish)
     assert made["stop_reason"] == {"length": "max_tokens", "content_filter": "refusal"}[finish]
     [block] = made["content"]
@@ -56,7 +58,7 @@ def test_call_cut_off_keeps_the_arguments_that_are_complete(arguments: str, show
 
 
 @pytest.mark.parametrize("finish", ["tool_calls", "stop"])
-def test_finished_call_without_json_arguments_is_still_the_providers_failure(finish: str) -> None:
+def test_tool_call_finished_with_invalid_json_raises_provider_failed(finish: str) -> None:
     with pytest.raises(ProviderFailed):
         translated('{"path": "a.t', finish)
 
@@ -71,7 +73,7 @@ nested: st.SearchStrategy[Any] = st.recursive(
 
 @given(members=st.dictionaries(st.text(max_size=5), nested, max_size=4), data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_complete_members_of_any_cut_are_members_of_the_whole(members: dict[str, Any], data: st.DataObject) -> None:
+def test_complete_members_any_truncation_is_prefix_of_members(members: dict[str, Any], data: st.DataObject) -> None:
     separators = data.draw(st.sampled_from([(",", ":"), (", ", ": ")]))
     text = json.dumps(members, ensure_ascii=data.draw(st.booleans()), separators=separators)
     cut = data.draw(st.integers(0, len(text)))

@@ -28,21 +28,21 @@ from svc.errors import RateLimited
         "Bearer abc.def",
     ],
 )
-def test_addresses_and_keys_are_left_out(secret: str) -> None:
-    for before, behind in (("", ""), ("at ", " there"), ("(", "")):
-        assert sanitize_message(f"{before}{secret}{behind}") == f"{before}[…]{behind}"
+def test_sanitize_message_addresses_and_keys_are_redacted(secret: str) -> None:
+    for before, after in (("", ""), ("at ", " there"), ("(", "")):
+        assert sanitize_message(f"{before}{secret}{after}") == f"{before}[…]{after}"
 
 
 @pytest.mark.parametrize("part", ["a", "a-", "a.", "-a.-a", "[:", ":", "[::", "a+", "1.1.", "key-", "bearer ", "_.-"])
-def test_no_words_take_long_to_look_through(part: str) -> None:
-    """Half a second of processor, in which nobody else is served, is what an error answer could cost."""
+def test_sanitize_message_pathological_text_takes_linear_time(part: str) -> None:
+    """A slow scan blocks the event loop for all other requests."""
     for words in (part * 4000, "[" + part * 4000, part * 1000 + ":/"):
         began = thread_time()
         assert len(sanitize_message(words)) <= MAX_UPSTREAM_MESSAGE_CHARS
         assert thread_time() - began < 0.04
 
 
-def test_error_of_a_rate_limit_names_the_upstream_as_the_limit() -> None:
+def test_stream_error_rate_limit_is_attributed_to_upstream() -> None:
     error = from_stream_error(to_stream_error(map_upstream_error({"type": "rate_limit_error", "message": "slow down"})))
     assert isinstance(error, RateLimited)
     assert (error.message, error.limit) == ("slow down", "upstream")

@@ -1,4 +1,4 @@
-"""Tool calls that an OpenAI upstream mixes in its stream: whole blocks for an Anthropic client, one by one."""
+"""Tool calls that an OpenAI upstream interleaves in its stream: sequential blocks for an Anthropic client."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def start(index: int, arguments: str = "") -> bytes:
     return chunk({"tool_calls": [{"index": index, "id": f"call_{index}", "type": "function", "function": function}]})
 
 
-def argue(index: int, text: str) -> bytes:
+def arguments_chunk(index: int, text: str) -> bytes:
     return chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
 
 
-def say(text: str) -> bytes:
+def text_chunk(text: str) -> bytes:
     return chunk({"content": text})
 
 
@@ -46,7 +46,7 @@ FIRST = chunk({"role": "assistant", "content": ""})
 LAST = chunk({}, "tool_calls") + DONE
 
 
-def opened() -> StreamTransform:
+def create_transform() -> StreamTransform:
     return create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
 
 
@@ -55,7 +55,7 @@ def events_of(out: bytes) -> list[dict[str, Any]]:
 
 
 def blocks_of(out: bytes) -> list[tuple[str, str]]:
-    """Name (or type) and text of each block; fails where blocks interleave."""
+    """Return the name (or type) and the text of each block. Fails if blocks interleave."""
     made: list[tuple[str, str]] = []
     is_open = False
     for event in events_of(out):
@@ -78,107 +78,135 @@ def blocks_of(out: bytes) -> list[tuple[str, str]]:
     return made
 
 
-def test_starts_before_the_first_arguments_end_come_out_in_order() -> None:
-    raw = FIRST + start(0) + start(1) + argue(0, '{"a":') + argue(1, '{"b":') + argue(0, "1}") + argue(1, "2}") + LAST
-    pipe = opened()
-    out = pipe.feed(raw)
+def test_block_buffer_interleaved_tool_calls_are_sent_in_order() -> None:
+    raw = (
+        FIRST
+        + start(0)
+        + start(1)
+        + arguments_chunk(0, '{"a":')
+        + arguments_chunk(1, '{"b":')
+        + arguments_chunk(0, "1}")
+        + arguments_chunk(1, "2}")
+        + LAST
+    )
+    transform = create_transform()
+    out = transform.feed(raw)
     assert blocks_of(out) == [("f0", '{"a":1}'), ("f1", '{"b":2}')]
-    assert (pipe.has_ended, pipe.error, events_of(out)[-2]["delta"]["stop_reason"]) == (True, None, "tool_use")
+    assert (transform.has_ended, transform.error, events_of(out)[-2]["delta"]["stop_reason"]) == (
+        True,
+        None,
+        "tool_use",
+    )
 
 
-def test_arguments_of_the_open_call_are_not_held_back() -> None:
-    pipe = opened()
-    pipe.feed(FIRST + start(0) + start(1))
-    assert pipe.feed(argue(1, '{"b":')) == b""
-    assert b'"index":0' in pipe.feed(argue(0, '{"a":"}'))
-    out = pipe.feed(argue(0, '"}'))
+def test_block_buffer_arguments_of_open_call_are_not_buffered() -> None:
+    transform = create_transform()
+    transform.feed(FIRST + start(0) + start(1))
+    assert transform.feed(arguments_chunk(1, '{"b":')) == b""
+    assert b'"index":0' in transform.feed(arguments_chunk(0, '{"a":"}'))
+    out = transform.feed(arguments_chunk(0, '"}'))
     assert [event["type"] for event in events_of(out)] == [
         *("content_block_delta", "content_block_stop", "content_block_start", "content_block_delta")
     ]
-    assert b'"index":1' in pipe.feed(argue(1, "2}"))
+    assert b'"index":1' in transform.feed(arguments_chunk(1, "2}"))
 
 
-def test_one_call_after_the_other_is_never_held_back() -> None:
-    pipe = opened()
-    pipe.feed(FIRST + start(0) + argue(0, '{"a":"\\'))
-    assert pipe.feed(argue(0, '"}"}'))
-    assert [event["type"] for event in events_of(pipe.feed(start(1)))] == ["content_block_stop", "content_block_start"]
-    assert pipe.feed(argue(0, " \n")) == b""
-    assert pipe.feed(argue(1, "{")) != b""
-    assert pipe.feed(argue(0, "\n")) == b""
+def test_block_buffer_sequential_calls_are_not_buffered() -> None:
+    transform = create_transform()
+    transform.feed(FIRST + start(0) + arguments_chunk(0, '{"a":"\\'))
+    assert transform.feed(arguments_chunk(0, '"}"}'))
+    assert [event["type"] for event in events_of(transform.feed(start(1)))] == [
+        "content_block_stop",
+        "content_block_start",
+    ]
+    assert transform.feed(arguments_chunk(0, " \n")) == b""
+    assert transform.feed(arguments_chunk(1, "{")) != b""
+    assert transform.feed(arguments_chunk(0, "\n")) == b""
 
 
-def test_text_within_a_call_comes_after_it() -> None:
-    raw = FIRST + say("a") + start(0) + argue(0, "{") + say("b") + say("c") + start(1, "{}") + say("d") + argue(0, "}")
-    assert blocks_of(opened().feed(raw + say("e") + LAST)) == [
+def test_block_buffer_text_within_call_is_sent_after_it() -> None:
+    raw = (
+        FIRST
+        + text_chunk("a")
+        + start(0)
+        + arguments_chunk(0, "{")
+        + text_chunk("b")
+        + text_chunk("c")
+        + start(1, "{}")
+        + text_chunk("d")
+        + arguments_chunk(0, "}")
+    )
+    assert blocks_of(create_transform().feed(raw + text_chunk("e") + LAST)) == [
         *(("text", "a"), ("f0", "{}"), ("text", "bc"), ("f1", "{}"), ("text", "de"))
     ]
 
 
-def test_calls_without_arguments_and_calls_cut_off_come_out_at_the_end() -> None:
-    raw = FIRST + start(0) + start(1) + argue(1, '{"b":') + start(2) + chunk({}, "length") + DONE
-    out = opened().feed(raw)
+def test_block_buffer_calls_without_complete_arguments_are_sent_at_end() -> None:
+    raw = FIRST + start(0) + start(1) + arguments_chunk(1, '{"b":') + start(2) + chunk({}, "length") + DONE
+    out = create_transform().feed(raw)
     assert blocks_of(out) == [("f0", ""), ("f1", '{"b":'), ("f2", "")]
     assert events_of(out)[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
-def test_arguments_after_the_end_of_a_call_fail_honestly() -> None:
-    for other in (start(1, "{}"), start(1), start(1) + argue(1, "{")):
-        pipe = opened()
-        out = pipe.feed(FIRST + start(0, "{}") + other + argue(0, "1"))
+def test_block_buffer_arguments_after_end_of_call_sends_error() -> None:
+    for other in (start(1, "{}"), start(1), start(1) + arguments_chunk(1, "{")):
+        transform = create_transform()
+        out = transform.feed(FIRST + start(0, "{}") + other + arguments_chunk(0, "1"))
         assert b"event: error" in out
-        assert isinstance(pipe.error, ProviderFailed)
+        assert isinstance(transform.error, ProviderFailed)
 
 
 @pytest.mark.parametrize("kind", ["text", "blocks"])
-def test_what_is_held_is_bounded(kind: str) -> None:
-    pipe = opened()
-    pipe.feed(FIRST + start(0))
+def test_block_buffer_above_size_limit_sends_error(kind: str) -> None:
+    transform = create_transform()
+    transform.feed(FIRST + start(0))
     fed = 0
     for index in itertools.count(1):
-        out = pipe.feed(start(index) if kind == "blocks" else start(1) if index == 1 else argue(1, "x" * 10_000))
+        out = transform.feed(
+            start(index) if kind == "blocks" else start(1) if index == 1 else arguments_chunk(1, "x" * 10_000)
+        )
         fed += BLOCK_OVERHEAD_BYTES if kind == "blocks" else 10_000
         if out:
             break
         assert fed <= MAX_BUFFERED_BLOCKS_BYTES + 20_000
     assert b"event: error" in out
-    assert isinstance(pipe.error, ProviderFailed)
+    assert isinstance(transform.error, ProviderFailed)
 
 
-def test_many_small_calls_come_out_without_recursion() -> None:
+def test_block_buffer_many_small_calls_are_sent_without_recursion() -> None:
     count = MAX_BUFFERED_BLOCKS_BYTES // BLOCK_OVERHEAD_BYTES // 2
     raw = FIRST + b"".join(start(index) for index in range(count))
-    raw += b"".join(argue(index, "{}") for index in reversed(range(count)))
-    assert len(blocks_of(opened().feed(raw + LAST))) == count
+    raw += b"".join(arguments_chunk(index, "{}") for index in reversed(range(count)))
+    assert len(blocks_of(create_transform().feed(raw + LAST))) == count
 
 
 @pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
-def test_endless_calls_and_arguments_without_a_name_fail_honestly(client: Dialect) -> None:
-    pipe = create_stream_transform(openai.dialect, client, include_usage=False)
-    pipe.feed(FIRST)
+def test_stream_too_many_calls_or_unnamed_arguments_is_an_error(client: Dialect) -> None:
+    transform = create_stream_transform(openai.dialect, client, include_usage=False)
+    transform.feed(FIRST)
     for index in range(MAX_TOOL_CALLS + 2):
-        pipe.feed(start(index, "{}"))
-    assert pipe.error is not None
-    assert "more tool calls" in pipe.error.message
-    pipe = opened()
-    pipe.feed(FIRST)
+        transform.feed(start(index, "{}"))
+    assert transform.error is not None
+    assert "more tool calls" in transform.error.message
+    transform = create_transform()
+    transform.feed(FIRST)
     for _ in range(MAX_PENDING_ARGUMENT_CHARS // 10_000 + 2):
-        pipe.feed(argue(0, "x" * 10_000))
-    assert pipe.error is not None
-    assert "without a name" in pipe.error.message
+        transform.feed(arguments_chunk(0, "x" * 10_000))
+    assert transform.error is not None
+    assert "without a name" in transform.error.message
 
 
 @pytest.mark.parametrize("client", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
-def test_feed_one_event_of_too_many_calls_without_index_fails_in_linear_time(client: Dialect) -> None:
+def test_stream_event_with_too_many_calls_fails_in_linear_time(client: Dialect) -> None:
     calls = [{"id": f"c{number}", "function": {"name": "f", "arguments": "{}"}} for number in range(3 * MAX_TOOL_CALLS)]
     event = json.dumps({"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]})
-    pipe = create_stream_transform(openai.dialect, client, include_usage=False)
-    pipe.feed(FIRST)
+    transform = create_stream_transform(openai.dialect, client, include_usage=False)
+    transform.feed(FIRST)
     began = time.process_time()
-    pipe.feed(f"data: {event}\n\n".encode())
+    transform.feed(f"data: {event}\n\n".encode())
     assert time.process_time() - began < 1.0
-    assert pipe.error is not None
-    assert "more tool calls" in pipe.error.message
+    assert transform.error is not None
+    assert "more tool calls" in transform.error.message
 
 
 leaves = st.one_of(st.text(max_size=8), st.integers(), st.lists(st.text(max_size=3), max_size=2))
@@ -187,8 +215,8 @@ values = st.dictionaries(st.text(max_size=4), leaves, max_size=3)
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_any_mix_of_calls_gives_every_call_whole(data: st.DataObject) -> None:
-    """The order of the starts is kept, whatever comes between the chunks of a call, and however the bytes are cut."""
+def test_block_buffer_any_interleaving_sends_complete_calls_in_order(data: st.DataObject) -> None:
+    """The order of the starts is kept for every interleaving and every split of the bytes."""
     texts = [
         json.dumps(value, ensure_ascii=data.draw(st.booleans()))
         for value in data.draw(st.lists(values, min_size=1, max_size=4))
@@ -197,7 +225,7 @@ def test_any_mix_of_calls_gives_every_call_whole(data: st.DataObject) -> None:
     for index, text in enumerate(texts):
         cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
         parts = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
-        left.append([start(index), *[argue(index, part) for part in parts]])
+        left.append([start(index), *[arguments_chunk(index, part) for part in parts]])
     raw, begun = FIRST, 0
     while any(left):
         index = data.draw(st.sampled_from([at for at, chunks in enumerate(left) if chunks and at <= begun]))
@@ -205,15 +233,15 @@ def test_any_mix_of_calls_gives_every_call_whole(data: st.DataObject) -> None:
         raw += left[index].pop(0)
     raw += LAST
     size = data.draw(st.integers(1, len(raw)))
-    pipe = opened()
-    out = b"".join(pipe.feed(raw[at : at + size]) for at in range(0, len(raw), size))
-    assert pipe.error is None
+    transform = create_transform()
+    out = b"".join(transform.feed(raw[at : at + size]) for at in range(0, len(raw), size))
+    assert transform.error is None
     assert blocks_of(out) == [(f"f{index}", text) for index, text in enumerate(texts)]
 
 
 @given(value=values, data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_object_end_is_found_at_the_last_character_however_it_is_cut(value: Any, data: st.DataObject) -> None:
+def test_json_end_detector_any_split_completes_at_last_character(value: Any, data: st.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
     cut = data.draw(st.integers(0, len(text) - 1))
     end = JsonEndDetector()

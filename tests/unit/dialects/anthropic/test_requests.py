@@ -1,4 +1,4 @@
-"""Requests of Anthropic clients, and requests to Anthropic upstreams: what is checked, filled in, left out, refused."""
+"""Requests of Anthropic clients and to Anthropic upstreams: fields checked, filled in, dropped or rejected."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
-def asked(**fields: Any) -> bytes:
+def request_body(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
 
 
-def sent(*, limit: int = 4096, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What an Anthropic upstream gets of an OpenAI client's request."""
-    request = openai.dialect.decode_request(asked(**fields))
+def encode(*, limit: int = 4096, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the body for an Anthropic upstream and the dropped fields, for an OpenAI client's request."""
+    request = openai.dialect.decode_request(request_body(**fields))
     built = anthropic.dialect.encode_request(request, ModelProfile("claude", max_output_tokens=limit))
     return json.loads(built.body), built.dropped_fields
 
 
-def refused(**fields: Any) -> InvalidRequest:
+def encode_error(**fields: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        sent(**fields)
+        encode(**fields)
     return caught.value
 
 
-def test_the_limit_is_filled_in() -> None:
-    assert sent(limit=8192)[0]["max_tokens"] == 8192
-    assert sent(max_tokens=5)[0]["max_tokens"] == 5
-    assert sent(max_completion_tokens=6)[0]["max_tokens"] == 6
+def test_encode_request_max_tokens_defaults_to_model_limit() -> None:
+    assert encode(limit=8192)[0]["max_tokens"] == 8192
+    assert encode(max_tokens=5)[0]["max_tokens"] == 5
+    assert encode(max_completion_tokens=6)[0]["max_tokens"] == 6
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_the_limit_is_filled_in() -> None:
         ({"messages": [{"role": "user", "content": ""}]}, "messages"),
     ],
 )
-def test_what_has_no_word_there_is_refused(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields).param == param
+def test_encode_request_unsupported_field_raises_invalid_request(fields: dict[str, Any], param: str) -> None:
+    assert encode_error(**fields).param == param
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "1", "nonsense"])
-def test_arguments_that_are_no_object(arguments: str) -> None:
+def test_encode_request_tool_arguments_not_an_object_raises_invalid_request(arguments: str) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    error = refused(messages=[USER, {"role": "assistant", "content": None, "tool_calls": [call]}])
+    error = encode_error(messages=[USER, {"role": "assistant", "content": None, "tool_calls": [call]}])
     assert error.param == "messages[1].tool_calls[0].function.arguments"
 
 
-def test_hints_are_named() -> None:
-    body, dropped = sent(seed=1, presence_penalty=0.5, store=True, metadata={"a": "b"}, nonsense=3, stop=["\n", "END"])
-    assert set(dropped) == {"seed", "presence_penalty", "store", "metadata", "nonsense", "stop"}
+def test_encode_request_unsupported_optional_fields_are_listed_as_dropped() -> None:
+    body, dropped = encode(seed=1, presence_penalty=0.5, store=True, metadata={"a": "b"}, unknown=3, stop=["\n", "END"])
+    assert set(dropped) == {"seed", "presence_penalty", "store", "metadata", "unknown", "stop"}
     assert body["stop_sequences"] == ["END"]
     assert body.keys() == {"model", "max_tokens", "messages", "stop_sequences"}
 
@@ -89,14 +89,14 @@ def test_hints_are_named() -> None:
         ({"type": "function", "function": {"name": "f"}}, {"type": "tool", "name": "f"}),
     ],
 )
-def test_tool_choice(choice: Any, made: dict[str, Any]) -> None:
-    assert sent(tools=[TOOL], tool_choice=choice)[0]["tool_choice"] == made
-    assert "tool_choice" not in sent(tool_choice="auto")[0]
+def test_encode_request_tool_choice_is_translated(choice: Any, made: dict[str, Any]) -> None:
+    assert encode(tools=[TOOL], tool_choice=choice)[0]["tool_choice"] == made
+    assert "tool_choice" not in encode(tool_choice="auto")[0]
 
 
-def test_thinking_without_a_signature_does_not_go_back() -> None:
+def test_encode_request_thinking_without_signature_is_dropped() -> None:
     messages = [USER, {"role": "assistant", "content": "x", "reasoning_content": "hm"}, USER]
-    assert sent(messages=messages)[0]["messages"][1] == {"role": "assistant", "content": "x"}
+    assert encode(messages=messages)[0]["messages"][1] == {"role": "assistant", "content": "x"}
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_thinking_without_a_signature_does_not_go_back() -> None:
         ({"max_tokens": 5, "messages": [{"role": "user"}]}, "messages[0].content"),
     ],
 )
-def test_the_head_of_an_anthropic_request(fields: dict[str, Any], param: str) -> None:
+def test_routing_info_invalid_field_error_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        decode_routing_info(anthropic.dialect, asked(**fields))
+        decode_routing_info(anthropic.dialect, request_body(**fields))
     assert caught.value.param == param
 
 
@@ -128,30 +128,32 @@ def test_the_head_of_an_anthropic_request(fields: dict[str, Any], param: str) ->
         ({"type": "tool_result", "tool_use_id": "a", "content": 5}, "messages[0].content[0].content"),
     ],
 )
-def test_blocks_that_no_other_dialect_has(block: dict[str, Any], param: str) -> None:
+def test_decode_request_unsupported_block_raises_invalid_request(block: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        anthropic.dialect.decode_request(asked(max_tokens=5, messages=[{"role": "user", "content": [block]}]))
+        anthropic.dialect.decode_request(request_body(max_tokens=5, messages=[{"role": "user", "content": [block]}]))
     assert caught.value.param == param
 
 
-def test_tools_of_the_provider_itself_are_refused() -> None:
+def test_decode_request_server_tool_raises_invalid_request() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        anthropic.dialect.decode_request(asked(max_tokens=5, tools=[{"type": "web_search_20250305", "name": "web"}]))
+        anthropic.dialect.decode_request(
+            request_body(max_tokens=5, tools=[{"type": "web_search_20250305", "name": "web"}])
+        )
     assert caught.value.param == "tools[0].type"
 
 
-def test_the_same_dialect_keeps_the_bytes() -> None:
-    raw = asked(max_tokens=5, top_k=3, new_field=1, stream=True)
+def test_passthrough_same_dialect_keeps_the_bytes() -> None:
+    raw = request_body(max_tokens=5, top_k=3, new_field=1, stream=True)
     assert pass_through_request(anthropic.dialect, raw, ModelProfile("m")).body is raw
     assert json.loads(pass_through_request(anthropic.dialect, raw, ModelProfile("x")).body)["model"] == "x"
-    quirks = UpstreamOverrides(rejects=("top_k",))
-    built = pass_through_request(anthropic.dialect, raw, ModelProfile("m", overrides=quirks))
+    overrides = UpstreamOverrides(rejects=("top_k",))
+    built = pass_through_request(anthropic.dialect, raw, ModelProfile("m", overrides=overrides))
     assert "top_k" not in json.loads(built.body)
     assert built.dropped_fields == ("top_k",)
 
 
-def test_a_limit_that_the_upstream_has_under_the_newer_name() -> None:
-    request = anthropic.dialect.decode_request(asked(max_tokens=5))
+def test_openai_upstream_rejecting_max_tokens_gets_max_completion_tokens() -> None:
+    request = anthropic.dialect.decode_request(request_body(max_tokens=5))
     built = openai.dialect.encode_request(
         request, ModelProfile("o", overrides=UpstreamOverrides(rejects=("max_tokens",)))
     )

@@ -1,4 +1,4 @@
-"""A stream whose chunks are known from the one before it: the same for the client, and in the books, as if parsed."""
+"""The chunk template cache: the client's output and the recorded usage equal those of parsed chunks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stream(chunk_id: str = "c1", created: int = 5, *, usage: dict[str, int] | No
 
 
 def run(target: ModelProfile, events: list[bytes], *, usage: bool = False) -> tuple[bytes, object]:
-    """What the client gets, and what is known of the answer."""
+    """Return the client's bytes and the state of the transform."""
     pipe = create_stream_passthrough(dialect, include_usage=usage, profile=target)
     out = b""
     try:
@@ -51,9 +51,9 @@ def run(target: ModelProfile, events: list[bytes], *, usage: bool = False) -> tu
         out += pipe.end()
     except SvcError as error:
         return out, (type(error), error.message)
-    said = pipe.error.message if pipe.error is not None else None
+    error_message = pipe.error.message if pipe.error is not None else None
     out = re.sub(rb'(chatcmpl|call)-?_?[0-9a-f]{32}|"created":(?!5|6|17[0-4])\d{10}', b"ours", out)
-    return out, (pipe.has_started, pipe.has_ended, pipe.finish_reason, pipe.usage, pipe.model, said)
+    return out, (pipe.has_started, pipe.has_ended, pipe.finish_reason, pipe.usage, pipe.model, error_message)
 
 
 def target_after(events: list[bytes], *, usage: bool = False) -> ModelProfile:
@@ -62,28 +62,28 @@ def target_after(events: list[bytes], *, usage: bool = False) -> ModelProfile:
     return target
 
 
-def test_the_second_stream_is_known_from_its_first_chunk_on() -> None:
+def test_chunk_cache_second_stream_has_template_after_first_chunk() -> None:
     target = target_after(stream())
     events = stream("another-id", 1234567890)
     pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
     assert pipe.passthrough_template is None
     assert pipe.feed(events[0]) is events[0]
-    assert pipe.passthrough_template is not None  # chunks of text need not come here
+    assert pipe.passthrough_template is not None  # text chunks can bypass the transform
     assert pipe.feed(events[1]) is events[1]
     assert run(target, events) == run(ModelProfile("m"), events)
 
 
-def test_a_stream_tells_all_its_kinds_of_chunks() -> None:
-    known = target_after(stream()).chunk_caches[False]
+def test_chunk_cache_after_one_stream_has_all_chunk_templates() -> None:
+    cache = target_after(stream()).chunk_caches[False]
     opening, text, last, counted = (stream()[at] for at in (0, 1, 4, 5))
-    stamp = known.match_prefix(opening[:-2])
-    assert known.text_parts is not None
-    assert stamp + b" word 0".join(known.text_parts) == text
-    assert (stamp + known.finish_suffix, known.finish_reason) == (last[:-2], "stop")
-    assert counted.startswith(stamp + known.usage_lead + b'{"prompt_tokens":3,')
+    prefix = cache.match_prefix(opening[:-2])
+    assert cache.text_parts is not None
+    assert prefix + b" word 0".join(cache.text_parts) == text
+    assert (prefix + cache.finish_suffix, cache.finish_reason) == (last[:-2], "stop")
+    assert counted.startswith(prefix + cache.usage_lead + b'{"prompt_tokens":3,')
 
 
-def test_what_is_known_is_not_kept_for_another_opening() -> None:
+def test_chunk_cache_other_model_is_not_matched() -> None:
     target = target_after(stream())
     other = [event.replace(b'"model":"m"', b'"model":"other"') for event in stream("c2")]
     assert run(target, other) == run(ModelProfile("m"), other)
@@ -93,7 +93,7 @@ def test_what_is_known_is_not_kept_for_another_opening() -> None:
 
 @pytest.mark.parametrize("usage", [True, False])
 @pytest.mark.parametrize(
-    ("was", "becomes"),
+    ("before", "after"),
     [
         (b'"id":"c2"', b'"id":"c\\u0032"'),
         (b'"id":"c2"', b'"id":"c\x012"'),
@@ -114,41 +114,41 @@ def test_what_is_known_is_not_kept_for_another_opening() -> None:
         (b'"total_tokens":5}', b'"total_tokens":5},"x_groq":{"usage":{"prompt_tokens":9}}'),
     ],
 )
-def test_what_is_a_little_different_is_read(was: bytes, becomes: bytes, usage: bool) -> None:
-    events = [event.replace(was, becomes) for event in stream("c2", 6)]
+def test_chunk_cache_slightly_different_chunk_is_parsed(before: bytes, after: bytes, usage: bool) -> None:
+    events = [event.replace(before, after) for event in stream("c2", 6)]
     assert events != stream("c2", 6)
     assert run(target_after(stream(), usage=usage), events, usage=usage) == run(ModelProfile("m"), events, usage=usage)
     first = [events[0], *stream("c2", 6)[1:]]
     assert run(target_after(stream(), usage=usage), first, usage=usage) == run(ModelProfile("m"), first, usage=usage)
 
 
-AGAIN = [chunk(choice({"role": "assistant", "content": "mended"}), "c2", time, usage=None) for time in (0, 6)]
-SHUFFLED = stream("c2", 6) + stream("c3", 6) + stream("c2", 0) + AGAIN
+REPEATED = [chunk(choice({"role": "assistant", "content": "repaired"}), "c2", time, usage=None) for time in (0, 6)]
+SHUFFLED = stream("c2", 6) + stream("c3", 6) + stream("c2", 0) + REPEATED
 
 
 @given(order=st.lists(st.sampled_from(SHUFFLED), max_size=9), first=st.sampled_from(SHUFFLED), usage=st.booleans())
 @settings(max_examples=400, deadline=None)
-def test_any_order_of_known_chunks_gives_what_parsing_them_gives(order: list[bytes], first: bytes, usage: bool) -> None:
+def test_chunk_cache_any_order_of_chunks_gives_uncached_output(order: list[bytes], first: bytes, usage: bool) -> None:
     events = [first, *order]
     assert run(target_after(stream(), usage=usage), events, usage=usage) == run(ModelProfile("m"), events, usage=usage)
 
 
-def test_a_text_within_the_stamp_is_none_that_is_known() -> None:
-    """The first of two `choices` is not the one that counts, and lies before the time."""
+def test_chunk_cache_text_within_prefix_is_not_a_template() -> None:
+    """The first of two `choices` stands before `created` and is not the one in effect."""
     inner = b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]'
     text = b'"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]'
     begin, end = b'data: {"id":"c1","object":"chat.completion.chunk",', b',"created":5,"model":"m"%b}\n\n'
     target = target_after([begin + inner + end % (b"," + inner), begin + text % b"one" + end % b""])
-    known = target.chunk_caches.get(False)
-    assert known is None or known.text_parts is None
+    cache = target.chunk_caches.get(False)
+    assert cache is None or cache.text_parts is None
 
 
-def test_what_the_streams_say_first_is_learned_again() -> None:
+def test_chunk_cache_changed_text_field_is_learned_again() -> None:
     thinking = [event.replace(b'"content":" ', b'"reasoning_content":" ') for event in stream()]
     target = target_after(thinking)
-    was = target.chunk_caches[False].text_parts
+    before = target.chunk_caches[False].text_parts
     run(target, stream("c2", 6))
-    assert target.chunk_caches[False].text_parts != was
+    assert target.chunk_caches[False].text_parts != before
     pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
     events = stream("c3", 7)
     pipe.feed(events[0])
@@ -159,7 +159,7 @@ GOLDEN_STREAMS = sorted(path for path in GOLDEN.glob("*.openai.sse") if ".to-" n
 
 
 def compact(raw: bytes) -> bytes:
-    """The same events, their JSON without white space."""
+    """Return the same events with compact JSON."""
     lines = [
         b"data: " + json.dumps(json.loads(line[6:]), separators=(",", ":")).encode()
         if line.startswith(b"data: {") and line.endswith(b"}")
@@ -172,16 +172,16 @@ def compact(raw: bytes) -> bytes:
 @pytest.mark.parametrize("path", GOLDEN_STREAMS, ids=lambda path: path.stem)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_damaged_stream_after_a_right_one_gives_what_it_gives_alone(path: Path, data: st.DataObject) -> None:
+def test_chunk_cache_damaged_stream_gives_uncached_output(path: Path, data: st.DataObject) -> None:
     raw = path.read_bytes()
     if data.draw(st.booleans()):
         raw = compact(raw)  # as OpenAI writes: only such chunks are recognised in the next stream
     usage = data.draw(st.booleans())
-    right = [event + b"\n\n" for event in raw.split(b"\n\n") if event]
+    valid = [event + b"\n\n" for event in raw.split(b"\n\n") if event]
     damaged = bytearray(raw)
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, len(damaged) - 1))
         part = data.draw(st.sampled_from([b"", b'"', b"0", b"\\", b"}", b"x", b"\xff", b"\n\n", b',"id":"y"']))
         damaged[at : at + data.draw(st.integers(0, 2))] = part
     events = [event + b"\n\n" for event in bytes(damaged).split(b"\n\n") if event]
-    assert run(target_after(right, usage=usage), events, usage=usage) == run(ModelProfile("m"), events, usage=usage)
+    assert run(target_after(valid, usage=usage), events, usage=usage) == run(ModelProfile("m"), events, usage=usage)

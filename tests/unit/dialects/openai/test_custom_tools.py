@@ -1,4 +1,4 @@
-"""OpenAI's custom tools: unchanged within the dialect; in the other one a call's text is the argument `input`."""
+"""OpenAI's custom tools: unchanged in passthrough, translated to a call with the argument `input` for Anthropic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USER = {"role": "user", "content": "hi"}
 DONE = b"data: [DONE]\n\n"
 
 
-def answer(*calls: dict[str, Any], **fields: Any) -> bytes:
+def response(*calls: dict[str, Any], **fields: Any) -> bytes:
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     body = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -37,8 +37,8 @@ def chunk(delta: dict[str, Any], finish: str | None = None, *, chunk_id: str = "
     return b"data: " + json.dumps(frame, separators=(",", ":")).encode() + b"\n\n"
 
 
-def calls(*pieces: dict[str, Any], chunk_id: str = "c") -> bytes:
-    return chunk({"tool_calls": list(pieces)}, chunk_id=chunk_id)
+def calls(*tool_calls: dict[str, Any], chunk_id: str = "c") -> bytes:
+    return chunk({"tool_calls": list(tool_calls)}, chunk_id=chunk_id)
 
 
 def stream(texts: list[str], chunk_id: str = "c") -> bytes:
@@ -54,18 +54,18 @@ def stream(texts: list[str], chunk_id: str = "c") -> bytes:
     )
 
 
-def fed(pipe: StreamTransform, raw: bytes, size: int) -> bytes:
-    return b"".join(pipe.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + pipe.end()
+def feed_split(transform: StreamTransform, raw: bytes, size: int) -> bytes:
+    return b"".join(transform.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + transform.end()
 
 
-def pieces_of(out: bytes) -> list[dict[str, Any]]:
+def tool_calls_of(out: bytes) -> list[dict[str, Any]]:
     events = [json.loads(event[6:]) for event in out.split(b"\n\n") if event.startswith(b"data: {")]
-    return [piece for event in events for piece in event["choices"][0]["delta"].get("tool_calls", [])]
+    return [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", [])]
 
 
 @pytest.mark.parametrize("made", [[CUSTOM], [FUNCTION, CUSTOM], [HOSTED], [CUSTOM, HOSTED]])
-def test_answer_with_custom_call_same_dialect_is_unchanged(made: list[dict[str, Any]]) -> None:
-    raw = answer(*made)
+def test_response_custom_call_same_dialect_is_unchanged(made: list[dict[str, Any]]) -> None:
+    raw = response(*made)
     passed = pass_through_response(openai.dialect, raw)
     assert json.loads(passed.body) == json.loads(raw)
     assert passed.finish_reason == "tool_calls"
@@ -73,14 +73,14 @@ def test_answer_with_custom_call_same_dialect_is_unchanged(made: list[dict[str, 
         assert passed.body is raw
 
 
-def test_answer_that_needs_repair_keeps_its_custom_call() -> None:
+def test_response_repair_keeps_custom_call() -> None:
     made = json.loads(
-        pass_through_response(openai.dialect, answer(CUSTOM, object="x", usage={"prompt_tokens": 1})).body
+        pass_through_response(openai.dialect, response(CUSTOM, object="x", usage={"prompt_tokens": 1})).body
     )
     assert made["choices"][0]["message"]["tool_calls"] == [CUSTOM]
     for missing in ("type", "id"):
-        poor = {name: value for name, value in CUSTOM.items() if name != missing}
-        [call] = json.loads(pass_through_response(openai.dialect, answer(poor)).body)["choices"][0]["message"][
+        incomplete = {name: value for name, value in CUSTOM.items() if name != missing}
+        [call] = json.loads(pass_through_response(openai.dialect, response(incomplete)).body)["choices"][0]["message"][
             "tool_calls"
         ]
         assert {**call, "id": "call_1"} == CUSTOM
@@ -88,75 +88,75 @@ def test_answer_that_needs_repair_keeps_its_custom_call() -> None:
 
 
 @pytest.mark.parametrize("call", [{"type": "custom"}, {"type": "custom", "custom": {"input": "x"}}, {}, "x"])
-def test_answer_with_a_call_without_a_name_is_the_providers_failure(call: Any) -> None:
+def test_response_call_without_name_raises_provider_failed(call: Any) -> None:
     with pytest.raises(ProviderFailed):
-        pass_through_response(openai.dialect, answer(call))
+        pass_through_response(openai.dialect, response(call))
 
 
 @pytest.mark.parametrize("learned", [True, False])
 @given(texts=st.lists(st.text(max_size=9), max_size=6), size=st.integers(1, 400))
 @settings(max_examples=60, deadline=None)
-def test_stream_with_custom_call_same_dialect_is_unchanged(learned: bool, texts: list[str], size: int) -> None:
+def test_stream_custom_call_same_dialect_is_unchanged(learned: bool, texts: list[str], size: int) -> None:
     target = ModelProfile("m")
     if learned:
         earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=False, profile=target)
         assert earlier.feed(stream(["one", "two"], "b")) == stream(["one", "two"], "b")
         assert target.chunk_caches
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False, profile=target)
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=False, profile=target)
     raw = stream(texts)
-    assert fed(pipe, raw, size) == raw
-    assert (pipe.has_ended, pipe.error, pipe.finish_reason) == (True, None, "tool_calls")
+    assert feed_split(transform, raw, size) == raw
+    assert (transform.has_ended, transform.error, transform.finish_reason) == (True, None, "tool_calls")
 
 
-def test_stream_chunks_of_custom_input_make_a_template() -> None:
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
-    pipe.feed(chunk({"role": "assistant", "content": None}))
-    pipe.feed(calls({"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "patch", "input": ""}}))
-    assert pipe.passthrough_template is None
-    pipe.feed(calls({"index": 0, "custom": {"input": "one"}}))
-    assert pipe.passthrough_template is not None
-    assert pipe.feed(chunk({}, "tool_calls") + DONE).endswith(DONE)
+def test_stream_custom_input_chunks_create_a_template() -> None:
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
+    transform.feed(chunk({"role": "assistant", "content": None}))
+    transform.feed(calls({"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "patch", "input": ""}}))
+    assert transform.passthrough_template is None
+    transform.feed(calls({"index": 0, "custom": {"input": "one"}}))
+    assert transform.passthrough_template is not None
+    assert transform.feed(chunk({}, "tool_calls") + DONE).endswith(DONE)
 
 
-def test_stream_repeats_of_a_custom_call_are_left_out() -> None:
-    piece = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "patch", "input": "a"}}
-    raw = chunk({"role": "assistant"}) + calls(piece) + calls(piece) + chunk({}, "tool_calls") + DONE
+def test_stream_repeated_custom_call_fields_are_dropped() -> None:
+    call = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "patch", "input": "a"}}
+    raw = chunk({"role": "assistant"}) + calls(call) + calls(call) + chunk({}, "tool_calls") + DONE
     out = create_stream_transform(openai.dialect, openai.dialect, include_usage=False).feed(raw)
-    assert pieces_of(out) == [piece, {"index": 0, "custom": {"input": "a"}}]
+    assert tool_calls_of(out) == [call, {"index": 0, "custom": {"input": "a"}}]
 
 
-def test_stream_custom_call_without_index_and_type_is_mended_as_one() -> None:
-    piece = {"id": "call_1", "custom": {"name": "patch", "input": "a"}, "function": None}
-    raw = chunk({"role": "assistant"}) + calls(piece) + calls({"custom": {"input": "b"}}) + chunk({}, "tool_calls")
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
-    assert pieces_of(pipe.feed(raw) + pipe.end()) == [
+def test_stream_custom_call_without_index_and_type_is_repaired() -> None:
+    call = {"id": "call_1", "custom": {"name": "patch", "input": "a"}, "function": None}
+    raw = chunk({"role": "assistant"}) + calls(call) + calls({"custom": {"input": "b"}}) + chunk({}, "tool_calls")
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
+    assert tool_calls_of(transform.feed(raw) + transform.end()) == [
         {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "patch", "input": "a"}},
         {"index": 0, "custom": {"input": "b"}},
     ]
 
 
-def test_stream_call_of_another_type_keeps_its_type() -> None:
+def test_stream_call_of_unknown_type_is_unchanged() -> None:
     raw = chunk({"role": "assistant"}) + calls({"index": 0, **HOSTED}) + chunk({}, "tool_calls") + DONE
     out = create_stream_transform(openai.dialect, openai.dialect, include_usage=False).feed(raw)
-    assert pieces_of(out) == [{"index": 0, **HOSTED}]
+    assert tool_calls_of(out) == [{"index": 0, **HOSTED}]
 
 
-def test_answer_across_dialects_has_the_text_as_input() -> None:
-    made = json.loads(anthropic.dialect.encode_response(openai.dialect.decode_response(answer(CUSTOM, FUNCTION))))
+def test_response_to_anthropic_custom_call_text_becomes_input() -> None:
+    made = json.loads(anthropic.dialect.encode_response(openai.dialect.decode_response(response(CUSTOM, FUNCTION))))
     assert [block["input"] for block in made["content"]] == [{"input": 'print("hi")\n'}, {}]
     assert [block["name"] for block in made["content"]] == ["patch", "f"]
     with pytest.raises(ProviderFailed, match="vendor_search"):
-        openai.dialect.decode_response(answer(HOSTED))
+        openai.dialect.decode_response(response(HOSTED))
 
 
 @given(texts=st.lists(st.text(max_size=9), max_size=6), size=st.integers(1, 400))
 @settings(max_examples=60, deadline=None)
-def test_stream_across_dialects_has_the_text_as_input(texts: list[str], size: int) -> None:
-    pipe = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
-    out = fed(pipe, stream(texts), size).decode()
+def test_stream_to_anthropic_custom_call_text_becomes_input(texts: list[str], size: int) -> None:
+    transform = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+    out = feed_split(transform, stream(texts), size).decode()
     events = [json.loads(event.partition("data: ")[2]) for event in out.split("\n\n") if event]
-    said = "".join(event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta")
-    assert json.loads(said) == {"input": "".join(texts)}
+    arguments = "".join(event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta")
+    assert json.loads(arguments) == {"input": "".join(texts)}
     assert events[1]["content_block"]["name"] == "patch"
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
@@ -180,13 +180,13 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ],
 )
-def test_request_with_custom_tools_passes_in_its_dialect_and_is_refused_by_name_in_the_other(
+def test_request_custom_tools_pass_through_but_translation_raises_invalid_request(
     fields: dict[str, Any], param: str
 ) -> None:
-    raw, hinted = request(**fields), request(**fields, seed=1)
+    raw, with_seed = request(**fields), request(**fields, seed=1)
     assert pass_through_request(openai.dialect, raw, ModelProfile("m")).body is raw
     target = ModelProfile("m", overrides=UpstreamOverrides(rejects=("seed",)))
-    rebuilt = pass_through_request(openai.dialect, hinted, target)
+    rebuilt = pass_through_request(openai.dialect, with_seed, target)
     assert json.loads(rebuilt.body) == json.loads(raw)
     with pytest.raises(InvalidRequest) as caught:
         openai.dialect.decode_request(raw)

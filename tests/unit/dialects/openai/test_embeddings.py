@@ -1,4 +1,4 @@
-"""OpenAI's embeddings: what is refused before any upstream, and what a response must hold."""
+"""OpenAI's embeddings: request validation before any upstream call, and response validation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def response(**fields: Any) -> bytes:
         {"encoding_format": None, "dimensions": None, "stream": False},
     ],
 )
-def test_routing_info_of_every_form_of_input(fields: dict[str, Any]) -> None:
+def test_routing_info_every_form_of_input_is_accepted(fields: dict[str, Any]) -> None:
     info = decode_routing_info(request(**fields))
     assert (info.model, info.stream, info.max_tokens) == ("e", False, None)
     assert (info.has_completion, info.has_single_prompt) == (False, False)
@@ -71,14 +71,14 @@ def test_routing_info_of_every_form_of_input(fields: dict[str, Any]) -> None:
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_routing_info_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+def test_routing_info_invalid_field_error_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(request(**fields))
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"model":"e"}', b'{"model":"e","input":"\xff"}'])
-def test_routing_info_malformed_body_is_refused(raw: bytes) -> None:
+def test_routing_info_malformed_body_raises_invalid_request(raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         decode_routing_info(RequestBody(raw))
 
@@ -96,14 +96,14 @@ def test_routing_info_malformed_body_is_refused(raw: bytes) -> None:
         ("many", None),
     ],
 )
-def test_response_usage_is_the_prompt(usage: Any, counted: TokenUsage | None) -> None:
+def test_response_usage_counts_prompt_tokens(usage: Any, counted: TokenUsage | None) -> None:
     raw = response(usage=usage, new_field=[1])
     decoded = decode_response(raw)
     assert decoded.body is raw
     assert (decoded.usage, decoded.model) == (counted, "e-1")
 
 
-def test_response_vectors_may_be_base64() -> None:
+def test_response_base64_vectors_are_accepted() -> None:
     raw = response(data=[{**ROW, "embedding": "AAAAPw=="}])
     assert decode_response(raw).body is raw
 
@@ -123,12 +123,12 @@ def test_response_vectors_may_be_base64() -> None:
         response(data=None, choices=[]),
     ],
 )
-def test_response_without_vectors_is_a_failure_of_the_provider(raw: bytes) -> None:
+def test_response_without_vectors_raises_provider_failed(raw: bytes) -> None:
     with pytest.raises(ProviderFailed):
         decode_response(raw)
 
 
-def test_response_with_an_error_object_is_that_error() -> None:
+def test_response_error_object_raises_matching_error() -> None:
     with pytest.raises(InvalidRequest, match="no such field"):
         decode_response(json.dumps({"error": {"type": "invalid_request_error", "message": "no such field"}}).encode())
     with pytest.raises(RateLimited):

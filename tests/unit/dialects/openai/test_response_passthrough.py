@@ -1,4 +1,4 @@
-"""Whole answers of OpenAI upstreams."""
+"""Complete responses of OpenAI upstreams."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MESSAGE = {"role": "assistant", "content": "hi"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}}
 
 
-def answer(**fields: Any) -> bytes:
+def response(**fields: Any) -> bytes:
     choice = {"index": 0, "message": MESSAGE, "finish_reason": "stop"}
     whole = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
     return json.dumps({**whole, **fields}).encode()
 
 
-def test_a_right_answer_is_handed_on() -> None:
-    raw = answer(system_fingerprint="x", new_field=[1])
+def test_passthrough_valid_response_returns_same_object() -> None:
+    raw = response(system_fingerprint="x", new_field=[1])
     passed = pass_through_response(dialect, raw)
     assert passed.body is raw
     assert (passed.model, passed.finish_reason) == ("m", "stop")
@@ -33,7 +33,7 @@ def test_a_right_answer_is_handed_on() -> None:
     assert (passed.usage.prompt_tokens, passed.usage.cached_tokens) == (3, 1)
 
 
-def test_a_poor_answer_is_mended() -> None:
+def test_passthrough_incomplete_response_is_repaired() -> None:
     raw = json.dumps(
         {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
     )
@@ -44,27 +44,29 @@ def test_a_poor_answer_is_mended() -> None:
     assert made["id"].startswith("chatcmpl-")
 
 
-def test_more_tokens_than_there_can_be_are_none() -> None:
-    """A database takes no such number, nor does a price."""
+def test_passthrough_usage_above_maximum_is_zero() -> None:
+    """Larger numbers overflow the database column and the price."""
     much = {"prompt_tokens": 10**400, "completion_tokens": 2**63, "total_tokens": 10**400 + 2**63}
     for details in ({}, {"prompt_tokens_details": {"cached_tokens": 2**63}}):
-        passed = pass_through_response(dialect, answer(usage={**much, **details}))
+        passed = pass_through_response(dialect, response(usage={**much, **details}))
         assert passed.usage == TokenUsage()
-        told = json.loads(passed.body)["usage"]
-        assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (0, 0, 0)
+        reported = json.loads(passed.body)["usage"]
+        assert (reported["prompt_tokens"], reported["completion_tokens"], reported["total_tokens"]) == (0, 0, 0)
     most = {
         "prompt_tokens": MAX_USAGE_TOKENS,
         "completion_tokens": MAX_USAGE_TOKENS,
         "total_tokens": 2 * MAX_USAGE_TOKENS,
     }
-    assert pass_through_response(dialect, answer(usage=most)).usage == TokenUsage(MAX_USAGE_TOKENS, MAX_USAGE_TOKENS)
+    assert pass_through_response(dialect, response(usage=most)).usage == TokenUsage(MAX_USAGE_TOKENS, MAX_USAGE_TOKENS)
 
 
 @pytest.mark.parametrize(
     ("reason", "shown"), [("eos", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"), (None, "stop")]
 )
-def test_finish_reasons(reason: str | None, shown: str) -> None:
-    passed = pass_through_response(dialect, answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}]))
+def test_passthrough_finish_reason_is_normalized(reason: str | None, shown: str) -> None:
+    passed = pass_through_response(
+        dialect, response(choices=[{"index": 0, "message": MESSAGE, "finish_reason": reason}])
+    )
     assert passed.finish_reason == shown
     assert json.loads(passed.body)["choices"][0]["finish_reason"] == shown
 
@@ -78,16 +80,16 @@ def test_finish_reasons(reason: str | None, shown: str) -> None:
         b"{}",
         b"\xff",
         b"[" * 100_000,
-        answer(choices=[]),
-        answer(choices=[1]),
-        answer(choices=[{"index": 0, "message": None, "finish_reason": "stop"}]),
-        answer(choices=[{"index": 0, "message": {"content": 5}, "finish_reason": "stop"}]),
-        answer(choices=[{"index": 0, "message": MESSAGE, "finish_reason": "error"}]),
+        response(choices=[]),
+        response(choices=[1]),
+        response(choices=[{"index": 0, "message": None, "finish_reason": "stop"}]),
+        response(choices=[{"index": 0, "message": {"content": 5}, "finish_reason": "stop"}]),
+        response(choices=[{"index": 0, "message": MESSAGE, "finish_reason": "error"}]),
         b'{"error":{"message":"boom"}}',
         b'{"object":"error","message":"boom"}',
     ],
 )
-def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
+def test_passthrough_malformed_response_raises_provider_failed(raw: bytes) -> None:
     with pytest.raises(ProviderFailed):
         pass_through_response(dialect, raw)
 
@@ -104,11 +106,11 @@ def test_what_is_no_answer_is_the_providers_failure(raw: bytes) -> None:
         (b"{}", None),
     ],
 )
-def test_the_upstreams_own_message(raw: bytes, message: str | None) -> None:
+def test_decode_error_message_returns_sanitized_upstream_message(raw: bytes, message: str | None) -> None:
     assert dialect.decode_error_message(raw) == message
 
 
-def test_our_errors() -> None:
+def test_encode_error_has_openai_error_fields() -> None:
     assert json.loads(chat_completions.endpoint.encode_error(SvcError("m", param="p"), "r1"))["error"] == {
         "message": "m",
         "type": "api_error",
@@ -118,7 +120,7 @@ def test_our_errors() -> None:
 
 
 @pytest.mark.parametrize("name", ["content", "thinking"])
-def test_content_nested_to_any_depth_is_mended_or_the_providers_failure(name: str) -> None:
+def test_passthrough_deeply_nested_content_is_repaired_or_provider_failed(name: str) -> None:
     for depth in (1, 100, 400, 900, 2000):
         nested = "[" * depth + '{"type":"text","text":"x"}' + "]" * depth
         content = nested if name == "content" else f'[{{"type":"thinking","thinking":{nested}}}]'

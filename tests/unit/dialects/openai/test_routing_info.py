@@ -1,4 +1,4 @@
-"""What is checked of an OpenAI request before any upstream is called."""
+"""Validation of OpenAI requests before any upstream call."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
 
 
-def test_the_few_fields() -> None:
-    head = decode_routing_info(
+def test_routing_info_valid_request_has_all_fields() -> None:
+    info = decode_routing_info(
         dialect, body(stream=True, stream_options={"include_usage": True}, max_completion_tokens=7)
     )
-    assert (head.model, head.stream, head.include_usage, head.max_tokens) == ("m", True, True, 7)
+    assert (info.model, info.stream, info.include_usage, info.max_tokens) == ("m", True, True, 7)
 
 
 @pytest.mark.parametrize(
-    ("fields", "most"),
+    ("fields", "expected"),
     [
         ({"max_tokens": 90_000, "max_completion_tokens": 1}, 90_000),
         ({"max_tokens": 1, "max_completion_tokens": 90_000}, 90_000),
@@ -34,12 +34,12 @@ def test_the_few_fields() -> None:
         ({"n_predict": 300}, None),
     ],
 )
-def test_the_most_that_any_name_allows_is_counted(fields: dict[str, Any], most: int | None) -> None:
-    assert decode_routing_info(dialect, body(**fields)).max_tokens == most
+def test_routing_info_several_token_limits_uses_the_largest(fields: dict[str, Any], expected: int | None) -> None:
+    assert decode_routing_info(dialect, body(**fields)).max_tokens == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "least", "endless"),
+    ("fields", "min_tokens", "unbounded"),
     [
         ({}, 0, ""),
         ({"max_tokens": 1, "n_predict": 300}, 300, ""),
@@ -50,30 +50,30 @@ def test_the_most_that_any_name_allows_is_counted(fields: dict[str, Any], most: 
         ({"max_tokens": 7, "max_new_tokens": -2, "min_tokens": 5}, 5, "max_new_tokens"),
     ],
 )
-def test_head_names_that_some_upstreams_know_add_to_the_reservation(
-    fields: dict[str, Any], least: int, endless: str
+def test_routing_info_vendor_token_limits_raise_the_reservation(
+    fields: dict[str, Any], min_tokens: int, unbounded: str
 ) -> None:
-    head = decode_routing_info(dialect, body(**fields))
-    assert (head.min_reserved_tokens, head.unbounded_field) == (least, endless)
+    info = decode_routing_info(dialect, body(**fields))
+    assert (info.min_reserved_tokens, info.unbounded_field) == (min_tokens, unbounded)
 
 
 @pytest.mark.parametrize("name", ["n_predict", "max_new_tokens", "min_tokens"])
 @pytest.mark.parametrize("value", ["9", 2**31, [1]])
-def test_head_limit_of_a_wrong_type_is_refused(name: str, value: Any) -> None:
+def test_routing_info_vendor_limit_of_wrong_type_raises_invalid_request(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(dialect, body(**{name: value}))
     assert caught.value.param == name
 
 
-def test_null_means_not_said() -> None:
-    head = decode_routing_info(
+def test_routing_info_null_field_equals_absent_field() -> None:
+    info = decode_routing_info(
         dialect, body(stream=None, max_tokens=None, temperature=None, stream_options=None, n=None)
     )
-    assert (head.stream, head.include_usage, head.max_tokens) == (False, False, None)
+    assert (info.stream, info.include_usage, info.max_tokens) == (False, False, None)
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
-def test_known_roles(role: str) -> None:
+def test_routing_info_known_role_is_accepted(role: str) -> None:
     assert decode_routing_info(dialect, body(messages=[{"role": role, "content": "x"}])).model == "m"
 
 
@@ -102,7 +102,7 @@ def test_known_roles(role: str) -> None:
         ({"max_completion_tokens": True}, "max_completion_tokens"),
     ],
 )
-def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+def test_routing_info_invalid_field_error_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(dialect, body(**fields))
     assert caught.value.param == param
@@ -110,7 +110,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
-def test_a_missing_field_is_named(missing: str) -> None:
+def test_routing_info_missing_field_error_names_the_field(missing: str) -> None:
     whole = {"model": "m", "messages": [USER]}
     del whole[missing]
     with pytest.raises(InvalidRequest) as caught:
@@ -140,7 +140,7 @@ def test_a_missing_field_is_named(missing: str) -> None:
         body()[:-1] + b',"max_tokens":' + b"9" * 6000 + b"}",
     ],
 )
-def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
+def test_routing_info_body_not_a_json_object_raises_invalid_request(raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         decode_routing_info(dialect, raw)
 
@@ -158,14 +158,14 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
         (body()[:-1] + rb',"unread":"\ud800"}', rb"\ud800"),
     ],
 )
-def test_half_of_a_surrogate_pair_is_called_that(raw: bytes, half: bytes) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_routing_info_lone_surrogate_error_names_its_position(raw: bytes, half: bytes) -> None:
+    with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(dialect, raw)
-    place = raw.rindex(half)
-    assert f"{half.decode()} (byte {place}) is half of a surrogate pair" in refused.value.message
+    position = raw.rindex(half)
+    assert f"{half.decode()} (byte {position}) is half of a surrogate pair" in caught.value.message
 
 
 @pytest.mark.parametrize("end", [rb"", rb"\ud83d", rb"\ud83d\u", rb"\ud83d\ude", rb"\\ud83d\"", rb"\ud83d\ude00"])
-def test_a_body_that_was_cut_off_is_called_that(end: bytes) -> None:
+def test_routing_info_truncated_body_error_says_truncated(end: bytes) -> None:
     with pytest.raises(InvalidRequest, match="truncated"):
         decode_routing_info(dialect, rb'{"model":"m","messages":[{"role":"user","content":"' + end)

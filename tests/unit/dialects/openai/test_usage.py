@@ -13,7 +13,7 @@ from svc.dialects.base import ModelProfile
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 THINKING = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
-"""383 tokens of thinking are in the total alone."""
+"""Only the total includes the 383 thinking tokens."""
 BILLED = TokenUsage(7, 395)
 REPORTS = [
     (THINKING, BILLED),
@@ -25,7 +25,7 @@ REPORTS = [
 ]
 
 
-def answer(usage: object) -> bytes:
+def response(usage: object) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
     body = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
     return json.dumps(body).encode()
@@ -52,8 +52,8 @@ def stream(usage: object, chunk_id: str = "c") -> list[bytes]:
 
 
 @pytest.mark.parametrize(("reported", "billed"), REPORTS)
-def test_answer_passes_reported_usage_and_bills_the_total(reported: dict[str, Any], billed: TokenUsage) -> None:
-    raw = answer(reported)
+def test_response_total_above_sum_passes_report_and_bills_total(reported: dict[str, Any], billed: TokenUsage) -> None:
+    raw = response(reported)
     passed = pass_through_response(openai.dialect, raw)
     assert passed.body is raw
     assert passed.usage == billed
@@ -63,7 +63,7 @@ def test_answer_passes_reported_usage_and_bills_the_total(reported: dict[str, An
 @pytest.mark.parametrize(("reported", "billed"), REPORTS)
 @pytest.mark.parametrize("include_usage", [True, False])
 @pytest.mark.parametrize("learned", [True, False])
-def test_stream_passes_reported_usage_and_bills_the_total(
+def test_stream_total_above_sum_passes_report_and_bills_total(
     reported: dict[str, Any], billed: TokenUsage, include_usage: bool, learned: bool
 ) -> None:
     target = ModelProfile("m")
@@ -71,30 +71,30 @@ def test_stream_passes_reported_usage_and_bills_the_total(
         earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage, profile=target)
         assert b"[DONE]" in b"".join(earlier.feed(event) for event in stream(reported, "earlier"))
         assert target.chunk_caches
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage, profile=target)
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage, profile=target)
     events = stream(reported)
-    out = b"".join(pipe.feed(event) for event in events)
+    out = b"".join(transform.feed(event) for event in events)
     assert out == b"".join(events if include_usage else [*events[:4], events[5]])
-    assert pipe.usage == billed
+    assert transform.usage == billed
 
 
 @pytest.mark.parametrize("include_usage", [True, False])
 @pytest.mark.parametrize("place", ["with the finish reason", "x_groq"])
-def test_stream_usage_in_another_place_is_reported_and_billed(include_usage: bool, place: str) -> None:
+def test_stream_usage_in_other_field_is_reported_and_billed(include_usage: bool, place: str) -> None:
     fields = {"x_groq": {"usage": THINKING}} if place == "x_groq" else {"usage": THINKING}
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage)
-    out = pipe.feed(stream(THINKING)[0] + chunk(choice({}, "stop"), **fields) + b"data: [DONE]\n\n")
-    assert pipe.usage == BILLED
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=include_usage)
+    out = transform.feed(stream(THINKING)[0] + chunk(choice({}, "stop"), **fields) + b"data: [DONE]\n\n")
+    assert transform.usage == BILLED
     shown = [json.loads(event[6:]).get("usage") for event in out.split(b"\n\n")[:-2]]
     assert [usage for usage in shown if usage] == ([THINKING] if include_usage else [])
 
 
-def test_usage_across_dialects_counts_what_is_billed() -> None:
-    made = json.loads(anthropic.dialect.encode_response(openai.dialect.decode_response(answer(THINKING))))
+def test_usage_to_anthropic_counts_billed_tokens() -> None:
+    made = json.loads(anthropic.dialect.encode_response(openai.dialect.decode_response(response(THINKING))))
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (7, 395)
-    pipe = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
-    out = b"".join(pipe.feed(event) for event in stream(THINKING)).decode()
-    assert pipe.usage == BILLED
+    transform = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+    out = b"".join(transform.feed(event) for event in stream(THINKING)).decode()
+    assert transform.usage == BILLED
     last = [json.loads(event.partition("data: ")[2]) for event in out.split("\n\n") if event][-2]
     assert (last["type"], last["usage"]["output_tokens"]) == ("message_delta", 395)
 
@@ -110,5 +110,5 @@ def test_usage_across_dialects_counts_what_is_billed() -> None:
         ({**THINKING, "prompt_tokens_details": 5}, THINKING),
     ],
 )
-def test_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
-    assert json.loads(pass_through_response(openai.dialect, answer(reported)).body)["usage"] == shown
+def test_response_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
+    assert json.loads(pass_through_response(openai.dialect, response(reported)).body)["usage"] == shown
