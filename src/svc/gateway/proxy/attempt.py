@@ -1,9 +1,9 @@
-"""One try at one target: from sending the request to the last byte of its answer, or a Failure.
+"""One attempt at one backend: sends the request and reads the response, or reports an AttemptFailure.
 
-waiting ── 200, event-stream ──> streaming ── the pipe has ended ──> draining ── on_end ──> over
-   │ ├──── 200 ───────────────> collecting ── on_end ──> answered
+waiting ── 200, event stream ──> streaming ── last event ──> draining ── on_end ──> done
+   │ ├──── 200 ───────────────> collecting ── on_end ──> response reported
    │ └──── another status ────> collecting ── on_end ──> failed
-   └────── lost, late ────────> failed
+   └────── connection lost, timeout ──> failed
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ from svc.gateway.upstream.splice import Splice, StreamSink
 from svc.wire.usage import TokenUsage
 
 MAX_PROVIDER_RESPONSE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of an answer that is not a stream."""
+"""Maximum bytes of a response that is not a stream."""
 MAX_PROVIDER_ERROR_BYTES: Final = 64 * 1024
-"""Bytes of an error answer that are looked at."""
+"""Bytes of an error response that are kept. The rest is ignored."""
 DRAIN_TIMEOUT_SECONDS: Final = 1.0
-"""After the end mark: so long may an upstream take to end its HTTP answer, so that the connection can be used again."""
+"""Seconds to wait for the end of the HTTP response after the last event, so that the connection can be reused."""
 
 
 class AttemptOwner(ABC):
-    """The exchange that an attempt is for."""
+    """The retry loop that an attempt belongs to."""
 
     __slots__ = ()
 
     @abstractmethod
     def on_attempt_resend(self, attempt: Attempt) -> None:
-        """The request goes to the provider a second time, see `Receiver.on_resent`."""
+        """Handle that the request is sent again, see `ResponseReceiver.on_resend`."""
 
     @abstractmethod
     def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
-        """Nothing has gone to the client."""
+        """Handle a failure before any byte was sent to the client."""
 
     @abstractmethod
     def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:
-        """A whole answer that is not a stream."""
+        """Handle a complete response that is not a stream."""
 
     @abstractmethod
     def on_attempt_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        """A piece of a stream that has started: the first one, and the last one, when `pipe.ended`."""
+        """Handle the first chunk of a stream, each one until `sink` is set, and the last (`transform.has_ended`)."""
 
 
 class Attempt(ResponseReceiver):
-    """The receiver of one call."""
+    """Sends a request to one backend and reads its response."""
 
     __slots__ = (
         "_active_transform",
@@ -112,10 +112,10 @@ class Attempt(ResponseReceiver):
     ) -> None:
         self.backend = backend
         self.deadline = math.inf
-        """Loop time at which `expire` is due."""
+        """Loop time in seconds at which the attempt times out."""
         self.is_done = False
         self.sent_at = 0.0
-        """Loop time."""
+        """Loop time in seconds."""
         self._owner: AttemptOwner | None = owner
         self._codec = codec
         self._policy = policy
@@ -130,38 +130,38 @@ class Attempt(ResponseReceiver):
             if not policy.uses_fast_paths:
                 self._transform.disable_fast_paths()
         self._active_transform: StreamTransform | None = None
-        """The pipe, while pieces are to go through it."""
+        """The transform, from the head of a streamed response until its last event."""
         self.sink = None
         self.received_bytes = 0
-        """Bytes of the answer that have come here, if its status is 200."""
+        """Bytes of a 200 response, without the chunks that the splice forwarded."""
         self.first_chunk = b""
         self._last_chunk = b""
-        """Of a stream: its first and its last piece that came here; what a part costs is guessed from them."""
+        """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
         self._splice: Splice | None = None
-        """Carries the pieces that do not come here."""
+        """Forwards chunks that bypass `on_body`."""
         self._call: UpstreamCall | None = None
         self._min_pace: PaceMonitor | None = None
         self._is_paused = False
         self.http_status = 0
         """The status of the provider's response, or 0 before its head."""
         self.is_retry = False
-        """Whether other attempts of the request came before it."""
+        """Whether the request had attempts before this one."""
         self.response_headers: Mapping[bytes, bytes] = {}
-        """Of the answer, once its head has come."""
+        """Headers of the provider's response. Empty before its head."""
         self._single_body_chunk = b""
-        """The body, as long as it has come in one piece: nearly always."""
+        """The body while it consists of one chunk, which is the common case."""
         self._body: BytesIO | None = None
         self._had_activity = False
-        """Pieces have come since the last tick."""
+        """Whether chunks were received since the last `check_timeouts`."""
 
     def set_min_pace(self, tokens_per_second: float) -> None:
-        """A stream that is slower than `floor` tokens per second is late."""
+        """Abort the stream if it is slower than this."""
         self._min_pace = PaceMonitor(tokens_per_second)
 
     def send(
         self, upstream: UpstreamPool, encoded: EncodedRequest, now: float, forwarded_head: ForwardedHead | None = None
     ) -> None:
-        """Begins. `now` is loop time."""
+        """Send the request. `now` is loop time in seconds."""
         self.sent_at = now
         self.deadline = now + self._policy.first_byte_timeout
         path = self._codec.upstream_path
@@ -171,19 +171,19 @@ class Attempt(ResponseReceiver):
 
     @property
     def is_draining(self) -> bool:
-        """All is said; what runs on is the end of the upstream's HTTP answer."""
+        """Whether the response is reported, and only the end of the HTTP message is missing."""
         return self._owner is None and not self.is_done
 
     @property
     def estimated_tokens(self) -> int:
-        """Of the completion so far: a guess from its bytes."""
+        """Tokens of the completion so far, estimated from its bytes."""
         if not self._has_completion:
             return 0
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
         return estimate_completion_tokens(self.received_bytes, self.first_chunk, self._last_chunk) + forwarded_tokens
 
     def cancel(self) -> None:
-        """Lets go of the upstream at once; nothing more is reported."""
+        """Close the upstream connection at once. No callback follows."""
         self._owner = self._active_transform = self.sink = None
         call = self._call
         self._finish()
@@ -191,21 +191,25 @@ class Attempt(ResponseReceiver):
             call.cancel()
 
     def pause(self) -> None:
-        """The client does not read: neither do we, and the upstream's idle time does not count."""
-        if self._owner is None:  # draining: nothing goes to the client any more
+        """Stop reading, because the client reads slowly. The idle timeout is suspended."""
+        if self._owner is None:  # draining: the client receives nothing more
             return
         self._is_paused = True
         if self._call is not None:
             self._call.pause()
 
     def resume(self, now: float) -> None:
+        """Continue reading. `now` is loop time in seconds."""
         if self._is_paused and self._call is not None:
             self._is_paused = False
             self.deadline = now + self._idle_timeout
             self._call.resume()
 
     def check_timeouts(self, now: float) -> None:
-        """Called a few times a second: the pieces since the last call move the deadline, not each of them alone."""
+        """Abort the attempt if it is past its deadline or too slow. `now` is loop time in seconds.
+
+        Called a few times per second. It extends the deadline after activity, so that chunks need not do it.
+        """
         min_pace = self._min_pace if self.first_chunk and self._owner is not None else None
         if min_pace is not None and min_pace.is_too_slow(now, self.estimated_tokens, paused=self._is_paused):
             self._abort(timeout_failure("for its answer: it is slower than the pace that is asked for"))
@@ -221,11 +225,11 @@ class Attempt(ResponseReceiver):
 
     @property
     def usage(self) -> TokenUsage | None:
-        """What the provider has told of a stream so far."""
+        """The usage that the provider has reported in a stream so far."""
         return self._transform.usage if self._transform is not None else None
 
     def stop(self, failure: AttemptFailure) -> None:
-        """Breaks off from our side: a stream that has started ends in an honest error."""
+        """End the attempt with a failure. A stream that has started ends with an error event."""
         self._abort(failure)
 
     def _on_timeout(self) -> None:
@@ -235,7 +239,7 @@ class Attempt(ResponseReceiver):
         waiting = not self.http_status or (self._transform is not None and not self._transform.has_started)
         self._abort(timeout_failure("to begin its answer" if waiting else "between two pieces of its answer"))
 
-    # connection.Receiver
+    # ResponseReceiver
 
     def on_resend(self) -> None:
         if self._owner is not None:
@@ -249,7 +253,7 @@ class Attempt(ResponseReceiver):
             and status == 200
             and headers.get(b"content-type", b"event-stream").find(b"event-stream") < 0
         ):
-            self._is_stream = False  # what it is will be seen at its end
+            self._is_stream = False  # `_report_response` tells an error object from a completion
         if self._is_stream and status == 200:
             self._active_transform = self._transform
         else:
@@ -278,11 +282,10 @@ class Attempt(ResponseReceiver):
         self._report_chunk(transform, translated)
         if (
             self.sink is not None and transform.passthrough_template is not None
-        ):  # the first one has told how those of text will look
+        ):  # the first chunk can already provide the template
             self._enable_splice(transform.passthrough_template, self.sink)
 
     def _enable_splice(self, template: ChunkTemplate, sink: StreamSink) -> None:
-        """Pieces like this one need not come here."""
         if self._splice is None and (writer := sink.chunk_writer()) is not None:
             self._splice = Splice(writer)
         if self._splice is not None and self._call is not None:
@@ -290,7 +293,7 @@ class Attempt(ResponseReceiver):
             self._call.enable_splice(self._splice)
 
     def _report_chunk(self, transform: StreamTransform, chunk: bytes) -> None:
-        """The first piece for the client, the last one, or what comes before the first."""
+        """Report a chunk to the owner, unless the stream has not started yet."""
         owner = self._owner
         if transform.has_ended:
             self._drain(transform)
@@ -336,8 +339,6 @@ class Attempt(ResponseReceiver):
         else:
             self._fail(failure)
 
-    # inside
-
     def _collect_body(self, data: bytes) -> None:
         if self._owner is None:
             return
@@ -355,7 +356,7 @@ class Attempt(ResponseReceiver):
         if self._body is None and not self._single_body_chunk:
             self._single_body_chunk = data[:max_bytes]
             return
-        if self._body is None:  # one block: many of a page's size would tear holes into the heap
+        if self._body is None:  # one growing block: a list of small blocks would fragment the heap
             self._body = BytesIO()
             self._body.write(self._single_body_chunk)
         self._body.write(data[: max_bytes - self._body.tell()])
@@ -384,7 +385,7 @@ class Attempt(ResponseReceiver):
 
     def _report_response(self, body: bytes) -> None:
         try:
-            encoded = self._codec.decode_response(body)  # raises what an error object in it means
+            encoded = self._codec.decode_response(body)  # raises the error of a 200 response with an error object
             if self._transform is not None:
                 raise ProviderFailed("The provider did not answer with a stream.")
         except SvcError as error:
@@ -394,7 +395,7 @@ class Attempt(ResponseReceiver):
             self._owner.on_attempt_response(self, encoded)
 
     def _abort(self, failure: AttemptFailure) -> None:
-        """Ends the call from our side."""
+        """Close the connection, then report the failure."""
         transform = self._transform
         owner = self._owner
         self.cancel()
@@ -405,7 +406,10 @@ class Attempt(ResponseReceiver):
             self._fail(failure)
 
     def _interrupt_stream(self, transform: StreamTransform, error: SvcError) -> None:
-        """A stream that has started cannot be tried again: it ends in an honest error, unless all has been said."""
+        """End a stream that has started, which cannot be retried, with an error event.
+
+        After the finish reason the completion is whole, so the stream ends normally.
+        """
         chunk = transform.fail(error) if transform.finish_reason is None else transform.end()
         if self._owner is not None:
             self._owner.on_attempt_chunk(self, chunk, transform)
@@ -418,4 +422,4 @@ class Attempt(ResponseReceiver):
     def _finish(self) -> None:
         self.is_done = True
         self.deadline = math.inf
-        self._call = None  # which holds this
+        self._call = None  # breaks a reference cycle: the call holds this attempt
