@@ -1,9 +1,9 @@
-"""What a client sends, read into requests: HTTP/1.1, parsed by llhttp (httptools), with limits.
+"""Reads the requests of a client connection: HTTP/1.1, parsed by llhttp (httptools), with limits.
 
-    head ── all headers ──> body ── complete ──> came: to the door, which answers
-                              └── long, of a known key ──> its rest goes straight to where it is to lie
+    head ── all headers ──> body ── complete ──> `_dispatch` of the subclass
+                              └── long, with a valid key ──> the rest is read straight into its buffer ──> `_dispatch`
 
-What becomes of requests, and of a connection that cannot be read any further, is the door's.
+`ClientConnection` is the subclass. It dispatches requests, and rejects those that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from svc.gateway.upstream.pool import READ_BUFFER_BYTES
 from svc.wire.request_line import RequestLineChecker
 
 MAX_UNAUTHENTICATED_BODY_BYTES: Final = 64 * 1024
-"""Bytes of a body that are kept for who has shown no key."""
+"""Maximum bytes of a body that are kept before the API key is checked."""
 MIN_UNPARSED_BODY_BYTES: Final = 64 * 1024
-"""Bytes yet to come of a body that are read without the parser: their number is known, and no copy is needed."""
+"""If at least this many bytes of a body are missing, they are read without the parser, which saves a copy."""
 
 
 class RequestParser(Downstream):
-    """The side of a client connection that reads: an asyncio.BufferedProtocol by its methods."""
+    """The reading half of a client connection. It has the methods of asyncio.BufferedProtocol."""
 
     __deletable__ = ("_direct_read", "_parser")
     __slots__ = (
@@ -78,7 +78,7 @@ class RequestParser(Downstream):
     transport: asyncio.Transport
     socket_writer: SocketWriter
     _direct_read: DirectRead
-    """Reads while what comes is small; of a connection that is made."""
+    """The protocol for small reads. `connection_made` sets it."""
 
     def __init__(self, context: GatewayContext, endpoints: EndpointTable) -> None:
         fast_paths = context.config.current.policy.uses_fast_paths
@@ -90,49 +90,50 @@ class RequestParser(Downstream):
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Request] = deque()
         self._active_request: Request | None = None
-        """The request that is being answered."""
+        """The request whose response is not complete."""
         self._incoming_request: Request | None = None
         """The request that is being read."""
         self._long_body: BytesIO | None = None
         """A long body that is being read without the parser."""
         self._body_space: memoryview | None = None
-        """What of it is still to come, but for its last byte."""
+        """The part of `_long_body` that is not received yet, without its last byte."""
         self._head_bytes = 0
         self._request_lines = RequestLineChecker()
         self._head_cache = RequestHeadCache(is_enabled=fast_paths)
         self._last_request: Request | None = None
-        """The last request, while what it came in is read."""
+        """The last complete request of the current read."""
         self._is_throttled = False
+        """Whether reading is paused, because the pipelined requests exceed the limits."""
         self._awaits_turn = False
-        """For its turn to read."""
+        """Whether reading is paused until `on_turn`."""
         self._deferred_rejection: tuple[SvcError, int | None] | None = None
-        """What the client is told after the running answer, when it has sent in advance what cannot be read."""
+        """The error of an invalid pipelined request, which is sent after the current response."""
         self._state = "idle"
         self._deadline = math.inf
 
-    # the door's
+    # implemented by ClientConnection
 
     @abstractmethod
     def _dispatch_queued(self) -> None:
-        """Nothing is being answered: takes the next request."""
+        """Dispatch the next queued request. No response is in progress."""
 
     @abstractmethod
     def _dispatch(self, request: Request) -> None:
-        """Answers a request; nothing is being answered, or still to be read by the client."""
+        """Dispatch a complete request. No response is in progress or unsent."""
 
     @abstractmethod
     def _on_key_loaded(self, request: Request) -> None:
-        """The database has been asked about the request's key."""
+        """Handle the end of the database query for the request's key."""
 
     @abstractmethod
     def _handle_upgrade(self, trailing_data: bytes) -> None:
-        """The request asks for another protocol; `rest` came after it."""
+        """Handle a request for another protocol. `trailing_data` was received after its head."""
 
     @abstractmethod
     def _reject(self, error: SvcError, status: int | None = None) -> None:
-        """Nothing more can be read here."""
+        """Send an error and close the connection, because its input cannot be read further."""
 
-    # asyncio
+    # the methods of asyncio.BufferedProtocol
 
     def get_buffer(self, sizehint: int) -> bytearray | memoryview:
         return self._context.upstream.buffer if self._body_space is None else self._body_space
@@ -146,14 +147,14 @@ class RequestParser(Downstream):
             self._advance_body_space(self._body_space, nbytes)
 
     def wait_turn(self) -> None:
-        """Much has come at once: what follows is read in a later turn of the loop."""
+        """Pause reading until a later turn of the loop, after a large read."""
         if not (self._awaits_turn or self.transport.is_closing()):
             self._awaits_turn = True
             self.transport.pause_reading()
             self._context.upstream.read_scheduler.schedule(self)
 
     def on_turn(self) -> None:
-        """Its turn has come."""
+        """Continue reading, unless it is paused for another reason."""
         self._awaits_turn = False
         if not self._is_throttled and self._state != "unread":
             self._resume_reading()
@@ -163,7 +164,7 @@ class RequestParser(Downstream):
             self.transport.resume_reading()
 
     def receive(self, data: bytes) -> None:
-        """What has come of anything but the inside of a long body."""
+        """Handle received data, except the inside of a long body."""
         if self._state == "lingering" or self._deferred_rejection is not None:
             return
         if self._long_body is not None and self._incoming_request is not None:
@@ -172,7 +173,10 @@ class RequestParser(Downstream):
             self._parse_data(data)
 
     def data_received(self, data: bytes) -> None:
-        """For loops that take only its children for a BufferedProtocol, and for what came before an upgrade."""
+        """Handle received data as asyncio.Protocol does.
+
+        Event loops that require a subclass of asyncio.BufferedProtocol call it. So does `_handle_upgrade`.
+        """
         done = 0
         while done < len(data):
             free_space = memoryview(self.get_buffer(-1))
@@ -206,7 +210,7 @@ class RequestParser(Downstream):
             return
         if (
             request is not None and request is self._incoming_request and request.is_head_complete
-        ):  # trailers and extensions are no body
+        ):  # trailers and chunk extensions count towards the limit of the head
             self._head_bytes = self._head_bytes + len(data) if request.body_bytes == previous_body_bytes else 0
         if self._incoming_request is None or self._incoming_request.is_head_complete:
             self._request_lines.clear()
@@ -219,7 +223,7 @@ class RequestParser(Downstream):
         self._check_incomplete_request()
 
     def _try_cached_head(self, data: bytes) -> bool:
-        """Dispatch the last request again with another body, if that is what `data` is."""
+        """Dispatch `data` without the parser if it differs from the last request in the body only."""
         context = self._context
         request = self._head_cache.match(data, context.config.current.policy.max_body_bytes, context.keyring)
         if request is None:
@@ -235,7 +239,7 @@ class RequestParser(Downstream):
     # long bodies
 
     def _read_body_unparsed(self, request: Request) -> None:
-        """The rest of a body is read straight into its place."""
+        """Read the rest of a long body straight into its buffer."""
         self._direct_read.use_buffered()
         request.keep_alive = self._parser.should_keep_alive()
         self._parser = httptools.HttpRequestParser(self)
@@ -248,7 +252,10 @@ class RequestParser(Downstream):
         self._body_space = free_space[nbytes:] if nbytes < len(free_space) else None
 
     def _finish_long_body(self, request: Request, long_body: BytesIO, data: bytes) -> None:
-        """The last byte comes by itself, when nothing holds the body any more: so it is taken without a copy."""
+        """Add the last byte, and dispatch the request. `data` starts with this byte.
+
+        The last byte is read separately. No view of the buffer exists then, so `getvalue` need not copy.
+        """
         self._incoming_request = self._long_body = None
         long_body.getbuffer()[-1:] = data[:1]
         request.body_bytes = request.content_length
@@ -269,7 +276,7 @@ class RequestParser(Downstream):
     def on_header(self, name: bytes, value: bytes) -> None:
         if (
             self._incoming_request is not None and not self._incoming_request.is_head_complete
-        ):  # else a trailer: never a header
+        ):  # otherwise it is a trailer, which must not count as a header (RFC 9110, section 6.5.1)
             self._incoming_request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -288,7 +295,7 @@ class RequestParser(Downstream):
                 self._match_decoded_path(request)
         rejection = (
             request.rejection
-        )  # by a name of its own: the compiler would take the attribute for None from here on
+        )  # a local variable: mypyc would assume that the attribute stays None, but `authenticate` sets it
         if rejection is not None:
             raise rejection
         if request.content_length > policy.max_body_bytes:
@@ -306,7 +313,7 @@ class RequestParser(Downstream):
             self.socket_writer.write(response.CONTINUE_RESPONSE)
 
     def _match_decoded_path(self, request: Request) -> None:
-        """A hot route may be written with escapes, as the others may: they are resolved once."""
+        """Look up the endpoint of a percent-encoded path (RFC 3986, section 2.1), which is decoded once."""
         path = unquote_to_bytes(request.path)
         request.endpoint = self._endpoints_by_path.get(path)
         if request.endpoint is not None:
@@ -329,7 +336,7 @@ class RequestParser(Downstream):
             request.body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():  # `_upgrade` follows, and wants the request
+        if self._parser.should_upgrade():  # `_handle_upgrade` follows and needs `_incoming_request`
             return
         request, self._incoming_request = self._incoming_request, None
         if request is None:
@@ -341,13 +348,12 @@ class RequestParser(Downstream):
         self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:
-        """A request is whole."""
         self._queue.append(request)
         if self._active_request is None:
             self._dispatch_queued()
 
     def _check_incomplete_request(self) -> None:
-        """After each read: how much of a head, or of a body, has come."""
+        """Apply timeouts and limits to the incomplete request after each read."""
         request = self._incoming_request
         policy = self._context.config.current.policy
         if (
@@ -358,7 +364,7 @@ class RequestParser(Downstream):
             self._is_throttled = True
             self.transport.pause_reading()
         if request is not None and self._active_request is None:
-            if self._state == "idle":  # it has begun behind one that was answered at once
+            if self._state == "idle":  # the request before it in the same read got an immediate response
                 self._enter_state("head", policy.header_timeout)
             if self._state == "head" and request.is_head_complete:
                 self._enter_state("body", policy.body_timeout)
@@ -373,7 +379,7 @@ class RequestParser(Downstream):
             self._reject(head_too_large(policy.max_header_bytes))
 
     def _resume_request(self, request: Request) -> None:
-        """Of `request` a part came while the answer before it was running."""
+        """Continue to read a request whose first part was received during the previous response."""
         policy = self._context.config.current.policy
         self._enter_state(
             *(("body", policy.body_timeout) if request.is_head_complete else ("head", policy.header_timeout))
