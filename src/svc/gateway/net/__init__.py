@@ -1,1 +1,1 @@
-"""Sockets without HTTP: writing, reading, TLS, names, the allocator."""
+"""Sockets without HTTP: reading, writing, TLS, DNS lookups and memory allocation."""

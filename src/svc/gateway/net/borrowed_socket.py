@@ -1,4 +1,4 @@
-"""The socket of a connection that the loop owns, to send on it without the loop."""
+"""Sends on the socket of an asyncio transport without the event loop."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import socket
 
 
 class BorrowedSocket(socket.SocketType):
-    """Never closes the descriptor, which is the loop's. From `detach` on, every call raises OSError."""
+    """A socket object that never closes its file descriptor. After `detach`, every call raises OSError."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        self.detach()  # in place of what a socket does when it is let go of, which is to close
+        self.detach()  # the inherited finalizer would close the descriptor, which the transport owns
 
 
 def borrow_socket(transport: asyncio.BaseTransport) -> BorrowedSocket | None:
-    """None where it has no descriptor of its own. To be detached when `connection_lost` is called: after that the loop
-    closes the descriptor, and the system gives its number to another connection.
+    """Return a socket for the transport's file descriptor, or None if the transport has none.
+
+    The caller must call `detach` in `connection_lost`. Afterwards the loop closes the descriptor, and the system
+    reuses its number for another connection.
     """
     owned = transport.get_extra_info("socket")
     if owned is None or owned.fileno() < 0:
@@ -25,6 +27,6 @@ def borrow_socket(transport: asyncio.BaseTransport) -> BorrowedSocket | None:
     try:
         return BorrowedSocket(
             owned.family, owned.type, owned.proto, owned.fileno()
-        )  # it does not block: the loop has seen to that
-    except OSError:  # reset just now
+        )  # the loop has already made the descriptor non-blocking
+    except OSError:  # the peer has reset the connection
         return None

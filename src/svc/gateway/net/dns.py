@@ -1,7 +1,7 @@
-"""Addresses of hosts, each name looked up once at a time.
+"""Resolves host names, with at most one lookup per name at a time.
 
-A name server that is silent holds a thread for each question. There are few of them, so that many requests to one
-provider would keep the connections to all others from being made.
+Each lookup occupies one of a few threads until the name server responds. Without the limit, requests to one provider
+could occupy all of them, and block connections to all other providers.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import socket
 
 
 class DnsResolver:
-    """Belongs to one event loop; `close` lets go of the questions that have no answer yet."""
+    """The name lookups of one event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lookups: dict[str, asyncio.Task[list[str]]] = {}
 
     async def resolve(self, host: str) -> list[str]:
-        """At least one, best first; raises OSError, or ValueError for what cannot be a name."""
+        """Return one or more addresses of a host, preferred ones first.
+
+        Raises OSError if the lookup fails, and ValueError if the name cannot be encoded.
+        """
         if _is_ip_address(host):
             return [host]
         lookup = self._lookups.get(host)
@@ -33,6 +36,7 @@ class DnsResolver:
         return list(dict.fromkeys(str(address[0]) for *_, address in address_infos))
 
     async def close(self) -> None:
+        """Cancel the lookups in progress."""
         lookups = list(self._lookups.values())
         for task in lookups:
             task.cancel()

@@ -1,9 +1,7 @@
-"""Fast path for heads of HTTP messages that repeat on a connection: compared with the last one, not parsed. Pure.
+"""Reuses the cached parse of an HTTP head if it differs from the previous one only in `Content-Length`. No I/O.
 
 POST /v1/chat/completions HTTP/1.1 CRLF … content-length: 123 CRLF … CRLF CRLF {"model":…
 └────────────────────── before ────────────────────────┘└─┘└───────── after ─────────┘└── body ──
-
-Programs send the same head with each request, and servers with each response. Only the length of the body differs.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 MAX_HEAD_CACHE_MISSES: Final = 3
-"""A connection whose head differs this many times in a row gets no cache any more."""
+"""Consecutive misses after which a connection stops caching."""
 _CONTENT_LENGTH_HEADER: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 
 
 class HeadCache:
-    """The bytes of a head that llhttp parsed. Subclasses keep what the head says."""
+    """The bytes of the last head that llhttp parsed. Subclasses keep the parsed fields."""
 
     __slots__ = ("_after_length", "_before_length", "_fixed_bytes", "_misses")
 
@@ -30,10 +28,10 @@ class HeadCache:
         self._misses = 0 if is_enabled else MAX_HEAD_CACHE_MISSES
 
     def match_body(self, data: bytes) -> bytes:
-        """Return the body of a whole message with the cached head and nothing after it; empty for all else."""
+        """Return the body if `data` is exactly one message with the cached head, or else empty bytes."""
         if not self._before_length:
             return b""
-        variable_bytes = len(data) - self._fixed_bytes  # the digits of the length, and as many bytes as they say
+        variable_bytes = len(data) - self._fixed_bytes  # the digits of Content-Length, and the body
         width, limit = 1, 10
         while variable_bytes - width >= limit:
             width += 1
@@ -48,7 +46,10 @@ class HeadCache:
         return data[len(head) :]
 
     def replace_head(self, data: bytes, body_bytes: int, *, is_cacheable: bool) -> bool:
-        """Cache the head of a message that did not match, if it is cacheable and came whole. Return whether it is."""
+        """Cache the head of a message that did not match, and return whether it was cached.
+
+        `data` must be exactly one message with a body of `body_bytes` bytes.
+        """
         self._before_length = b""
         if self._misses >= MAX_HEAD_CACHE_MISSES:
             return False
@@ -63,7 +64,7 @@ class HeadCache:
 
 
 class ResponseHeadCache(HeadCache):
-    """The head of the last response on a connection that a provider keeps open."""
+    """The head of the last response on a keep-alive connection to a provider."""
 
     __slots__ = ("headers", "status")
 
@@ -74,7 +75,7 @@ class ResponseHeadCache(HeadCache):
         self.headers: Mapping[bytes, bytes] = {}
 
     def learn(self, data: bytes, body_bytes: int, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Cache the head of a response; `status` is 0 if its connection closes."""
+        """Cache the head of the response `data`. `status` is 0 if the connection closes after it."""
         self.status, self.headers = 0, {}
         if self.replace_head(data, body_bytes, is_cacheable=status > 0 and body_bytes > 0):
             self.status, self.headers = status, headers

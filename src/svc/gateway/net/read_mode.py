@@ -1,13 +1,9 @@
-"""How much a connection reads at once: what it has room for, or all that has come. No HTTP.
+"""Switches a connection between buffered reads and direct reads. No HTTP.
 
-A read that fills the buffer ends the connection's turn (`turns.py`): what else has come is read in a later one.
+buffered ── a small read ──> direct ── a large read, or the client reads slowly ──> buffered
 
-bounded ── small ones, used up as they come ──> free ── a large one, or a client that does not read ──> bounded
-
-Bounded, a provider that says much costs no more than a part of it, however slowly the client reads, and a client's long
-body is read straight into its place. Free, the loop asks nobody for room before it reads: a quarter less for a piece
-of a stream. What has come in the meantime for a client that did not read is a large one at once, so it is bounded
-before it goes on.
+Buffered reads (asyncio.BufferedProtocol) have a limited size, and can go straight into the buffer of a long body.
+Direct reads (asyncio.Protocol) need fewer calls per chunk, but have no limit of their own.
 """
 
 from __future__ import annotations
@@ -18,16 +14,17 @@ from typing import Final, Protocol
 from svc.gateway.net.read_scheduler import LIMITED_READ_BYTES, MIN_LARGE_READ_BYTES, ReadScheduler
 
 MAX_DIRECT_READ_BYTES: Final = 8 * 1024
-"""Bytes that have come at once, at most, as long as it is free: the pieces of a second, when the loop was late."""
+"""A direct read of more bytes returns the connection to buffered reads."""
 
 
 class SwitchableProtocol(Protocol):
-    """A BufferedProtocol of asyncio's, by its methods, that need not be one while what comes is small."""
+    """A client connection, as DirectRead calls it. It has the methods of asyncio.BufferedProtocol as well."""
 
-    def receive(self, data: bytes, /) -> None: ...
+    def receive(self, data: bytes, /) -> None:
+        """Handle received data."""
 
     def wait_turn(self) -> None:
-        """Much has come at once: what follows is read in a later turn of the loop."""
+        """Pause reading until a later turn of the loop, after a large read."""
 
     def eof_received(self) -> None: ...
 
@@ -39,7 +36,7 @@ class SwitchableProtocol(Protocol):
 
 
 class DirectRead:
-    """Reads for a client's connection while its requests are small: a Protocol of asyncio's, by its methods."""
+    """Reads for a client connection while its requests are small. It has the methods of asyncio.Protocol."""
 
     __slots__ = ("_is_direct", "_protocol", "_transport")
 
@@ -49,18 +46,18 @@ class DirectRead:
         self._is_direct = False
 
     def use_direct(self, size: int) -> None:
-        """The last one had `size` bytes."""
+        """Switch to direct reads, unless the last read of `size` bytes was large."""
         if size <= MAX_DIRECT_READ_BYTES and not self._is_direct:
             self._is_direct = True
             self._transport.set_protocol(self)  # type: ignore[arg-type]
 
     def use_buffered(self) -> None:
-        """A large one has come, or is to come."""
+        """Switch to buffered reads."""
         if self._is_direct:
             self._is_direct = False
             self._transport.set_protocol(self._protocol)  # type: ignore[arg-type]
 
-    # asyncio
+    # the methods of asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
         if len(data) > MAX_DIRECT_READ_BYTES:
@@ -82,7 +79,7 @@ class DirectRead:
 
 
 class DirectProtocol(Protocol):
-    """A Protocol of asyncio's, by its methods; it has to be one that the loop does not ask for room."""
+    """The methods of asyncio.Protocol. An implementation must not have `get_buffer`: uvloop would call it."""
 
     def data_received(self, data: bytes, /) -> None: ...
 
@@ -96,7 +93,7 @@ class DirectProtocol(Protocol):
 
 
 class BufferedReadProtocol(DirectProtocol, Protocol):
-    """That a connection is made for."""
+    """The upstream connection that a BufferedRead serves."""
 
     buffered_read: BufferedRead | None
 
@@ -104,7 +101,10 @@ class BufferedReadProtocol(DirectProtocol, Protocol):
 
 
 class BufferedRead:
-    """A BufferedProtocol of asyncio's, by its methods, for an `Upper`, which or whose relay can read in its place."""
+    """Reads for an upstream connection, with a limit per read. It has the methods of asyncio.BufferedProtocol.
+
+    During direct reads, the connection or its splice replaces it as the transport's protocol.
+    """
 
     __slots__ = (
         "_awaits_turn",
@@ -122,55 +122,57 @@ class BufferedRead:
     def __init__(
         self, protocol: BufferedReadProtocol, buffer: bytearray, scheduler: ReadScheduler | None = None
     ) -> None:
-        """`buffer` may be shared: what is read is used up before the next read."""
+        """Connections may share `buffer`: each read is copied out of it at once."""
         self._protocol = protocol
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._scheduler = scheduler
         self._is_paused = False
-        """The upper one does not want to read."""
+        """Whether the connection has called `pause_reading`."""
         self._awaits_turn = False
-        """For its turn."""
+        """Whether reading is paused until `on_turn`."""
         self._direct_protocol: DirectProtocol | None = None
-        """Who reads in its place."""
+        """The protocol of direct reads. None during buffered reads."""
 
     def use_direct(self, size: int, protocol: DirectProtocol | None = None) -> None:
-        """`reads`, or else the upper one, hands small pieces on, as they come; the last one had `size` bytes."""
+        """Switch to direct reads by `protocol` (default: the connection), unless the last read of `size` was large."""
         protocol = protocol or self._protocol
         if size <= MAX_DIRECT_READ_BYTES and self._direct_protocol is not protocol and self._transport.is_reading():
             self._direct_protocol = protocol
             self._transport.set_protocol(protocol)  # type: ignore[arg-type]
 
     def use_buffered(self) -> None:
-        """Nothing is read for a while, and the next one may be large."""
+        """Switch to buffered reads."""
         if self._direct_protocol is not None:
             self._direct_protocol = None
             self._transport.set_protocol(self)  # type: ignore[arg-type]
 
     def on_large_read(self) -> None:
-        """A large one has come."""
+        """Switch to buffered reads after a large direct read, and read on in a later turn of the loop."""
         if self._direct_protocol is not None:
             self.use_buffered()
             self._wait_turn()
 
-    # reading, which the upper one may stop, and the end of a turn
+    # Reading is paused by the connection, by the end of a turn, or by both.
 
     def pause_reading(self) -> None:
+        """Stop reading until `resume_reading`."""
         self._is_paused = True
         if not (self._awaits_turn or self._transport.is_closing()):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Continue reading, in the connection's next turn if it waits for one."""
         self._is_paused = False
         self._resume_if_allowed()
 
     def on_turn(self) -> None:
-        """Its turn has come."""
+        """Continue reading, unless the connection has paused it."""
         self._awaits_turn = False
         self._resume_if_allowed()
 
     def end_turn(self) -> bool:
-        """Return whether it reads. One that waits for its turn alone reads on now: the upper one has all it wanted."""
+        """Stop waiting for a turn, because the response is complete. Return whether the connection reads now."""
         if self._awaits_turn and not (self._is_paused or self._transport.is_closing()):
             self._awaits_turn = False
             self._transport.resume_reading()
@@ -187,12 +189,15 @@ class BufferedRead:
             self._transport.resume_reading()
 
     def detach(self) -> None:
-        """Nobody waits for it any more, and the loop may neither say that it is closed nor let go of who reads it."""
-        for idle_protocol in (asyncio.BufferedProtocol(), asyncio.Protocol()):  # uvloop keeps the methods of both kinds
+        """Report the connection as lost after its connection attempt was cancelled.
+
+        Hazard: uvloop may then neither call `connection_lost` nor release its references to the protocol's methods.
+        """
+        for idle_protocol in (asyncio.BufferedProtocol(), asyncio.Protocol()):  # uvloop keeps references for each type
             self._transport.set_protocol(idle_protocol)
         self._protocol.connection_lost(None)
 
-    # asyncio
+    # the methods of asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -214,8 +219,10 @@ class BufferedRead:
             self._wait_turn()
 
     def data_received(self, data: bytes) -> None:
-        """For loops that take only its children for a BufferedProtocol. It has to be there in uvloop, too, which keeps
-        this method of whoever has read before as long as there is no other.
+        """Handle received data as asyncio.Protocol does.
+
+        Event loops that require a subclass of asyncio.BufferedProtocol call it. uvloop needs it as well: without it,
+        uvloop would keep calling the method of the previous protocol.
         """
         self._protocol.data_received(data)
 

@@ -1,7 +1,7 @@
-"""Bounds the work that connections cause in one turn of the event loop.
+"""Limits the reads of all connections in one turn of the event loop.
 
-libuv reads up to 32 times in a row from a connection that has more to read. A read that filled its
-buffer ends the connection's turn. The connection is paused and waits here. Each turn of the loop resumes a few of them.
+libuv reads up to 32 times in a row from one connection. A read that fills its buffer therefore pauses the connection.
+Each later turn of the loop resumes a few of the paused connections.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections import deque
 from typing import Final, Protocol
 
 MAX_RESUMED_READERS_PER_TURN: Final = 8
-"""Connections that read on in one turn, each as much as its buffer holds: some 20 ms for the smallest chunks."""
+"""Paused connections that continue in one turn. Each reads at most one buffer."""
 
 MAX_LARGE_READ_BYTES_PER_TURN: Final = 256 * 1024
-"""Bytes of large reads, beyond which a read brings LITTLE: many connections may have data for the first time."""
+"""Bytes of large reads per turn. Beyond them, the other connections read only LIMITED_READ_BYTES each."""
 MIN_LARGE_READ_BYTES: Final = 4 * 1024
 LIMITED_READ_BYTES: Final = 2 * 1024
 
 
 class DeferredReader(Protocol):
-    """A connection that was paused."""
+    """A paused connection."""
 
     def on_turn(self) -> None:
-        """Its turn has come. It may be closed by now, or paused for another reason."""
+        """Continue reading. The connection may be closed, or paused for another reason."""
 
 
 class ReadScheduler:
-    """The connections of one event loop that wait to read."""
+    """The paused connections of one event loop."""
 
     __slots__ = ("_large_read_bytes", "_loop", "_queue", "is_budget_spent")
 
@@ -35,12 +35,12 @@ class ReadScheduler:
         self._loop = loop
         self._queue: deque[DeferredReader] = deque()
         self._large_read_bytes = 0
-        """Bytes of large reads in this turn."""
+        """Bytes of large reads in this turn of the loop."""
         self.is_budget_spent = False
-        """Enough was read in this turn: those that have not read yet read little."""
+        """Whether this turn's reads are now limited to LIMITED_READ_BYTES."""
 
     def record_large_read(self, size: int) -> None:
-        """Counts a large read."""
+        """Count a read of MIN_LARGE_READ_BYTES or more."""
         if not self._large_read_bytes:
             self._loop.call_soon(self._reset_budget)
         self._large_read_bytes += size
@@ -51,7 +51,7 @@ class ReadScheduler:
         self.is_budget_spent = False
 
     def schedule(self, connection: DeferredReader) -> None:
-        """Lets it read on in a later turn. It must not wait already."""
+        """Call the connection's `on_turn` in a later turn of the loop. The connection must not be queued already."""
         if not self._queue:
             self._loop.call_soon(self._resume_next)
         self._queue.append(connection)
@@ -60,6 +60,6 @@ class ReadScheduler:
         try:
             for _ in range(min(MAX_RESUMED_READERS_PER_TURN, len(self._queue))):
                 self._queue.popleft().on_turn()
-        finally:  # also when one fails, or all that wait would wait for good
+        finally:  # after an exception, too: otherwise the queued connections would wait forever
             if self._queue:
                 self._loop.call_soon(self._resume_next)

@@ -1,7 +1,6 @@
-"""Writes to a connection: straight to its socket, or through the loop while something waits there.
+"""Writes to a connection's socket directly, or through its transport while the transport has buffered data.
 
-The loop's transport would send at once, too, but takes more steps, and its `write` costs the kernel more than a `send`.
-The price: `send` lets other threads have the interpreter, which uvloop's `write` does not. None here keeps it for long.
+A direct `send` costs less than uvloop's `write`, although it releases the GIL and `write` does not.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from svc.gateway.net.borrowed_socket import borrow_socket
 
 
 class SocketWriter:
-    """Of one transport, from `connection_made` to `connection_lost`. Whoever writes past it, says so by `doubt`.
+    """Writes to one transport, from `connection_made` to `connection_lost`.
 
-    It does not know that the transport is closing: who may write then, asks the transport first.
+    Code that writes to the transport itself has to call `mark_dirty`. The writer does not check whether the transport
+    is closing: the caller does.
     """
 
     __slots__ = ("_borrowed_socket", "_is_drained", "_send", "_transport")
@@ -27,22 +27,22 @@ class SocketWriter:
             self._borrowed_socket.send if self._borrowed_socket is not None else None
         )
         self._is_drained = False
-        """Nothing waits in the loop; False if that is not known."""
+        """Whether the transport's write buffer is known to be empty."""
 
     def write(self, data: bytes) -> None:
-        """As the transport's `write`: what the socket does not take now waits in the loop."""
+        """Send data. The transport buffers the part that the socket does not accept now."""
         if not self._is_drained or self._send is None:
             self._write_through_loop(data)
             return
         try:
             sent = self._send(data)
-        except OSError:  # it is full, or broken: the loop will find that out, if by a broken pipe in place of a reset
+        except OSError:  # the socket's buffer is full, or the connection is lost: the transport finds out which
             sent = 0
         if sent < len(data):
             self._write_through_loop(memoryview(data)[sent:] if sent else data)
 
     def writelines(self, parts: Iterable[bytes]) -> None:
-        """As the transport's."""
+        """Send data as `Transport.writelines` does."""
         self._is_drained = False
         if self._transport is not None:
             self._transport.writelines(parts)
@@ -53,14 +53,14 @@ class SocketWriter:
             transport.write(data)
             self._is_drained = not (
                 transport.get_write_buffer_size() or transport.is_closing()
-            )  # an aborted one forgets what waits
+            )  # an aborted transport reports an empty buffer, but must not be bypassed
 
     def mark_dirty(self) -> None:
-        """Somebody else has written, or may: that may wait in the loop."""
+        """Record that other code may have written to the transport, so that its buffer may not be empty."""
         self._is_drained = False
 
     def close(self) -> None:
-        """The connection is lost: what is written from now on goes nowhere."""
+        """Detach from the transport, whose connection is lost. Later writes are dropped."""
         if self._borrowed_socket is not None:
             self._borrowed_socket.detach()
         self._transport = self._send = None

@@ -1,11 +1,9 @@
-"""TLS to a provider: OpenSSL (the standard library's `ssl`) between the loop's transport and a connection. No HTTP.
+"""TLS between the event loop's transport and a connection to a provider, with OpenSSL (`ssl`). No HTTP.
 
-    transport ── sealed bytes ──> TlsTransport ── plain bytes ──> connection
-    transport <── sealed bytes ── TlsTransport <── write ── connection
+    transport ── ciphertext ──> TlsTransport ── plaintext ──> connection
+    transport <── ciphertext ── TlsTransport <── write ────── connection
 
-The loop's own TLS asks OpenSSL once more after everything that it gets, to hear by an exception that there is nothing
-more, and keeps a buffer of a quarter of a megabyte for each connection. This looks whether anything is left, and keeps
-what one read and one part of a request need.
+The loop's own TLS costs one exception per read, and a buffer of 256 KiB per connection. This needs neither.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from svc.gateway.net.read_scheduler import ReadScheduler
 from svc.gateway.net.socket_writer import SocketWriter
 
 MAX_TLS_RECORD_PLAINTEXT_BYTES: Final = 16 * 1024
-"""Plain bytes in one piece of TLS, at most."""
+"""Maximum plaintext bytes of one record (RFC 8446, section 5.1)."""
 ENCRYPT_PART_BYTES: Final = 64 * 1024
-"""Bytes that are sealed at once: OpenSSL keeps the room for them as long as the connection lasts."""
+"""Bytes that are encrypted at once. OpenSSL keeps a buffer of this size until the connection closes."""
 MAX_TLS_CONTROL_BYTES: Final = 64 * 1024
-"""Bytes of TLS's own that a provider is answered on one connection: some 2,000 times new keys."""
+"""Maximum bytes of handshake messages sent after the handshake. They suffice for about 2,000 key updates."""
 
 
 class ConnectionTransport(Protocol):
-    """What a connection needs of what is below it; `asyncio.Transport` has all of it."""
+    """The methods of a transport that a connection uses. `asyncio.Transport` has all of them."""
 
     def write(self, data: bytes, /) -> None: ...
 
@@ -47,7 +45,7 @@ class ConnectionTransport(Protocol):
 
 
 class PlaintextProtocol(Protocol):
-    """Who speaks through it; told of nothing before the handshake has succeeded."""
+    """The connection above TlsTransport. No method is called before the handshake has succeeded."""
 
     def connection_made(self, transport: ConnectionTransport, /) -> None: ...
 
@@ -57,10 +55,11 @@ class PlaintextProtocol(Protocol):
 
 
 class TlsTransport:
-    """The client's side of one TLS connection: a BufferedProtocol of asyncio's below, a transport above, by methods.
+    """The client side of one TLS connection.
 
-    `secured` has a result once the handshake has succeeded, and an OSError if it failed. Whoever waits for it aborts
-    when it takes too long. The provider's end of data without TLS's own end is an error: something may be missing.
+    It has the methods of asyncio.BufferedProtocol for the loop, and those of a transport for the connection.
+    `handshake_done` gets a result after the handshake, or an OSError. The caller aborts a handshake that takes too
+    long. The end of the TCP stream without `close_notify` is an error (RFC 8446, section 6.1): data may be missing.
     """
 
     __deletable__ = ("_protocol",)
@@ -99,8 +98,10 @@ class TlsTransport:
         buffer: bytearray,
         scheduler: ReadScheduler | None = None,
     ) -> None:
-        """The provider's certificate must be for `name`. `buffer` has room for LONGEST or more; it is used within calls
-        only, so many may share it.
+        """Create the transport for a server whose certificate must match `server_name`.
+
+        `buffer` must hold at least MAX_TLS_RECORD_PLAINTEXT_BYTES. Transports may share it: no data stays in it
+        between calls.
         """
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
@@ -111,7 +112,7 @@ class TlsTransport:
         self._ssl_object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         ssl_functions: Any = getattr(
             self._ssl_object, "_sslobj", self._ssl_object
-        )  # it passes on to this, through the interpreter
+        )  # the C object, to save one Python call per read and write
         self._encrypt: Callable[[bytes | memoryview], int] = ssl_functions.write
         self._decrypt: Callable[[int, bytearray | memoryview], int] = ssl_functions.read
         self._write_incoming: Callable[[bytes | memoryview], int] = self._incoming.write
@@ -120,17 +121,17 @@ class TlsTransport:
         self._is_paused = False
         self._scheduler = scheduler
         self._awaits_turn = False
-        """For its turn to read."""
+        """Whether reading is paused until `on_turn`."""
         self._has_pending_data = False
-        """OpenSSL has something that it was not asked for yet."""
+        """Whether OpenSSL may hold data that has not been decrypted."""
         self._has_partial_record = False
-        """OpenSSL has the beginning of something, whose rest has not come."""
+        """Whether OpenSSL holds an incomplete record."""
         self._control_bytes = 0
-        """Bytes of TLS's own that have been answered since the handshake."""
+        """Bytes of handshake messages sent after the handshake."""
         self._error: Exception | None = None
         self.handshake_done: asyncio.Future[None] = self._loop.create_future()
 
-    # asyncio's protocol
+    # the methods of asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -138,7 +139,7 @@ class TlsTransport:
         self._handshake()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """The same one: what comes is taken out of it before anything else is laid in."""
+        """Return the shared buffer. `buffer_updated` copies the data out of it before the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -149,13 +150,13 @@ class TlsTransport:
             self._scheduler.schedule(self)
 
     def on_turn(self) -> None:
-        """Its turn has come."""
+        """Continue reading, unless the connection has paused it."""
         self._awaits_turn = False
         if not (self._is_paused or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Itself called by loops that take only its children for a BufferedProtocol."""
+        """Decrypt received data. Loops that require a subclass of asyncio.BufferedProtocol call it directly."""
         self._write_incoming(data)
         self._has_pending_data = True
         if self._is_handshake_done:
@@ -164,20 +165,20 @@ class TlsTransport:
             self._handshake()
 
     def eof_received(self) -> None:
-        """Closes; `connection_lost` follows."""
+        """Record the missing `close_notify`. The transport closes, and `connection_lost` follows."""
         if self._error is None:
             self._error = ConnectionResetError("TLS was cut off")
 
     def pause_writing(self) -> None:
-        """See `Connection.pause_writing`."""
+        """Do nothing: the whole request is in memory until the provider reads it."""
 
     def resume_writing(self) -> None:
-        """See above."""
+        """Do nothing, as in `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writer.close()
         protocol = self._protocol
-        del self._protocol  # each held the other: no garbage collector is needed
+        del self._protocol  # breaks a reference cycle: the connection holds this transport
         error = exc or self._error
         if self._is_handshake_done:
             protocol.connection_lost(error)
@@ -186,9 +187,7 @@ class TlsTransport:
                 error if isinstance(error, OSError) else ConnectionResetError("closed in the TLS handshake")
             )
             self.handshake_done.set_exception(handshake_error)
-            self.handshake_done.exception()  # whoever waited may have been cancelled: no complaint that nobody looked
-
-    # within
+            self.handshake_done.exception()  # avoids asyncio's warning if the waiting task was cancelled
 
     def _handshake(self) -> None:
         try:
@@ -196,12 +195,12 @@ class TlsTransport:
         except ssl.SSLWantReadError:
             self._flush_outgoing()
         except ssl.SSLError as error:
-            self._flush_outgoing()  # the alert
-            self._error = error.with_traceback(None)  # whose frames hold this
+            self._flush_outgoing()  # sends the alert
+            self._error = error.with_traceback(None)  # breaks a reference cycle: the frames hold this transport
             self._transport.close()
         else:
             self._flush_outgoing()
-            if self.handshake_done.done():  # nobody waits any more
+            if self.handshake_done.done():  # the waiting task was cancelled
                 self._transport.abort()
                 return
             self._is_handshake_done = True
@@ -211,7 +210,7 @@ class TlsTransport:
             self._deliver_plaintext()
 
     def _deliver_plaintext(self) -> None:
-        """What has come, as much at once as the buffer takes, as long as it is wanted."""
+        """Deliver the pending data, at most one buffer per call, until the connection pauses reading."""
         while self._has_pending_data and not self._is_paused and not self._transport.is_closing():
             count = self._decrypt_into_buffer()
             if self._outgoing.pending:
@@ -220,16 +219,16 @@ class TlsTransport:
                 self._protocol.data_received(self._view[:count].tobytes())
 
     def _decrypt_into_buffer(self) -> int:
-        """Plain bytes that are in the buffer now; 0 when there are none yet, or no more."""
+        """Decrypt into the buffer, and return the number of bytes. 0 means no whole record, the end, or an error."""
         filled = 0
         free_space = len(self._buffer)
         self._has_pending_data = self._has_partial_record = False
         try:
             while (
                 free_space >= MAX_TLS_RECORD_PLAINTEXT_BYTES
-            ):  # into less a part could go, whose rest nobody would see
+            ):  # with less space OpenSSL could keep a part of a record, which `_incoming.pending` does not show
                 count = self._decrypt(free_space, self._view[filled:] if filled else self._buffer)
-                if not count:  # the end, said in TLS
+                if not count:  # the provider has sent `close_notify`
                     self._transport.abort()
                     return filled
                 filled += count
@@ -245,7 +244,10 @@ class TlsTransport:
         return filled
 
     def _send_control_data(self) -> None:
-        """To something of TLS's own. Who asks without end, and reads no answer, would fill our memory."""
+        """Send OpenSSL's handshake messages, up to a limit.
+
+        A provider that requests key updates without reading the responses would fill the memory.
+        """
         self._control_bytes += self._outgoing.pending
         if self._control_bytes <= MAX_TLS_CONTROL_BYTES:
             self._flush_outgoing()
@@ -257,15 +259,15 @@ class TlsTransport:
         if self._outgoing.pending:
             self._writer.write(self._read_outgoing())
 
-    # a transport
+    # the methods of a transport
 
     def write(self, data: bytes) -> None:
-        """Seals and sends. What OpenSSL refuses ends the connection."""
+        """Encrypt and send. An error of OpenSSL ends the connection."""
         if len(data) > ENCRYPT_PART_BYTES:
             self.writelines((data,))
             return
         try:
-            self._encrypt(data)  # all of it: memory is never full
+            self._encrypt(data)  # never a part of it: a memory BIO is never full
         except ssl.SSLError as error:
             self._error = error.with_traceback(None)
             self._transport.abort()
@@ -295,7 +297,7 @@ class TlsTransport:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Never hands on anything from within this call."""
+        """Continue reading. The connection's `data_received` is never called before this returns."""
         if self._is_paused:
             self._is_paused = False
             self._loop.call_soon(self._continue_reading)
@@ -306,7 +308,10 @@ class TlsTransport:
             self._transport.resume_reading()
 
     def is_reading(self) -> bool:
-        """False, too, while something has come that was not handed on: a new request's answer it cannot be."""
+        """Return whether the connection reads and no received data is undelivered.
+
+        Undelivered data on an idle connection is not part of the next response, so the connection must not be reused.
+        """
         return not (
             self._is_paused
             or self._awaits_turn
