@@ -1,4 +1,4 @@
-"""HTTP endpoints of the gateway, one file each."""
+"""HTTP endpoints of the gateway, one module per endpoint or family."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from svc.dialects.endpoint import Endpoint
 
 
 def load_endpoints() -> list[Endpoint]:
-    """Every endpoint that reaches for a model: the plug-ins of this package that have an `endpoint`."""
+    """Return the endpoints that call a model: the variable `endpoint` of each module of this package that has one."""
     modules = [plugins.load("gateway.endpoints", name) for name in plugins.names("gateway.endpoints")]
     return [module.endpoint for module in modules if hasattr(module, "endpoint")]

@@ -1,8 +1,6 @@
 """The admin API, `/v1/admin/…`: keys, usage, limits and the state of providers, for keys with the scope `admin`.
 
-These are ASGI routes. What they do to keys is in `svc.keys.lifecycle`, which the command uses as well; how they look
-from
-outside is in `openapi.yaml`.
+These are ASGI routes. `svc.keys.lifecycle` changes the keys, also for `svc keys`. `openapi.yaml` describes the routes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from svc.resilience import BreakerState
 from svc.stores.database.thread import DatabaseThread
 
 MAX_ADMIN_BODY_BYTES = 1 << 20
-"""Bytes; a thousand long names of models are less."""
+"""Maximum bytes of a request body. It has room for 1,000 long model names."""
 AdminHandler = Callable[[Request], Awaitable[Response]]
 
 
@@ -94,7 +92,10 @@ class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminApi:
-    """Belongs to one event loop; `desk` is a database of its own, so that no long question holds up a request."""
+    """The admin routes of one event loop.
+
+    `database` is a separate connection, so that long queries do not delay model requests.
+    """
 
     def __init__(self, context: GatewayContext, database: DatabaseThread, metrics_publisher: MetricsPublisher) -> None:
         self._context = context
@@ -102,7 +103,7 @@ class AdminApi:
         self._metrics_publisher = metrics_publisher
 
     def routes(self) -> list[BaseRoute]:
-        """Errors are raised as SvcErrors, which the application answers."""
+        """Return the routes. Handlers raise SvcError, which the application converts to a response."""
         return [
             self._route("/v1/admin/keys", GET=self._list_keys, POST=self._create_key),
             self._route("/v1/admin/keys/{id}", GET=self._get_key, PATCH=self._update_key),
@@ -127,7 +128,10 @@ class AdminApi:
         return _json_response({"object": "list", "data": keys, "has_more": has_more})
 
     async def _key_page(self, request: Request) -> tuple[list[ShownKey], bool]:
-        """Those that are asked for with `after` and `limit`, and whether there are more. Raises InvalidRequest."""
+        """Return the page of keys that the query selects, and whether there are more.
+
+        The query parameters are `after` and `limit`. Raises InvalidRequest.
+        """
         limit = request.query_params.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit[:9]) <= lifecycle.MAX_KEYS_PER_PAGE:
             raise InvalidRequest(f"limit is a number from 1 to {lifecycle.MAX_KEYS_PER_PAGE}.", param="limit")
@@ -164,7 +168,7 @@ class AdminApi:
         id = request.path_params["id"]
         return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, id)))
 
-    # what is going on
+    # usage, limits and providers
 
     async def _get_usage(self, request: Request) -> Response:
         rows = await self._database.run_query(parse_usage_query(request.query_params).execute)
@@ -235,7 +239,7 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _public_base_url(provider: Provider) -> str:
-    """Without a user or a password that it may hold."""
+    """Return the provider's base URL without user name and password."""
     address = provider.address
     return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
 

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: OpenAI's chat, for every model of the kind `chat`."""
+"""`POST /v1/chat/completions` of the OpenAI API, for all models of the kind `chat`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.dialects.stream_transform import StreamTransform
 
 
 class _OpenAIUpstream(ChatCodec):
-    """Forwards the bytes of both sides where they can be read in one way only."""
+    """Forwards requests and responses unchanged, if they are unambiguous JSON."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class _OpenAIUpstream(ChatCodec):
 
 
 class ChatCompletions(ChatEndpoint):
-    """`Endpoint` for clients of OpenAI's chat."""
+    """The endpoint for clients of the OpenAI chat completions API."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: OpenAI's embeddings, for models of the kind `embedding` at providers of that dialect."""
+"""`POST /v1/embeddings` of the OpenAI API, for models of the kind `embedding` at providers with that dialect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from svc.dialects.routing_info import RoutingInfo
 
 
 class _EmbeddingsUpstream(Codec):
-    """Forwards both sides as they are, but for the model's name."""
+    """Forwards requests and responses unchanged, except the model name."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class _EmbeddingsUpstream(Codec):
 
 
 class Embeddings(Endpoint):
-    """`Endpoint` for clients of OpenAI's embeddings."""
+    """The endpoint for clients of the OpenAI embeddings API."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: Anthropic's chat, for every model of the kind `chat`."""
+"""`POST /v1/messages` of the Anthropic API, for all models of the kind `chat`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.errors import SvcError, UpstreamError
 
 
 class _AnthropicUpstream(ChatCodec):
-    """Forwards the bytes of both sides where they can be read in one way only, and the upstream's own errors."""
+    """Forwards requests, responses and errors unchanged, if they are unambiguous JSON."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class _AnthropicUpstream(ChatCodec):
 
 
 class Messages(ChatEndpoint):
-    """`Endpoint` for clients of Anthropic's messages."""
+    """The endpoint for clients of the Anthropic messages API."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What an operator asks a running gateway: `/metrics`, and what is degraded. Counting itself is in `metrics`."""
+"""`GET /metrics`, and the list of degraded components. `gateway/observability/metrics.py` counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METRICS_PUBLISH_SECONDS = 1.0
 
 
 class MetricsPublisher:
-    """Belongs to one event loop, from `start` to `close`."""
+    """Publishes the metrics of this worker, from `start` to `close`, and aggregates those of all workers."""
 
     def __init__(
         self,
@@ -39,9 +39,11 @@ class MetricsPublisher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Start to publish every METRICS_PUBLISH_SECONDS."""
         self._task = asyncio.get_running_loop().create_task(self._publish(), name="metrics")
 
     async def close(self) -> None:
+        """Stop publishing."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -52,7 +54,7 @@ class MetricsPublisher:
             await asyncio.sleep(METRICS_PUBLISH_SECONDS)
 
     def list_degraded(self) -> list[str]:
-        """What is not as it should be; empty when all is well."""
+        """Return the names of the degraded components."""
         return [name for name, is_so in self._component_states().items() if is_so]
 
     def _component_states(self) -> dict[str, bool]:
@@ -95,11 +97,11 @@ class MetricsPublisher:
         return self._context.metrics.snapshot(self._values(), self._context.load_balancer.breaker_states())
 
     async def aggregate(self) -> MetricsSnapshot:
-        """The numbers of all workers, added up."""
+        """Return the sum of the metrics of all workers."""
         return await asyncio.to_thread(self._worker_metrics.aggregate, self._snapshot())
 
     def routes(self) -> list[BaseRoute]:
-        """`GET /metrics`: open to this machine (see `svc.loopback`), else with the scope `metrics`."""
+        """Return `GET /metrics`. Requests that are not local (`is_local_request`) need the scope `metrics`."""
 
         async def metrics(request: Request) -> Response:
             if not is_local_request(request.scope):

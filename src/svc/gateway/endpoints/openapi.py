@@ -1,7 +1,6 @@
-"""`/openapi.json`: what the gateway's addresses take and answer, in OpenAPI 3.1.
+"""`GET /openapi.json`: the gateway's API in OpenAPI 3.1.
 
-The paths are data, `openapi.yaml`; the schemas of what is ours come from the structs that are sent, so they cannot
-differ from them.
+The paths are in `openapi.yaml`. The schemas are generated from the structs that the gateway encodes and decodes.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ SCHEMA_STRUCTS = (
     *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits, ProviderState),
 )
 PUBLIC_SCHEMA_NAMES = {"LedgerEntry": "Entry", "KeyLimitUsage": "KeyUse"}
-"""What the document calls a struct, where that is not the name of its class: generated clients have it."""
+"""Schema names that differ from the class name. They never change, because generated clients use them."""
 
 
 @functools.cache
 def openapi_document() -> bytes:
-    """The whole document, as JSON."""
+    """Return the OpenAPI document as JSON."""
     text = resources.files("svc.gateway").joinpath("openapi.yaml").read_bytes()
     specification: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 both are safe
     specification["info"]["version"] = __version__
@@ -52,7 +51,7 @@ def _struct_schemas() -> dict[str, Any]:
 
 
 def routes() -> list[BaseRoute]:
-    """`GET /openapi.json`, open to all: it holds no secret."""
+    """Return `GET /openapi.json`, which needs no key."""
 
     async def openapi(request: Request) -> Response:
         return Response(await asyncio.to_thread(openapi_document), media_type="application/json")

@@ -1,4 +1,4 @@
-"""The routes that are not hot, as an ASGI application: health, models, and honest errors for everything else."""
+"""The ASGI application: health, models, and the errors for all other paths."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from svc.wire.key import ApiKey
 log = logging.getLogger("svc.gateway")
 
 MODEL_LIST_SCOPES: Final = frozenset(("chat", "speech"))
-"""A key with none of these sees no models."""
+"""A key needs one of these scopes to list models."""
 
 SCOPE_ENDPOINT: Final = "svc.endpoint"
-"""In an ASGI scope: the endpoint whose format errors have."""
+"""The key in an ASGI scope for the endpoint whose error format the response has."""
 
 RouteHandler = Callable[[Request], Awaitable[Response]]
 
@@ -119,7 +119,7 @@ class ModelList(msgspec.Struct):
 
 
 class AccessLogMiddleware:
-    """Every answer carries an id of ours, echoes the client's own, and leaves a line in the access log."""
+    """Adds a request id to every response, returns the client's own id, and writes a line to the access log."""
 
     def __init__(self, app: ASGIApp, context: GatewayContext, endpoints: EndpointTable) -> None:
         self._app = app
@@ -148,9 +148,9 @@ class AccessLogMiddleware:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except (ClientDisconnected, WebSocketDisconnect):  # a WebSocket, left before it was answered
+        except (ClientDisconnected, WebSocketDisconnect):  # a WebSocket client disconnected during the handshake
             pass
-        except Exception:  # the edge: a fault of ours
+        except Exception:  # any other error is a bug: it becomes a 500 response
             request_id = id_headers[0][1].decode()
             log.exception("fault in request %s", request_id)
             if scope["type"] != "http" or status:
@@ -162,7 +162,7 @@ class AccessLogMiddleware:
 
     def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         request_id, client_request_id, client = scope["request_ids"]
-        if request_id in self._context.tracked_request_ids:  # it has left more than a line
+        if request_id in self._context.tracked_request_ids:  # TrackedRequest has logged it
             self._context.tracked_request_ids.discard(request_id)
             return
         key: ApiKey | None = scope.get(SCOPE_API_KEY)
@@ -183,7 +183,10 @@ class AccessLogMiddleware:
 
 
 class HostCheckMiddleware:
-    """Refuses requests without a key whose `Host` is not allowed, but for paths with a rule of their own."""
+    """Rejects requests whose `Host` is not allowed, unless they have a valid key. It prevents DNS rebinding.
+
+    `/health`, `/metrics` and `/v1/` are exempt.
+    """
 
     def __init__(self, app: ASGIApp, context: GatewayContext, hosts: AllowedHosts) -> None:
         self._app = app
@@ -200,7 +203,7 @@ class HostCheckMiddleware:
 
     async def _host_error(self, request: Request) -> SvcError | None:
         path = request.scope["path"]
-        if path in ("/health", "/metrics") or f"{path}/".startswith("/v1/"):  # open to all, or 401 without a key
+        if path in ("/health", "/metrics") or f"{path}/".startswith("/v1/"):  # public, or they check the key themselves
             return None
         try:
             await authenticate_request(self._context, request)
@@ -212,13 +215,13 @@ class HostCheckMiddleware:
 
 
 class UnsupportedRequest:
-    """Requests to an endpoint's path that are none for it: any method but POST, and a path with a `#` after it."""
+    """Rejects requests to a model endpoint that have a method other than POST, or a `#` after the path."""
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises AuthenticationFailed, MethodNotAllowed, InvalidRequest."""
+        """Raise AuthenticationFailed, MethodNotAllowed or InvalidRequest."""
         request = Request(scope, receive)
         await authenticate_request(self._context, request)
         if request.method != "POST":
@@ -238,7 +241,11 @@ def create_app(
     list_degraded: Callable[[], list[str]] = list,
     speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
 ) -> Starlette:
-    """The cold routes of a gateway; `extra` are those of other rooms, `speech_models` what a key may hear with."""
+    """Create the ASGI application of a gateway.
+
+    `extra_routes` are those of other modules. `list_degraded` returns the names of the degraded components.
+    `speech_models` returns the ids of the speech models that a key may use.
+    """
     created = int(time.time())
 
     async def health(request: Request) -> Response:
@@ -286,12 +293,12 @@ def create_app(
     app = Starlette(
         routes=routes, middleware=_middleware(context, endpoints), exception_handlers=_exception_handlers(context)
     )
-    app.router.redirect_slashes = False  # it would send strangers to whatever the Host header says
+    app.router.redirect_slashes = False  # prevents open redirects: the target would come from the Host header
     return app
 
 
 async def authenticate_request(context: GatewayContext, request: Request) -> ApiKey:
-    """The calling key; raises AuthenticationFailed."""
+    """Return the API key of a request, and store it in the request's scope. Raises AuthenticationFailed."""
     secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
     key: ApiKey = await context.keyring.authenticate(secret)
     request.scope[SCOPE_API_KEY] = key
@@ -299,12 +306,12 @@ async def authenticate_request(context: GatewayContext, request: Request) -> Api
 
 
 def error_response(error: SvcError) -> Response:
-    """An error in the gateway's format, or in that of the endpoint whose path was requested."""
+    """Return a response in the error format of the requested path's endpoint, or else of the gateway."""
     return _ErrorResponse(error)
 
 
 class _ErrorResponse(Response):
-    """Leaves its code for the access log."""
+    """An error response that also passes its error code to the access log."""
 
     def __init__(self, error: SvcError) -> None:
         super().__init__(encode_error_body(error), error.status, dict(error.headers), "application/json")
@@ -343,7 +350,7 @@ def _exception_handlers(
     async def http(request: Request, error: Exception) -> Response:
         try:
             if f"{request.scope['path']}/".startswith("/v1/"):
-                await authenticate_request(context, request)  # without a key even unknown paths are 401
+                await authenticate_request(context, request)  # without a key, unknown paths are 401 as well
         except SvcError as refusal:
             return error_response(refusal)
         return error_response(_to_svc_error(request, error))
@@ -360,7 +367,7 @@ def _to_svc_error(request: Request, error: Exception) -> SvcError:
         return NotFound(f"There is no path {quote_name(request.url.path)} here.")
     if error.status_code == 405:
         allow_header = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
-        allow = ", ".join(sorted(allow_header.split(", ")))  # they come from a set
+        allow = ", ".join(sorted(allow_header.split(", ")))  # Starlette's order is random
         return MethodNotAllowed(f"This path takes {allow or 'other methods'}.", allow=allow)
     return InvalidRequest(str(error.detail))
 

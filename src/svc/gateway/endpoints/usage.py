@@ -1,4 +1,4 @@
-"""`GET /v1/usage`: what the calling key has spent. How it is asked for and shown is in `svc.keys.usage_query`."""
+"""`GET /v1/usage`: the usage of the calling key. `svc.keys.usage_query` parses the query and formats the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.stores.database.thread import DatabaseThread
 
 
 def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]:
-    """`GET /v1/usage`: that of the calling key; with the scope `admin` that of all."""
+    """Return `GET /v1/usage`. With the scope `admin`, it covers all keys."""
 
     async def usage(request: Request) -> Response:
         key = await authenticate_request(context, request)
