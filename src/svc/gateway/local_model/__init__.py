@@ -1,1 +1,1 @@
-"""The embedded llama.cpp server."""
+"""The embedded model: a llama.cpp server in a child process."""

@@ -1,9 +1,9 @@
-"""The child process of the embedded model: llama.cpp's server on a loopback port. It knows nothing of the gateway.
+"""The child process of the embedded model: llama.cpp's server on a loopback port.
 
-Started as `python -m svc.gateway.local_model.process`. It reads one line of JSON (`supervisor.LocalServerOptions`)
-from standard input, writes one line of JSON `{"address": "http://127.0.0.1:PORT"}` to standard output once it answers,
-and ends when standard input ends or its parent is gone: whatever happens to the gateway, no model outlives it.
-The API key comes that way because a process list and an environment can be read by others.
+`python -m svc.gateway.local_model.process` reads one line of JSON (`supervisor.LocalServerOptions`) from stdin.
+When the server is ready, it writes one line `{"address": "http://127.0.0.1:PORT"}` to stdout. It exits when stdin is
+closed or its parent has exited, so that it never outlives the gateway. The API key is passed on stdin, because
+other users can read the process list.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import xllamacpp  # type: ignore[import-untyped]
 
 ERROR_VERBOSITY = 1
 PROMPT_BATCH_TOKENS = 64
-"""Tokens of a prompt between two looks at who is still there: a client that left stops costing within a second."""
+"""Prompt tokens per batch. Between batches the server checks for disconnected clients, so they cost little."""
 
 
 def main() -> None:
-    """Serves until nobody is left who wants it."""
+    """Serve until the parent process exits or closes stdin."""
     parent = os.getppid()
     options = json.loads(sys.stdin.buffer.readline())
-    os.nice(options["nice"])  # the gateway comes first: a token a little later is better than a stalled stream
+    os.nice(options["nice"])  # inference must not delay the gateway's streams
     server = xllamacpp.Server(_server_parameters(options))
     sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdout.flush()
     _wait_for_parent_exit(parent)
-    os._exit(0)  # not through the server's own end, which waits for answers that nobody will read
+    os._exit(0)  # skips the server's shutdown, which waits for responses that no client reads
 
 
 def _server_parameters(options: dict[str, Any]) -> Any:
@@ -42,7 +42,7 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.api_keys = [options["key"]]
     parameters.n_parallel = options["slots"]
     parameters.n_ctx = options["context"]
-    parameters.kv_unified = True  # the slots share the context: one long conversation may have nearly all of it
+    parameters.kv_unified = True  # the slots share the context, so that one long conversation can use most of it
     parameters.n_batch = PROMPT_BATCH_TOKENS
     parameters.n_predict = options["max_tokens"]
     parameters.sampling.temp = options["sampling"]["temperature"]
@@ -50,10 +50,10 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.sampling.penalty_repeat = options["sampling"]["repeat_penalty"]
     parameters.cpuparams.n_threads = options["threads"]
     parameters.cpuparams_batch.n_threads = options["threads"]
-    parameters.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
+    parameters.cache_ram_mib = 0  # the default caches up to 8 GiB of prompts
     parameters.cache_idle_slots = False
     parameters.ui = False
-    parameters.endpoint_slots = False  # it shows prompts
+    parameters.endpoint_slots = False  # the endpoint would expose prompts
     parameters.cors_origins = ""
     parameters.verbosity = ERROR_VERBOSITY
     return parameters

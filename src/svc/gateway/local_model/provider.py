@@ -1,4 +1,4 @@
-"""The embedded model as provider `local`: one more row beside A, B and C, reached like any other upstream."""
+"""Registers the embedded model as the provider `local`, which is called like any other upstream."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from svc.settings import ModelSettings, ProviderSettings, Settings
 
 @asynccontextmanager
 async def run_embedded_model(settings: Settings, router: Router) -> AsyncIterator[None]:
-    """While the context is, the model of `[local]` is offered, if that is enabled; its child process ends with it.
+    """Run the model of `[local]` and add its backend to the router, until the context ends. Do nothing if disabled.
 
-    Raises CommandFailed when the model is not there or does not start, UsageError when its recipe is of another kind.
+    Raises CommandFailed if the model is not installed or does not start, and UsageError if its recipe is not a
+    language model.
     """
     if not settings.local.enabled:
         yield

@@ -1,8 +1,8 @@
-"""The embedded model as the gateway sees it: a supervised child process with an address and a key. No inference here.
+"""Starts the child process of the embedded model, and restarts it with exponential backoff when it exits.
 
-start() ──> starting ──address──> serving ──process ends──> waiting (0.5 s, doubled up to 30 s) ──> starting
-                └── the first time: fails, start() raises
-stop() from any state: the child is killed and waited for. If this process is killed, the child ends by itself.
+start() ──> starting ── address ──> serving ── child exits ──> backoff (0.5 s to 30 s) ──> starting
+                └── the first start fails: start() raises
+stop() kills the child in any state. If this process is killed, the child exits by itself.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from svc.subprocess_env import build_subprocess_env
 
 LOCAL_MODEL_SLOTS = 4
 DEFAULT_LOCAL_MAX_TOKENS = 2048
-"""For requests that name no limit: a small model may ramble until its context is full, and holds a slot meanwhile."""
+"""The limit for requests without one. Small models may otherwise generate until the context is full."""
 MAX_LOCAL_MODEL_THREADS = 8
 LOCAL_MODEL_NICENESS = 5
 LOCAL_MODEL_START_TIMEOUT_SECONDS = 120.0
 LOCAL_MODEL_STOP_TIMEOUT_SECONDS = 10.0
 LOCAL_MODEL_RESTART_BACKOFF = Backoff(0.5, 30.0)
 STABLE_UPTIME_SECONDS = 60.0
-"""A child that lived so long failed by accident: the next start is not delayed further."""
+"""After this uptime, a crash resets the backoff."""
 
 log = logging.getLogger("svc.local")
 
@@ -56,7 +56,7 @@ DEFAULT_SAMPLING = Sampling()
 
 
 class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told on its standard input."""
+    """The options that the child process reads from stdin."""
 
     model: str
     model_path: str
@@ -70,15 +70,15 @@ class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_installed() -> bool:
-    """Whether the extra `local` is there."""
+    """Return whether the extra `local` is installed."""
     return find_spec("xllamacpp") is not None
 
 
 def inference_thread_count() -> int:
-    """All cores but one, which is the gateway's.
+    """Return the number of inference threads: all cores but one, which is left to the gateway.
 
-    On two cores that is one thread: two are twice as fast while nothing else runs, and ten times slower than one as
-    soon as anything does, because each waits for the other at every step (figures: docs/reference/embedded-model.md).
+    More threads are much slower as soon as another process runs, because they wait for each other at every step.
+    docs/reference/embedded-model.md has the figures.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(max(cores - 1, 1), MAX_LOCAL_MODEL_THREADS)
@@ -92,7 +92,7 @@ def _check_prerequisites(options: LocalServerOptions) -> None:
 
 
 class LocalModelSupervisor:
-    """A language model in a process of its own. `moved` is called with the base URL each time that it has a new one."""
+    """Runs a language model in a child process. Each start calls `on_address` with the new base URL."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LocalModelSupervisor:
         self.api_key = secrets.token_urlsafe(32)
         self.pid: int | None = None
         self.base_url: str | None = None
-        """`http://127.0.0.1:PORT/v1`, or None while no child serves. Its other dialect is at `…/v1/messages`."""
+        """`http://127.0.0.1:PORT/v1`, or None while no child serves. It also serves `/v1/messages`."""
         self._options = LocalServerOptions(
             model=model,
             model_path=str(path),
@@ -120,7 +120,7 @@ class LocalModelSupervisor:
         self._log_tail: deque[str] = deque(maxlen=20)
 
     async def start(self) -> None:
-        """Returns when the model answers. Raises CommandFailed when it cannot be started."""
+        """Start the child, and wait until the model is ready. Raises CommandFailed if it does not start."""
         _check_prerequisites(self._options)
         started = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._supervise(started), name="local model")
@@ -131,7 +131,7 @@ class LocalModelSupervisor:
             raise
 
     async def stop(self) -> None:
-        """Ends the child; safe to call twice, and before start()."""
+        """Kill the child, and wait for its exit. Does nothing if it is not running."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -161,14 +161,14 @@ class LocalModelSupervisor:
             early_ends += 1
 
     async def _run_child(self, started: asyncio.Future[None]) -> str:
-        """One life of the child; what it ended with."""
+        """Run the child until it exits. Return its exit status for the log."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "svc.gateway.local_model.process"),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             env=build_subprocess_env(),
-            start_new_session=True,  # Ctrl-C is for the gateway, which first finishes its answers
+            start_new_session=True,  # Ctrl-C must not kill the child: the gateway completes its responses first
         )
         log_task = asyncio.create_task(self._read_log(process), name="local model log")
         try:
@@ -188,8 +188,8 @@ class LocalModelSupervisor:
                 await log_task
 
     async def _exchange_options(self, process: Process) -> str:
-        """Gives the child its orders and gets its address; raises OSError or ValueError if it ends instead."""
-        assert process.stdin is not None  # they are pipes
+        """Send the options to the child, and return its base URL. Raises OSError or ValueError if the child exits."""
+        assert process.stdin is not None  # it is a pipe
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(self._options) + b"\n")
         await process.stdin.drain()
@@ -207,7 +207,7 @@ class LocalModelSupervisor:
 
 
 def _install_hint(reason: str) -> str:
-    """What to do about it, as far as that is known."""
+    """Return the command that solves the problem, or empty text."""
     if "libgomp" in reason:
         return "\nInstall GNU's OpenMP, for example with: apt-get install libgomp1"
     return ""
