@@ -1,10 +1,10 @@
-"""What a dialect is: the wire format of a chat, as clients and upstreams speak it. No I/O.
+"""The interface of a dialect, which is the wire format of a chat API. No I/O.
 
-    client ── decode_request ──> canonical form ── encode_request ──> upstream
-    client <── encode_response ── canonical form <── decode_response ── upstream         (JSON)
+    client ── decode_request ──> canonical chat ── encode_request ──> upstream
+    client <── encode_response ── canonical chat <── decode_response ── upstream         (JSON)
     client <── stream encoder ── deltas <── stream decoder ── events ── upstream         (stream)
 
-Which endpoint serves which clients, and reaches which upstreams, is in `svc.dialects.endpoint`.
+`svc.dialects.endpoint` has the endpoints, with the dialects of their clients and upstreams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from svc.wire.usage import TokenUsage
 
 
 class ModelProfile:
-    """What a dialect must know of the place a request goes to; `model` is the model's name at the upstream."""
+    """The properties of a backend that a dialect needs. `model` is the model's name at the upstream."""
 
     __slots__ = ("chunk_caches", "max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
 
@@ -35,56 +35,56 @@ class ModelProfile:
         overrides = overrides or UpstreamOverrides()
         self.model = model
         self.max_output_tokens = max_output_tokens
-        """Tokens of the longest answer that the model gives; None if that is not known."""
+        """Tokens of the longest response. None is unknown."""
         self.overrides = overrides
         self.stream_usage: bool = overrides.stream_usage
-        """It takes `stream_options.include_usage`."""
+        """Whether the upstream supports `stream_options.include_usage`."""
         self.needs_rewrite = bool(overrides.rejects or overrides.renames or overrides.min_temperature)
-        """It has other quirks than that."""
+        """Whether a request body has to be changed for the upstream, for reasons other than `stream_usage`."""
         self.chunk_caches: dict[bool, ChunkTemplateCache] = {}
-        """What its streams have in common; those with usage for the client, and those without."""
+        """Chunk templates of earlier streams, by whether the client gets the usage."""
 
 
 class RequestBody:
-    """The bytes of a client's request, and what reading them has found out about their form."""
+    """The body of a client's request, with the results of its inspection."""
 
     __slots__ = ("passthrough_check", "raw", "skeleton")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.skeleton = b""
-        """The body without the insides of long strings (`dialects.json_skeleton`), once routing has read it."""
+        """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
         self.passthrough_check: PassthroughCheck | None = None
-        """Set by the first attempt to forward the body as it is."""
+        """The first attempt at a backend of the client's own dialect sets it."""
 
 
 class PassthroughCheck:
-    """Whether a body can be handed on as it is."""
+    """Whether a body can be forwarded unchanged."""
 
     __slots__ = ("has_stream_options", "is_ambiguous")
 
     def __init__(self, *, is_ambiguous: bool, has_stream_options: bool) -> None:
         self.is_ambiguous = is_ambiguous
-        """It could be read in several ways."""
+        """Whether parsers could disagree about the body, for example because of duplicate keys."""
         self.has_stream_options = has_stream_options
-        """It has `stream_options`."""
+        """Whether the body has `stream_options`."""
 
 
 class EncodedRequest:
-    """A request as the upstream takes it."""
+    """A request in the dialect of the upstream."""
 
     __slots__ = ("body", "dropped_fields", "header_lines")
 
     def __init__(self, body: bytes, dropped_fields: tuple[str, ...] = (), header_lines: tuple[bytes, ...] = ()) -> None:
         self.body = body
         self.dropped_fields = dropped_fields
-        """Names of the client's fields that the upstream did not get as they were."""
+        """Names of the client's fields that were dropped or changed."""
         self.header_lines = header_lines
         """Header lines that the upstream needs for this request, without line ends."""
 
 
 class EncodedResponse:
-    """An answer for the client, and what the ledger wants to know of it."""
+    """A response in the dialect of the client, with the fields of its ledger entry."""
 
     __slots__ = ("body", "finish_reason", "model", "usage")
 
@@ -96,74 +96,81 @@ class EncodedResponse:
 
 
 class StreamDecoder(Protocol):
-    """Events of an upstream -> deltas."""
+    """Decodes the events of one upstream stream."""
 
     def decode(self, event: bytes) -> list[StreamDelta]:
-        """Deltas of one server-sent event; raises ProviderFailed for what cannot be understood."""
+        """Return the deltas of one server-sent event. Raises ProviderFailed if it is malformed."""
 
     @property
     def is_complete(self) -> bool:
-        """The upstream's own end mark has been seen."""
+        """Whether the upstream has sent the last event of its dialect."""
 
 
 class StreamEncoder(Protocol):
-    """Deltas -> events for a client."""
+    """Encodes the events of one stream for a client."""
 
     def encode(self, delta: StreamDelta) -> bytes:
-        """The events of one delta (perhaps none); Finish is held back until `end`, since usage may follow it."""
+        """Return the events of a delta, which may be empty.
+
+        StreamFinish is buffered until `encode_end`, because usage may follow it.
+        """
 
     def encode_end(self) -> bytes:
-        """The closing events of a complete answer."""
+        """Return the last events of a complete response."""
 
     def encode_failure(self, error: SvcError) -> bytes:
-        """The closing events of an answer that broke."""
+        """Return the last events of an interrupted response."""
 
 
 class Dialect(ABC):
-    """One wire format, as clients speak it to us and as upstreams speak it with us."""
+    """One wire format, for clients and for upstreams."""
 
     __slots__ = ("chat_path", "models_path", "name")
 
     def __init__(self, name: str, *, chat_path: str, models_path: str) -> None:
         self.name = name
         self.chat_path = chat_path
-        """What follows a provider's base address."""
+        """The path of the chat endpoint after a provider's base URL."""
         self.models_path = models_path
+        """The path of the model list after a provider's base URL."""
 
-    # spoken by a client
+    # clients
     @abstractmethod
     def decode_request(self, raw: bytes) -> ChatRequest:
-        """The whole request in the hub form; raises InvalidRequest that names the field."""
+        """Return the request as canonical chat. Raises InvalidRequest with the field."""
 
     @abstractmethod
     def encode_response(self, response: ChatResponse) -> bytes:
-        """Of the hub form, as a client of this dialect reads it."""
+        """Return the response body for a client."""
 
     @abstractmethod
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
-        """Of a stream for a client; `include_usage`: it has asked to be told."""
+        """Create the encoder of a stream. `include_usage`: the client has requested the usage."""
 
-    # spoken by an upstream
+    # upstreams
     @abstractmethod
     def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
-        """Request headers that carry the provider's key and what else the dialect demands."""
+        """Return the request headers with the provider's key, and others that the dialect requires."""
 
     def model_overrides(self, model: str, overrides: UpstreamOverrides) -> UpstreamOverrides:
-        """Add the quirks of a model, known by its name at the provider, to those of the provider."""
+        """Return the provider's overrides with those of a model added. `model` is its name at the provider."""
         return overrides
 
     @abstractmethod
     def encode_request(self, request: ChatRequest, profile: ModelProfile) -> EncodedRequest:
-        """Raises InvalidRequest for a field whose loss would change the answer's form."""
+        """Encode a request for an upstream. Fields that the dialect lacks are dropped.
+
+        Raises InvalidRequest if dropping a field would change the form of the response.
+        """
 
     @abstractmethod
     def decode_response(self, raw: bytes) -> ChatResponse:
-        """Raises ProviderFailed when it is not understandable."""
+        """Return the response as canonical chat. Raises ProviderFailed if it is malformed."""
 
     @abstractmethod
     def create_stream_decoder(self) -> StreamDecoder:
-        """Of a stream of an upstream's."""
+        """Create the decoder of an upstream's stream."""
 
     @abstractmethod
     def decode_error_message(self, raw: bytes) -> str | None:
-        """The upstream's own message in an error body, if one can be found."""
+        """Return the upstream's message in an error body, or None."""

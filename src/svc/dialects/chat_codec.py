@@ -1,4 +1,4 @@
-"""Chat endpoints, and the codec that translates to upstreams of another dialect through the canonical chat."""
+"""The base class of chat endpoints, and the codec that translates between dialects through the canonical chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.wire.chat import ChatRequest
 
 
 class ChatCodec(Codec):
-    """Translates between dialects. A subclass for the client's own dialect forwards unchanged bytes where possible."""
+    """Translates between two dialects. Subclasses for upstreams of the client's own dialect forward bytes unchanged."""
 
     __slots__ = ("_client", "_upstream")
 
@@ -59,7 +59,7 @@ class ChatCodec(Codec):
 
 
 class ChatEndpoint(Endpoint):
-    """An endpoint whose clients speak a dialect. It reaches upstreams of any dialect."""
+    """An endpoint for clients of one dialect and upstreams of any dialect."""
 
     __slots__ = ("_client",)
 

@@ -20,7 +20,7 @@ from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.error import encode_error_body
 
 RequestDecoder = Callable[[], Any]
-"""Returns the whole request in the form that an endpoint's codecs translate; raises InvalidRequest."""
+"""Returns the request in the form that the endpoint's codecs translate. Raises InvalidRequest."""
 
 
 class Codec(ABC):
@@ -32,7 +32,7 @@ class Codec(ABC):
         self.upstream_path = upstream_path.encode("ascii")
         """The path after a provider's base URL."""
         self.forwards_head = forwards_head
-        """The upstream gets the client's query and the endpoint's `forwarded_headers`."""
+        """Whether the upstream gets the client's query and the endpoint's `forwarded_headers`."""
 
     @abstractmethod
     def encode_request(
@@ -56,7 +56,7 @@ class Codec(ABC):
         """Return the upstream's error if the client gets it unchanged. None for the gateway's own error."""
         return None
 
-    # a stream that breaks and continues at another upstream
+    # resuming an interrupted stream at another upstream
 
     def create_resumable_transform(
         self, routing_info: RoutingInfo, decode: RequestDecoder
@@ -103,15 +103,15 @@ class Endpoint(ABC):
         self.codecs = codecs
         """Codecs by the upstream's dialect. `add_codec` adds missing ones."""
         self.cache_route = cache_route
-        """Part of the keys of cached responses. It never changes, since Redis stores these keys."""
+        """Part of the keys of cached responses. It never changes, because Redis stores these keys."""
         self.model_kind = model_kind
-        """The `kind` of the models that it serves."""
+        """The `kind` of the models that the endpoint serves."""
         self.scope = scope
-        """The scope that a key needs."""
+        """The scope that an API key needs."""
         self.forwarded_headers = forwarded_headers
-        """Names of request headers that codecs with `forwards_head` forward; lower case."""
+        """Names of request headers that codecs with `forwards_head` forward. Lower case."""
         self.request_id_header = request_id_header
-        """The response header, beside `x-request-id`, in which clients of this endpoint look for the request's id."""
+        """A response header with the request id in addition to `x-request-id`, or empty."""
 
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""

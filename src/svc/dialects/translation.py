@@ -1,6 +1,6 @@
-"""A stream between two dialects: events -> deltas -> events.
+"""Translates a stream between two dialects.
 
-feed ─ Splitter ─ event ─ StreamReader ─ delta ─ StreamWriter ─> bytes for the client
+upstream ── events ──> StreamDecoder ── deltas ──> StreamEncoder ── events ──> client
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc.wire.sse import split_events
 
 
 class StreamTranslation(StreamTransform):
-    """`Pipe` through the hub form."""
+    """Translates a stream through the deltas of the canonical chat."""
 
     __slots__ = ("_decoder", "_encoder")
 
@@ -51,7 +51,7 @@ class StreamTranslation(StreamTransform):
     def _encode_delta(self, delta: StreamDelta) -> bytes:
         if type(delta) is not TextDelta:
             if self.has_started and type(delta) is StreamStart:
-                return b""  # said again: a role comes once
+                return b""  # a repeated start: clients get the role once
             self._record_delta(delta)
         elif not self.has_started:
             raise ProviderFailed("The provider's stream has no beginning.")
