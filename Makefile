@@ -92,7 +92,7 @@ bench-steps: setup ## what each step of the hot path costs
 faces: $(VENV)/.dev ## the SDK for programs that wait, out of the one for event loops
 	$(BIN)/python -m tests.unit.client.generate_client
 
-ledger: $(VENV)/.dev ## writes what is made from the table of ledger fields
+ledger: $(VENV)/.dev ## generates entry, record, sums, schema and page from the table of ledger fields
 	$(BIN)/python -m tests.unit.gateway.accounting.generate_ledger
 
 faults: $(VENV)/.dev ## writes docs/reference/faults.md from the catalogue of faults

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 from svc.cli import _admin_client, base
@@ -22,9 +23,11 @@ from svc.cli._admin_client import AdminClient
 from svc.cli._key_lookup import KEY_ID, find_key_id, printable_label
 from svc.errors import NotFound, UsageError
 from svc.keys.usage_query import MAX_USAGE_ROWS
+from svc.stores.database.segment import TOTAL_FIELDS
 
 TERMINAL_USAGE_ROWS: Final = 50
 """Default row limit on a terminal."""
+_AMOUNT_TITLES: Final = ["USD" if name == "cost_usd" else name.removesuffix("_tokens").upper() for name in TOTAL_FIELDS]
 CONFIGURED_KEY_PREFIX: Final = "env-"
 """Prefix of the ids of keys that come from SVC_API_KEYS. The database does not contain them."""
 
@@ -97,26 +100,23 @@ def _find_configured_keys(admin: AdminClient, name: str) -> list[str]:
 
 
 def _print_entries(rows: list[dict[str, Any]]) -> None:
-    table: list[tuple[str, ...]] = [("TIME", "KEY", "MODEL", "PROVIDER", "STATUS", "PROMPT", "COMPLETION", "USD", "MS")]
+    labels = ("TIME", "KEY", "MODEL", "PROVIDER", "STATUS")
+    table: list[tuple[str, ...]] = [(*labels, *_AMOUNT_TITLES, "MS")]
     for row in rows:
-        tokens = [_format_count(row["prompt_tokens"]), _format_count(row["completion_tokens"])]
         names = [printable_label(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
-        table.append((row["time"], *names, *tokens, _format_usd(row["cost_usd"]), f"{row['latency_ms']:.0f}"))
-    base.print_table(table, right_aligned=(5, 6, 7, 8))
+        table.append((row["time"], *names, *_format_amounts(row), f"{row['latency_ms']:.0f}"))
+    base.print_table(table, right_aligned=range(len(labels), len(table[0])))
 
 
 def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
-    table: list[tuple[str, ...]] = [(by.upper(), "REQUESTS", "PROMPT", "COMPLETION", "USD")]
+    table: list[tuple[str, ...]] = [(by.upper(), "REQUESTS", *_AMOUNT_TITLES)]
     for row in rows:
         name = row.get("key_name") or row[by] or "-"
-        counts = [str(row[field]) for field in ("requests", "prompt_tokens", "completion_tokens")]
-        table.append((printable_label(name), *counts, _format_usd(row["cost_usd"])))
-    base.print_table(table, right_aligned=(1, 2, 3, 4))
+        table.append((printable_label(name), str(row["requests"]), *_format_amounts(row)))
+    base.print_table(table, right_aligned=range(1, len(table[0])))
 
 
-def _format_count(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _format_usd(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6f}"
+def _format_amounts(row: Mapping[str, Any]) -> list[str]:
+    """Format the fields that have a total. A gateway of another version can lack some."""
+    amounts = [row.get(name) for name in TOTAL_FIELDS]
+    return ["-" if each is None else f"{each:.6f}" if isinstance(each, float) else str(each) for each in amounts]

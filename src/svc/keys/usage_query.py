@@ -43,16 +43,12 @@ class UsageQuery(msgspec.Struct, frozen=True):
         rows = []
         sums = database.aggregate_usage(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
         for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:
-            row: dict[str, Any] = {f"tag:{self.tag}" if self.by == "tag" else self.by: usage_sum.value}
+            amounts = msgspec.structs.asdict(usage_sum)
+            value, name = amounts.pop("value"), amounts.pop("name")
+            row = {f"tag:{self.tag}" if self.by == "tag" else self.by: value}
             if self.by == "key":
-                row["key_name"] = usage_sum.name
-            row |= {
-                "requests": usage_sum.requests,
-                "prompt_tokens": usage_sum.prompt_tokens,
-                "completion_tokens": usage_sum.completion_tokens,
-                "cost_usd": usage_sum.cost_usd,
-            }
-            rows.append(row)
+                row["key_name"] = name
+            rows.append(row | amounts)
         return rows
 
 

@@ -11,7 +11,14 @@ MAX_USAGE_TOKENS: Final = 10**9
 class TokenUsage:
     """Token counts. `prompt_tokens` includes cached tokens, `completion_tokens` reasoning tokens. Immutable."""
 
-    __slots__ = ("cache_write_tokens", "cached_tokens", "completion_tokens", "prompt_tokens", "reasoning_tokens")
+    # begin: token usage, from ledger_fields.toml by `make ledger`
+    __slots__ = (
+        "cache_write_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "prompt_tokens",
+        "reasoning_tokens",
+    )
 
     def __init__(
         self,
@@ -36,6 +43,8 @@ class TokenUsage:
             self.cache_write_tokens,
             self.reasoning_tokens,
         )
+
+    # end: token usage
 
     def add(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both."""

@@ -21,7 +21,7 @@ from svc import __version__
 from svc.gateway.endpoints.admin import Limits, ProviderState
 from svc.gateway.endpoints.routes import Model, SpeechModel, VerboseHealth
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
-from svc.stores.database.base import LedgerEntry
+from svc.stores.database.base import LedgerEntry, UsageSum
 from svc.wire.error import ProblemBody
 
 SCHEMA_STRUCTS = (
@@ -39,6 +39,7 @@ def openapi_document() -> bytes:
     specification: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 both are safe
     specification["info"]["version"] = __version__
     specification["components"]["schemas"] |= _struct_schemas()
+    _add_amounts(specification["components"]["schemas"]["Sum"])
     return msgspec.json.encode(specification)
 
 
@@ -48,6 +49,14 @@ def _struct_schemas() -> dict[str, Any]:
     for class_name, public_name in PUBLIC_SCHEMA_NAMES.items():
         text = re.sub(rf'\b{class_name}"', f'{public_name}"', text)
     return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def _add_amounts(schema: dict[str, Any]) -> None:
+    """Add the fields of a UsageSum, except the group's value and name: their names depend on the query."""
+    amounts = msgspec.json.schema_components([UsageSum])[1][UsageSum.__name__]
+    names = [name for name in amounts["properties"] if name not in ("value", "name")]
+    schema["required"] = names
+    schema["properties"] = {name: amounts["properties"][name] for name in names} | schema["properties"]
 
 
 def routes() -> list[BaseRoute]:

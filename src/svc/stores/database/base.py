@@ -145,10 +145,12 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     name: str | None = None
     requests: int
+    # begin: usage sum, from ledger_fields.toml by `make ledger`
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
     """None if no request's price is known."""
+    # end: usage sum
 
 
 STATEMENT_TIMEOUT_SECONDS = 35.0

@@ -11,13 +11,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from random import getrandbits
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from svc.stores.database.base import LedgerEntry
-from svc.stores.database.segment import BatchLines, EntryBatch, JournalSegment, SumKey, UsageTotals
+from svc.stores.database.segment import (
+    TOTAL_FIELDS,
+    BatchLines,
+    EntryBatch,
+    FieldTotals,
+    JournalSegment,
+    SumKey,
+    UsageTotals,
+)
 from svc.stores.database.segment_summary import HOUR_PREFIX_LENGTH, SegmentSummary, SummaryGroup
 
 _TIMESTAMP_LENGTH = len("2026-01-01T00:00:00.000Z")
@@ -44,6 +53,7 @@ _decode = msgspec.json.Decoder(LedgerEntry).decode
 _decode_all = msgspec.json.Decoder(LedgerEntry).decode_lines
 _decode_canonical = msgspec.json.Decoder(_CanonicalEntry).decode_lines
 _unpack = msgspec.json.Decoder(_PackedEntry).decode
+_total_getters = {name: (attrgetter(name), getattr(FieldTotals(), name)) for name in TOTAL_FIELDS}
 
 
 def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSegment:
@@ -66,14 +76,7 @@ def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSeg
     hours: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
     for group in summary.groups:
         batches[group.key.id, group.hour].append(group)
-        hours[_group_sum_key(group)].add(
-            group.key.name,
-            group.request_count,
-            group.prompt_tokens,
-            group.completion_tokens,
-            group.cost_usd,
-            group.priced_requests,
-        )
+        hours[_group_sum_key(group)].add(_group_totals(group))
     if len(batches) == 1:
         entry_batches = [_summarized_batch(data, summary.groups)]
     else:
@@ -211,25 +214,18 @@ def _sum_by_hour(entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> d
         if totals is None:
             hours[sum_key] = sum_entries(grouped)
         else:  # equal tags in a different order
-            totals.add(*msgspec.structs.astuple(sum_entries(grouped)))
+            totals.add(sum_entries(grouped))
     return hours
 
 
 def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
-    if len(entries) == 1:
-        (entry,) = entries
-        cost = entry.cost_usd
-        tokens = (entry.prompt_tokens or 0, entry.completion_tokens or 0)
-        return UsageTotals(entry.key_name, 1, *tokens, cost or 0.0, int(cost is not None))
-    costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
-    return UsageTotals(
-        next((entry.key_name for entry in reversed(entries) if entry.key_name), ""),
-        len(entries),
-        sum([entry.prompt_tokens or 0 for entry in entries]),
-        sum([entry.completion_tokens or 0 for entry in entries]),
-        sum(costs),
-        len(costs),
-    )
+    """Return the totals of entries, oldest first. A value that is not known counts as 0."""
+    totals: dict[str, Any] = {
+        name: sum(filter(None, map(get_value, entries)), zero) for name, (get_value, zero) in _total_getters.items()
+    }
+    key_name = next((entry.key_name for entry in reversed(entries) if entry.key_name), "")
+    priced = sum([entry.cost_usd is not None for entry in entries])
+    return UsageTotals(key_name=key_name, requests=len(entries), priced=priced, **totals)
 
 
 def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list[SummaryGroup]]) -> Iterable[bytes]:
@@ -260,6 +256,11 @@ def _summarized_batch(data: bytes, groups: Sequence[SummaryGroup]) -> EntryBatch
         parse_millis(max(group.last_time for group in groups)),
     )
     return _new_batch(groups[0].key.id, count, (first, last), low[0], (low[1], high[1]), data)
+
+
+def _group_totals(group: SummaryGroup) -> UsageTotals:
+    totals = {name: getattr(group, name) for name in TOTAL_FIELDS}
+    return UsageTotals(key_name=group.key.name, requests=group.request_count, priced=group.priced_requests, **totals)
 
 
 def _group_sum_key(group: SummaryGroup) -> SumKey:

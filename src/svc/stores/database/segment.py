@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import zstandard
@@ -27,24 +27,36 @@ class SumKey(NamedTuple):
     """A JSON object with sorted names."""
 
 
-class UsageTotals(msgspec.Struct):
-    """The summed usage of a set of requests."""
+# begin: field totals, from ledger_fields.toml by `make ledger`
+class FieldTotals(msgspec.Struct):
+    """The totals of the fields of entries that are summed."""
 
-    key_name: str = ""
-    requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
+
+
+# end: field totals
+
+
+TOTAL_FIELDS: Final = FieldTotals.__struct_fields__
+"""The fields of an entry that are summed, in the order of the table."""
+COUNT_FIELDS: Final = ("requests", *TOTAL_FIELDS, "priced")
+
+
+class UsageTotals(FieldTotals):
+    """The summed usage of a set of requests. Each field is a column of the tables of sums."""
+
+    key_name: str = ""
+    requests: int = 0
     priced: int = 0
     """Number of requests whose cost is known."""
 
-    def add(self, key_name: str, requests: int, prompt: int, completion: int, cost: float, priced: int) -> None:
-        self.key_name = key_name or self.key_name
-        self.requests += requests
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-        self.cost_usd += cost
-        self.priced += priced
+    def add(self, other: UsageTotals) -> None:
+        """Add the usage of other requests, which are newer."""
+        self.key_name = other.key_name or self.key_name
+        for name in COUNT_FIELDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class BatchLines(NamedTuple):

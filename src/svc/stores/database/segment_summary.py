@@ -13,12 +13,29 @@ from svc.wire.usage import TokenUsage
 HOUR_PREFIX_LENGTH: Final = len("2026-01-01T00")
 
 
-class SummaryGroup:
-    """The lines of one key, hour (UTC), model and provider."""
+# begin: group totals, from ledger_fields.toml by `make ledger`
+class GroupTotals:
+    """The totals of FieldTotals, in a class that can be compiled."""
 
     __slots__ = (
         "completion_tokens",
         "cost_usd",
+        "prompt_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost_usd = 0.0
+
+
+# end: group totals
+
+
+class SummaryGroup(GroupTotals):
+    """The lines of one key, hour (UTC), model and provider."""
+
+    __slots__ = (
         "first_time",
         "hour",
         "index",
@@ -28,7 +45,6 @@ class SummaryGroup:
         "min_request_id",
         "model",
         "priced_requests",
-        "prompt_tokens",
         "provider",
         "request_count",
     )
@@ -37,6 +53,7 @@ class SummaryGroup:
         self, index: int, key: ApiKey, model: str | None, provider: str | None, time: str, request_id: str
     ) -> None:
         """Create the group of its first line, which has this time and request id."""
+        super().__init__()
         self.index = index
         self.key = key
         self.model = model
@@ -47,9 +64,6 @@ class SummaryGroup:
         self.min_request_id = self.max_request_id = request_id
         """The smallest and the greatest request id."""
         self.request_count = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.cost_usd = 0.0
         self.priced_requests = 0
         """Number of requests whose cost is known."""
 
@@ -117,9 +131,11 @@ class SegmentSummary:
             group.max_request_id = request_id
         elif request_id < group.min_request_id:
             group.min_request_id = request_id
+        # begin: add usage, from ledger_fields.toml by `make ledger`
         if usage is not None:
             group.prompt_tokens += usage.prompt_tokens
             group.completion_tokens += usage.completion_tokens
+        # end: add usage
         if cost_usd is not None:
             group.cost_usd += cost_usd
             group.priced_requests += 1

@@ -14,13 +14,13 @@ from msgspec.structs import astuple
 from svc.stores.database.base import GroupBy, LedgerEntry, UsageSum
 from svc.stores.database.batch_rows import BatchRows, to_ceil_millis
 from svc.stores.database.journal_lines import entry_millis, entry_sum_key, sum_entries
-from svc.stores.database.segment import SECONDS_PER_HOUR, SumKey, UsageTotals
+from svc.stores.database.segment import COUNT_FIELDS, SECONDS_PER_HOUR, TOTAL_FIELDS, SumKey, UsageTotals
 from svc.stores.database.statements import split_into_chunks, sql_placeholders
 
 SECONDS_PER_DAY = 86400
-_AMOUNT_COLUMNS = ("requests", "prompt_tokens", "completion_tokens", "cost_usd", "priced")
 _SUM_COLUMNS = (*SumKey._fields, *UsageTotals.__struct_fields__)
-_AGGREGATE_SQL = f"MAX(key_name), {', '.join(f'SUM({name})' for name in _AMOUNT_COLUMNS)}"
+_AGGREGATE_SQL = f"MAX(key_name), {', '.join(f'SUM({name})' for name in COUNT_FIELDS)}"
+_COUNT_TYPES = [type(getattr(UsageTotals(), name)) for name in COUNT_FIELDS]
 _GROUP_BY_SQL = {
     "key": "key_id",
     "model": "model",
@@ -35,14 +35,14 @@ class SumRows(BatchRows):
 
     def _upsert_sums(self, hours: Mapping[SumKey, UsageTotals]) -> None:
         days: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
-        for place, amounts in hours.items():
-            days[SumKey(place[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *place[1:])].add(*astuple(amounts))
+        for place, totals in hours.items():
+            days[SumKey(place[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *place[1:])].add(totals)
         self._upsert_table("hours", hours)
         self._upsert_table("days", days)
 
     def _upsert_table(self, table: str, groups: Mapping[SumKey, UsageTotals]) -> None:
         row = f"({sql_placeholders(len(_SUM_COLUMNS))})"
-        increments = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in _AMOUNT_COLUMNS)
+        increments = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in COUNT_FIELDS)
         for chunk in split_into_chunks(
             sorted(groups), len(_SUM_COLUMNS)
         ):  # sorted: concurrent transactions cannot deadlock
@@ -70,23 +70,11 @@ class SumRows(BatchRows):
             if table == "entries":
                 for entries in self._entries_between(to_ceil_millis(start), to_ceil_millis(end), key_id):
                     for value, some in _group_entries(group_by, tag, entries).items():
-                        groups[value].add(*astuple(sum_entries(some)))
+                        groups[value].add(sum_entries(some))
                 continue
-            for row in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
-                raw, name, requests, prompt, completion, cost, priced = row
-                amounts = (str(name), int(requests), int(prompt), int(completion), float(cost), int(priced))
-                groups[_display_value(group_by, tag, raw)].add(*amounts)
-        usage_sums = [
-            UsageSum(
-                value=value,
-                name=group.key_name if group_by == "key" else None,
-                requests=group.requests,
-                prompt_tokens=group.prompt_tokens,
-                completion_tokens=group.completion_tokens,
-                cost_usd=round(group.cost_usd, 9) if group.priced else None,
-            )
-            for value, group in groups.items()
-        ]
+            for raw, name, *counts in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
+                groups[_display_value(group_by, tag, raw)].add(_decode_totals(name, counts))
+        usage_sums = [_usage_sum(group_by, value, totals) for value, totals in groups.items()]
         if group_by == "day":
             return sorted(usage_sums, key=lambda each: each.value, reverse=True)
         return sorted(usage_sums, key=lambda each: (-(each.cost_usd or 0.0), -each.requests, each.value))
@@ -151,6 +139,19 @@ def _round_up(unix_seconds: float, unit: int) -> float:
 
 def _round_down(unix_seconds: float, unit: int) -> float:
     return unix_seconds if unix_seconds == math.inf else math.floor(unix_seconds / unit) * unit
+
+
+def _decode_totals(key_name: str, counts: Sequence[Any]) -> UsageTotals:
+    """Return a row of sums with Python's types: PostgreSQL returns the sum of integers as a decimal."""
+    values = [to_type(count) for to_type, count in zip(_COUNT_TYPES, counts, strict=True)]
+    return UsageTotals(key_name=key_name, **dict(zip(COUNT_FIELDS, values, strict=True)))
+
+
+def _usage_sum(group_by: GroupBy, value: str, totals: UsageTotals) -> UsageSum:
+    amounts = {name: getattr(totals, name) for name in TOTAL_FIELDS}
+    amounts["cost_usd"] = round(totals.cost_usd, 9) if totals.priced else None
+    name = totals.key_name if group_by == "key" else None
+    return UsageSum(value=value, name=name, requests=totals.requests, **amounts)
 
 
 def _group_entries(group_by: GroupBy, tag: str, entries: Sequence[LedgerEntry]) -> dict[str, list[LedgerEntry]]:

@@ -1,11 +1,12 @@
-"""Writes what is made from the table of ledger fields: regions of two modules, and a page: `make ledger`.
+"""Generates code, a reference page and migrations from the table of ledger fields: `make ledger`.
 
-The table is `svc/stores/database/ledger_fields.toml`. A region lies between two comments that name it.
+The table is `svc/stores/database/ledger_fields.toml`. Generated code lies between two comments that name it.
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -17,12 +18,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 SOURCE = ROOT / "src" / "svc"
 TABLE = SOURCE / "stores" / "database" / "ledger_fields.toml"
-ENTRY_MODULE = SOURCE / "stores" / "database" / "base.py"
-RECORD_MODULE = SOURCE / "gateway" / "accounting" / "record.py"
+MODULES = (
+    SOURCE / "stores" / "database" / "base.py",
+    SOURCE / "stores" / "database" / "segment.py",
+    SOURCE / "stores" / "database" / "segment_summary.py",
+    SOURCE / "gateway" / "accounting" / "record.py",
+    SOURCE / "wire" / "usage.py",
+)
+SCHEMA = SOURCE / "stores" / "database" / "schema"
 PAGE = ROOT / "docs" / "reference" / "ledger.md"
 REGION = re.compile(r"( *)# begin: ([a-z ]+), from ledger_fields.toml by `make ledger`\n.*?# end: \2\n", flags=re.S)
 POSITIONAL = ("endpoint", "requested_model", "status", "http_status")
 """Attributes that RequestRecord takes without their names, after the key."""
+USAGE_POSITIONAL = (*("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"),)
+"""The first arguments of TokenUsage. New ones follow."""
 OTHER_ATTRIBUTES = {
     'limit_name: str = ""': "The limit that refused it, see `RateLimited`; empty for all else.",
     'client_field: bytes = b""': "How its line in the access log ends, see `encode_client_field`.",
@@ -31,6 +40,8 @@ OTHER_ATTRIBUTES = {
 """Attributes of RequestRecord that are in no entry."""
 JSON_OF_TYPE = {"str": "text", "int": "integer", "bool": "boolean"}
 JSON_LITERALS = {"None": "null", "False": "false", "()": "null"}
+SUM_TABLES = ("hours", "days")
+COLUMN_TYPES = {"int": "BIGINT", "float": "DOUBLE PRECISION"}
 PAGE_TYPES = {
     "str": "string",
     "int": "integer",
@@ -107,6 +118,11 @@ class Field:
     @property
     def is_usage(self) -> bool:
         return self.value.startswith("usage.")
+
+    @property
+    def total_type(self) -> str:
+        """The type of the field's total."""
+        return self.type.removesuffix(" | None")
 
     @property
     def placeholder(self) -> str:
@@ -312,6 +328,92 @@ def _encode_shared_fields({", ".join(parameters)}) -> bytes:
 """
 
 
+def totals() -> list[Field]:
+    """The fields that are summed. Raises ValueError for one that the summary of a segment cannot sum."""
+    found = [field for field in fields("entry") if field.column == "total"]
+    for field in found:
+        if not field.is_usage and field.value != "bill.cost_usd":
+            raise ValueError(f"{field.name}: only a count of `usage` and `bill.cost_usd` can have a total")
+    return found
+
+
+def field_totals_region() -> str:
+    """The totals in memory."""
+    lines = [f"    {field.name}: {field.total_type} = {_zero(field)}\n" for field in totals()]
+    return (
+        "class FieldTotals(msgspec.Struct):\n"
+        f'    """The totals of the fields of entries that are summed."""\n\n{"".join(lines)}\n'
+    )
+
+
+def usage_sum_region() -> str:
+    """The totals in the result of a query."""
+    lines = []
+    for field in totals():
+        is_cost = field.value == "bill.cost_usd"
+        lines.append(f"    {field.name}: {field.total_type}{' | None' if is_cost else ''}\n")
+        if is_cost:
+            lines.append('    """None if no request\'s price is known."""\n')
+    return "".join(lines)
+
+
+def group_totals_region() -> str:
+    """The totals that are recorded while lines are written. msgspec structs cannot be compiled."""
+    slots = ", ".join(f'"{name}"' for name in sorted(field.name for field in totals()))
+    starts = "".join(f"        self.{field.name} = {_zero(field)}\n" for field in totals())
+    about = "The totals of FieldTotals, in a class that can be compiled."
+    return (
+        f'class GroupTotals:\n    """{about}"""\n\n    __slots__ = ({slots},)\n\n'
+        f"    def __init__(self) -> None:\n{starts}\n\n"
+    )
+
+
+def add_usage_region() -> str:
+    """A statement of `SegmentSummary.add_line`."""
+    body = "".join(f"            group.{field.name} += {field.value}\n" for field in totals() if field.is_usage)
+    return f"        if usage is not None:\n{body}"
+
+
+def _zero(field: Field) -> str:
+    return "0.0" if field.total_type == "float" else "0"
+
+
+def token_usage_region() -> str:
+    """Slots, constructor and `as_tuple` of TokenUsage."""
+    found = [field.value.removeprefix("usage.") for field in fields("entry") if field.is_usage]
+    names = [*USAGE_POSITIONAL, *(name for name in found if name not in USAGE_POSITIONAL)]
+    slots = ", ".join(f'"{name}"' for name in sorted(names))
+    parameters = ", ".join(f"{name}: int = 0" for name in names)
+    body = "".join(f"        self.{name} = {name}\n" for name in names)
+    return (
+        f"    __slots__ = ({slots},)\n\n    def __init__(self, {parameters},) -> None:\n{body}\n"
+        f"    def as_tuple(self) -> tuple[{', '.join(['int'] * len(names))}]:\n"
+        '        """Return the counts in the order of the constructor."""\n'
+        f"        return ({', '.join(f'self.{name}' for name in names)},)\n"
+    )
+
+
+def migration() -> dict[Path, str]:
+    """The next file of the schema, if the tables of sums have no column for a total."""
+    files = sorted(SCHEMA.glob("*.sql"))
+    database = sqlite3.connect(":memory:")
+    for file in files:
+        database.executescript(file.read_text(encoding="utf-8"))
+    columns = {name for _, name, *_ in database.execute(f"PRAGMA table_info({SUM_TABLES[0]})")}
+    database.close()
+    statements = [
+        f"ALTER TABLE {table} ADD COLUMN {field.name} {COLUMN_TYPES[field.total_type]} NOT NULL DEFAULT 0"
+        for field in totals()
+        if field.name not in columns
+        for table in SUM_TABLES
+    ]
+    if not statements:
+        return {}
+    about = "-- Made by `make ledger` from ledger_fields.toml: totals that the sums by hour and by day lack."
+    text = ";\n\n".join(statements)
+    return {SCHEMA / f"{len(files) + 1:04d}.sql": f"{about}\n\n{text}\n"}
+
+
 def _json_literal(literal: str) -> str:
     return JSON_LITERALS.get(literal, literal)
 
@@ -347,6 +449,11 @@ REGIONS = {
     "request record": request_record_region,
     "encoder": encoder_region,
     "attempt encoder": attempt_encoder_region,
+    "field totals": field_totals_region,
+    "usage sum": usage_sum_region,
+    "group totals": group_totals_region,
+    "add usage": add_usage_region,
+    "token usage": token_usage_region,
 }
 
 
@@ -363,8 +470,8 @@ def module(path: Path) -> str:
 
 
 def make() -> dict[Path, str]:
-    """Every file that has to do with the table, as it has to be."""
-    return {ENTRY_MODULE: module(ENTRY_MODULE), RECORD_MODULE: module(RECORD_MODULE), PAGE: page()}
+    """Return the text of every generated file."""
+    return {path: module(path) for path in MODULES} | {PAGE: page()} | migration()
 
 
 if __name__ == "__main__":

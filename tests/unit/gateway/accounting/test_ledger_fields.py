@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from svc.stores.database import journal_lines
 from svc.stores.database.base import AttemptDetail, LedgerEntry
+from svc.stores.database.factory import open_database
 from tests.unit.gateway.accounting import generate_ledger
 from tests.unit.gateway.accounting.generate_ledger import Field
 
@@ -48,7 +57,8 @@ VALUES: dict[str, object] = {
 
 @pytest.mark.parametrize("path", generate_ledger.make(), ids=lambda path: path.name)
 def test_what_is_made_from_the_table_is_current(path) -> None:
-    assert path.read_text(encoding="utf-8") == generate_ledger.make()[path], "run: make ledger"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert text == generate_ledger.make()[path], "run: make ledger"
 
 
 def test_a_new_field_reaches_entry_record_line_and_page(monkeypatch) -> None:
@@ -63,6 +73,70 @@ def test_a_new_field_reaches_entry_record_line_and_page(monkeypatch) -> None:
     assert "_encode_text(record.region)" in made["record.py"]
     assert '"region":null\'' in made["record.py"]
     assert "| `region` | string or null | The region of the provider. |\n" in made["ledger.md"]
+
+
+SUMMED_FIELD = (
+    'audio_tokens = { type = "int | None", default = "None", value = "usage.audio_tokens", json = "count",'
+    ' usual = "0", column = "total", doc = "Tokens of audio." }'
+)
+
+
+def test_a_summed_field_is_one_line_of_the_table(tmp_path: Path) -> None:
+    """In a copy of the sources, with a database that the version without the field created."""
+    database = open_database(f"sqlite:///{tmp_path / 'svc.db'}")
+    database.migrate()
+    database.insert_entries([msgspec.convert(VALUES, LedgerEntry)])
+    database.close()
+    run_python = copy_sources(tmp_path / "copy", SUMMED_FIELD)
+    found = json.loads(run_python(Path(__file__).with_name("use_new_field.py"), "audio_tokens", tmp_path))
+    assert found == {
+        "lines": [3, 4],
+        "segments": [7, 7],
+        "entries": [4, None, 3],
+        "sums": [7, 4],
+        "openapi": {"type": "integer"},
+    }
+    sums = run_python("-m", "svc", "usage", "--by", "model")
+    assert [line.split() for line in sums.splitlines()] == [
+        ["MODEL", "REQUESTS", "PROMPT", "COMPLETION", "USD", "AUDIO"],
+        ["m", "3", "23", "12", "1.000000", "7"],
+    ]
+    head, *entries = run_python("-m", "svc", "usage").splitlines()
+    assert head.split()[-3:] == ["USD", "AUDIO", "MS"]
+    assert [line.split()[-2] for line in entries] == ["4", "-", "3"]
+
+
+def copy_sources(copy: Path, line: str) -> Callable[..., str]:
+    """Copy the sources, add a line to the table, and run the generator. Returns a function that runs Python there."""
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(generate_ledger.SOURCE, copy / "src" / "svc", ignore=ignored)
+    shutil.copy(generate_ledger.ROOT / "pyproject.toml", copy)
+    for path in (Path(generate_ledger.__file__), generate_ledger.PAGE):
+        target = copy / path.relative_to(generate_ledger.ROOT)
+        target.parent.mkdir(parents=True)
+        shutil.copy(path, target)
+    table = copy / generate_ledger.TABLE.relative_to(generate_ledger.ROOT)
+    table.write_text(
+        table.read_text(encoding="utf-8").replace("\n\n[attempt]", f"\n{line}\n\n[attempt]"), encoding="utf-8"
+    )
+
+    def run_python(*arguments: object) -> str:
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(copy / "src"), "SVC_HOME": str(copy.parent)}
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run_python(copy / "tests" / "unit" / "gateway" / "accounting" / "generate_ledger.py")
+    return run_python
+
+
+@pytest.mark.parametrize("value", ["record.resume_count", "bill.is_estimated", ""])
+def test_a_total_that_segments_cannot_sum_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    field = Field("resumed", "int", "", value=value, column="total")
+    monkeypatch.setattr(generate_ledger, "fields", lambda table: [field])
+    with pytest.raises(ValueError, match="resumed"):
+        generate_ledger.totals()
 
 
 def test_fields_keep_their_places_in_batches_of_one() -> None:
