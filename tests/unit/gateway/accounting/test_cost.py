@@ -1,4 +1,4 @@
-"""What tokens cost: cached reads, cache writes and tiers, each at its own price."""
+"""Token cost: cache reads, cache writes and price tiers."""
 
 import pytest
 
@@ -27,11 +27,11 @@ FULL = Price(2.0, 8.0, cached=0.5, written=2.5)
         (Price(0.0004, 0.0), TokenUsage(1, 0), 0.0),
     ],
 )
-def test_cost_of_each_kind_of_token(price: Price, usage: TokenUsage, usd: float) -> None:
+def test_cost_each_token_kind_uses_its_price(price: Price, usage: TokenUsage, usd: float) -> None:
     assert compute_token_cost(price, usage) == pytest.approx(usd, abs=5e-10)
 
 
-def test_cost_of_long_prompt_uses_the_tier_for_all_tokens() -> None:
+def test_cost_long_prompt_uses_tier_price_for_all_tokens() -> None:
     tiers = ((100, Price(20.0, 80.0, cached=5.0, written=25.0)), (200, Price(40.0, 160.0, cached=10.0)))
     price = Price(2.0, 8.0, cached=0.5, written=2.5, tiers=tiers)
     assert compute_token_cost(price, TokenUsage(100, 10)) == pytest.approx((100 * 2 + 80) * 1e-6)
@@ -40,7 +40,7 @@ def test_cost_of_long_prompt_uses_the_tier_for_all_tokens() -> None:
     assert compute_token_cost(price, TokenUsage(201, 10, 100)) == pytest.approx((101 * 40 + 100 * 10 + 1600) * 1e-6)
 
 
-def test_cost_of_reasoning_is_part_of_the_completion() -> None:
+def test_cost_reasoning_tokens_are_billed_as_completion() -> None:
     assert compute_token_cost(FULL, TokenUsage(0, 1000, reasoning_tokens=900)) == compute_token_cost(
         FULL, TokenUsage(0, 1000)
     )

@@ -1,4 +1,4 @@
-"""A process is killed (SIGKILL) at every step of taking a journal; whoever comes next leaves each entry there once."""
+"""A process is killed (SIGKILL) at each step of ingesting a journal. The next process adds each entry once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.stores.database.segment import JournalSegment
 from svc.stores.database.sqlite import SqliteDatabase
 
 COUNT = 1200
-TAKER = """
+INGEST_SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from svc.gateway.accounting import ingest
@@ -27,30 +27,30 @@ from svc.stores.database.sqlite import SqliteDatabase
 folder, step, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 passed = 0
 
-def die(at):
+def kill_at(at):
     global passed
     passed += at == step
     if passed == number:
         os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(before, after, call):
+def killable(before, after, call):
     def wrapped(*args, **kwargs):
-        die(before)
+        kill_at(before)
         done = call(*args, **kwargs)
-        die(after)
+        kill_at(after)
         return done
     return wrapped
 
-class Dying(SqliteDatabase):
-    committed_offset = dying("to ask", "asked", SqliteDatabase.committed_offset)
-    ingest = dying("to take", "taken", SqliteDatabase.ingest)
-    _insert_batches = dying("to add", "added", SqliteDatabase._insert_batches)
-    _upsert_sums = dying("to sum", "summed", SqliteDatabase._upsert_sums)
-    delete_journal = dying("to forget", "forgotten", SqliteDatabase.delete_journal)
+class KillableDatabase(SqliteDatabase):
+    committed_offset = killable("before query", "after query", SqliteDatabase.committed_offset)
+    ingest = killable("before ingest", "after ingest", SqliteDatabase.ingest)
+    _insert_batches = killable("before insert", "after insert", SqliteDatabase._insert_batches)
+    _upsert_sums = killable("before sums", "after sums", SqliteDatabase._upsert_sums)
+    delete_journal = killable("before delete", "after delete", SqliteDatabase.delete_journal)
 
-os.ftruncate = dying("to empty", "emptied", os.ftruncate)
-Path.unlink = dying("to delete", "deleted", Path.unlink)
-database = Dying(folder / "svc.db")
+os.ftruncate = killable("before truncate", "after truncate", os.ftruncate)
+Path.unlink = killable("before unlink", "after unlink", Path.unlink)
+database = KillableDatabase(folder / "svc.db")
 database.migrate()
 ingest.ingest_orphans(folder / "journal", database)
 """
@@ -71,8 +71,8 @@ def line(number: int) -> bytes:
     return msgspec.json.encode(entry) + b"\n"
 
 
-def check(folder: Path, count: int) -> None:
-    """Every entry once, and nothing is left over."""
+def assert_ingested_once(folder: Path, count: int) -> None:
+    """Assert that the database has every entry once and that no journal is left."""
     with contextlib.closing(SqliteDatabase(folder / "svc.db")) as database:
         database.migrate()
         ingest_orphans(folder / "journal", database)
@@ -86,102 +86,104 @@ def check(folder: Path, count: int) -> None:
 @pytest.mark.parametrize(
     ("step", "number"),
     [
-        ("to ask", 1),
-        ("asked", 1),
-        ("to take", 1),
-        ("added", 1),
-        ("summed", 2),
-        ("taken", 1),
-        ("taken", 3),
-        ("to empty", 1),
-        ("emptied", 1),
-        ("forgotten", 1),
-        ("deleted", 1),
-        ("asked", 2),
+        ("before query", 1),
+        ("after query", 1),
+        ("before ingest", 1),
+        ("after insert", 1),
+        ("after sums", 2),
+        ("after ingest", 1),
+        ("after ingest", 3),
+        ("before truncate", 1),
+        ("after truncate", 1),
+        ("after delete", 1),
+        ("after unlink", 1),
+        ("after query", 2),
     ],
 )
-def test_killed_while_it_takes(tmp_path: Path, step: str, number: int) -> None:
+def test_ingest_killed_at_each_step_adds_every_entry_once(tmp_path: Path, step: str, number: int) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     data = b"".join(line(each) for each in range(COUNT))
     assert SEGMENT_BYTES < len(data) < 3 * SEGMENT_BYTES
     (folder / "1-1-a.journal").write_bytes(data)
     (folder / "2-1-a.journal").write_bytes(line(COUNT))
-    done = subprocess.run([sys.executable, "-c", TAKER, str(tmp_path), step, str(number)], timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INGEST_SCRIPT, str(tmp_path), step, str(number)], timeout=30, check=False
+    )
     assert done.returncode == -signal.SIGKILL
-    check(tmp_path, COUNT + 1)
+    assert_ingested_once(tmp_path, COUNT + 1)
 
 
-def test_killed_while_it_takes_its_own(tmp_path: Path) -> None:
-    """What is in stays in, and the rest follows."""
+def test_ingest_own_journal_interrupted_adds_every_entry_once(tmp_path: Path) -> None:
+    """Entries in the database are kept, and the remaining ones are added."""
     journal = Journal(tmp_path / "journal", max_waiting_bytes=10**9)
     journal.start_new_file()
     with contextlib.closing(SqliteDatabase(tmp_path / "svc.db")) as database:
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         for number in range(COUNT):
             journal.append(line(number))
             if number % 250 == 0:
-                intake.ingest_all()
-        assert intake.ingested_count == 1001
-    journal.append(line(COUNT)[:-9])  # it dies in the middle of a line
+                ingester.ingest_all()
+        assert ingester.ingested_count == 1001
+    journal.append(line(COUNT)[:-9])  # the process dies in the middle of a line
     journal.close()
-    check(tmp_path, COUNT)
+    assert_ingested_once(tmp_path, COUNT)
 
 
-class Forgetful(SqliteDatabase):
-    """Of a process that dies before it has the journal forgotten."""
+class CrashingDatabase(SqliteDatabase):
+    """A process that dies before it deletes the journal's row."""
 
     def delete_journal(self, journal: str) -> None:
         raise ChildProcessError
 
 
-class Late(SqliteDatabase):
-    """Others take the journal between our reading of it and our adding, or before we ask how much of it is in."""
+class RacingDatabase(SqliteDatabase):
+    """Another worker ingests the journal before this one inserts entries, or before it queries the offset."""
 
-    def __init__(self, path: Path, journal: Journal, late: str) -> None:
+    def __init__(self, path: Path, journal: Journal, race: str) -> None:
         super().__init__(path)
         self.first = journal.path
         self._journal: Journal | None = journal
-        self._late = late
+        self._race = race
 
     def committed_offset(self, journal: str) -> int:
-        if self._late == "asks":
-            self._others()
+        if self._race == "before query":
+            self._run_other_worker()
         return super().committed_offset(journal)
 
     def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
-        if self._late != "asks":
-            self._others()
+        if self._race != "before query":
+            self._run_other_worker()
         return super().ingest(journal, start, end, segment)
 
-    def _others(self) -> None:
+    def _run_other_worker(self) -> None:
         if self._journal is None:
             return
         self._journal.start_new_file()
         self._journal = None
         with contextlib.closing(SqliteDatabase(self._path)) as other:
             ingest_orphans(self.first.parent, other)
-        if self._late == "adds, and others die":
+        if self._race == "before insert, and the other worker dies":
             self.first.touch()
-            with contextlib.closing(Forgetful(self._path)) as other, pytest.raises(ChildProcessError):
+            with contextlib.closing(CrashingDatabase(self._path)) as other, pytest.raises(ChildProcessError):
                 ingest_orphans(self.first.parent, other)
 
 
-@pytest.mark.parametrize("late", ["adds", "adds, and others die", "asks"])
-def test_one_that_is_late_adds_nothing(tmp_path: Path, late: str) -> None:
+@pytest.mark.parametrize("race", ["before insert", "before insert, and the other worker dies", "before query"])
+def test_ingest_segment_taken_by_other_worker_adds_nothing(tmp_path: Path, race: str) -> None:
     journal = Journal(tmp_path / "journal", max_waiting_bytes=10**9)
     journal.start_new_file()
     for number in range(10):
         journal.append(line(number))
-    with contextlib.closing(Late(tmp_path / "svc.db", journal, late)) as database:
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
-        intake.ingest_all()
+    with contextlib.closing(RacingDatabase(tmp_path / "svc.db", journal, race)) as database:
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester.ingest_all()
         journal.append(line(10))
-        intake.ingest_all()
-        assert intake.ingested_count == 1
+        ingester.ingest_all()
+        assert ingester.ingested_count == 1
         assert not database.first.exists()
         assert (
             len(database._run_statement("SELECT name FROM journals").fetchall()) == 2
-        )  # the present one's, and the lock
+        )  # the current journal's, and the lock
     journal.close()
-    check(tmp_path, 11)
+    assert_ingested_once(tmp_path, 11)

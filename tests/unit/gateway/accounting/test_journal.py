@@ -1,4 +1,4 @@
-"""The journal on a disk that fills up, and the taking in of what lies there."""
+"""The journal on a full disk, and the ingestion of journals."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ def ids(database: SqliteDatabase) -> set[str]:
     return {entry.request_id for entry in database.list_entries()}
 
 
-def test_a_disk_that_is_full_and_then_is_not(journal: Journal, database: SqliteDatabase, tmp_path: Path) -> None:
+def test_journal_full_disk_then_space_writes_all_lines(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(line("r00")) * 3 + 10, before[1]))  # the fourth is cut within
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(line("r00")) * 3 + 10, before[1]))  # the fourth line is truncated
     try:
         for number in range(10):
             journal.append(line(f"r{number:02d}"))
@@ -76,10 +78,10 @@ def test_a_disk_that_is_full_and_then_is_not(journal: Journal, database: SqliteD
     assert list((tmp_path / "journal").iterdir()) == []
 
 
-def test_a_full_disk_takes_nothing_that_was_written_before(
+def test_journal_full_disk_without_rotation_keeps_written_lines(
     journal: Journal, database: SqliteDatabase, tmp_path: Path
 ) -> None:
-    """A file that could not be followed by another one goes on, and is longer then than a file ought to be."""
+    """Without a free descriptor the journal cannot rotate and grows beyond its limit."""
     files, size = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_FSIZE)
     first = journal.path
     count = JOURNAL_ROTATE_BYTES // len(line("r00000")) + 10
@@ -101,20 +103,20 @@ def test_a_full_disk_takes_nothing_that_was_written_before(
     assert len(database.list_entries(limit=2 * count)) == count + 1
 
 
-def test_torn_and_broken_lines_cost_only_themselves(database: SqliteDatabase, tmp_path: Path) -> None:
+def test_ingest_truncated_and_malformed_lines_skips_only_those(database: SqliteDatabase, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
-    (folder / "1-1-a.journal").write_bytes(line("a") + b"{nonsense\n\xff\xfe\n\n" + line("b") + line("torn")[:-20])
+    (folder / "1-1-a.journal").write_bytes(line("a") + b"{malformed\n\xff\xfe\n\n" + line("b") + line("torn")[:-20])
     (folder / "2-1-a.journal").write_bytes(b"")
-    intake = JournalIngester(folder, database)
-    intake.ingest_all()
+    ingester = JournalIngester(folder, database)
+    ingester.ingest_all()
     assert ids(database) == {"a", "b"}
-    assert (intake.ingested_count, intake.broken_lines) == (2, 4)
+    assert (ingester.ingested_count, ingester.broken_lines) == (2, 4)
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["another user's", "a folder"])
-def test_what_cannot_be_opened_keeps_nothing_else_from_the_ledger(
+@pytest.mark.parametrize("kind", ["no permission", "directory"])
+def test_ingest_unreadable_journal_is_skipped_and_others_are_ingested(
     database: SqliteDatabase,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -122,30 +124,30 @@ def test_what_cannot_be_opened_keeps_nothing_else_from_the_ledger(
     kind: str,
 ) -> None:
     folder = tmp_path / "journal"
-    strange = folder / "1-1-a.journal"
-    strange.mkdir(parents=True)
+    unreadable = folder / "1-1-a.journal"
+    unreadable.mkdir(parents=True)
     (folder / "2-1-a.journal").write_bytes(line("a"))
-    real = os.open
+    real_open = os.open
 
-    def refuse(path: Any, *rest: Any) -> int:  # root, who may run this, is refused nothing
-        if path == strange:
+    def fail_open(path: Any, *rest: Any) -> int:  # root may open every file
+        if path == unreadable:
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, *rest)
+        return real_open(path, *rest)
 
-    if kind == "another user's":
-        monkeypatch.setattr(os, "open", refuse)
-    intake = JournalIngester(folder, database)
-    intake.ingest_all()
-    intake.ingest_all()
+    if kind == "no permission":
+        monkeypatch.setattr(os, "open", fail_open)
+    ingester = JournalIngester(folder, database)
+    ingester.ingest_all()
+    ingester.ingest_all()
     assert ids(database) == {"a"}
-    assert intake.unreadable_journals == {strange.name}
+    assert ingester.unreadable_journals == {unreadable.name}
     assert caplog.text.count("1-1-a.journal is left alone") == 1
-    strange.rename(folder / "kept")
-    intake.ingest_all()
-    assert intake.unreadable_journals == set()
+    unreadable.rename(folder / "kept")
+    ingester.ingest_all()
+    assert ingester.unreadable_journals == set()
 
 
-def test_a_journal_that_is_being_written_is_left_alone(
+def test_ingest_orphans_journal_being_written_is_skipped(
     journal: Journal, database: SqliteDatabase, tmp_path: Path
 ) -> None:
     journal.append(line("a"))
@@ -154,21 +156,23 @@ def test_a_journal_that_is_being_written_is_left_alone(
     assert ids(database) == set()
 
 
-def test_its_own_journal_is_taken_bit_by_bit(journal: Journal, database: SqliteDatabase, tmp_path: Path) -> None:
-    intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+def test_ingest_own_journal_is_ingested_incrementally(
+    journal: Journal, database: SqliteDatabase, tmp_path: Path
+) -> None:
+    ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
     journal.append(line("a"))
-    intake.ingest_all()
+    ingester.ingest_all()
     journal.append(line("b"))
     journal.start_new_file()
     journal.append(line("c"))
-    intake.ingest_all()
+    ingester.ingest_all()
     assert ids(database) == {"a", "b", "c"}
-    assert intake.ingested_count == 3
+    assert ingester.ingested_count == 3
     assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
-class Turning(SqliteDatabase):
-    """The journal begins a new file while this takes in the one before."""
+class RotatingDatabase(SqliteDatabase):
+    """The journal rotates while this database ingests the previous file."""
 
     journal: Journal | None = None
 
@@ -180,24 +184,24 @@ class Turning(SqliteDatabase):
         return super().ingest(journal, start, end, segment)
 
 
-def test_a_journal_that_is_let_go_of_while_it_is_taken(journal: Journal, tmp_path: Path) -> None:
-    with contextlib.closing(Turning(tmp_path / "svc.db")) as database:
+def test_ingest_journal_rotated_during_ingest_adds_all_lines(journal: Journal, tmp_path: Path) -> None:
+    with contextlib.closing(RotatingDatabase(tmp_path / "svc.db")) as database:
         database.migrate()
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         journal.append(line("a"))
         first = journal.path
         database.journal = journal
-        intake.ingest_all()
+        ingester.ingest_all()
         assert not first.exists()
         journal.append(line("b"))
-        intake.ingest_all()
+        ingester.ingest_all()
         assert ids(database) == {"a", "late", "b"}
-        assert intake.ingested_count == 3
+        assert ingester.ingested_count == 3
         assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
-class Busy(SqliteDatabase):
-    """A request is answered while this takes in what a dead process left behind."""
+class WritingDatabase(SqliteDatabase):
+    """A request completes while this database ingests the journals of a dead process."""
 
     def __init__(self, path: Path, journal: Journal) -> None:
         super().__init__(path)
@@ -211,48 +215,48 @@ class Busy(SqliteDatabase):
         return super().ingest(journal, start, end, segment)
 
 
-def test_new_entries_do_not_wait_for_all_that_has_piled_up(journal: Journal, tmp_path: Path) -> None:
+def test_ingest_new_entries_precede_remaining_orphan_journals(journal: Journal, tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "journal" / f"{number}-1-a.journal").write_bytes(line(f"dead{number}"))
-    with contextlib.closing(Busy(tmp_path / "svc.db", journal)) as database:
+    with contextlib.closing(WritingDatabase(tmp_path / "svc.db", journal)) as database:
         database.migrate()
         JournalIngester(tmp_path / "journal", database, journal=journal).ingest_all()
         assert database.order == ["dead0", "new", "dead1", "dead2"]
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_long_journal_of_the_dead_is_taken_whole(database: SqliteDatabase, tmp_path: Path, torn: bool) -> None:
+def test_ingest_long_orphan_journal_adds_all_entries(database: SqliteDatabase, tmp_path: Path, torn: bool) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     whole = b"".join(line(f"r{number:05d}") for number in range(3000))
     assert len(whole) > 2 * SEGMENT_BYTES
     (folder / "1-1-a.journal").write_bytes(whole + (line("torn")[:-1] if torn else b""))
-    intake = JournalIngester(folder, database)
-    intake.ingest_all()
-    assert (intake.ingested_count, intake.broken_lines) == (3000, int(torn))
+    ingester = JournalIngester(folder, database)
+    ingester.ingest_all()
+    assert (ingester.ingested_count, ingester.broken_lines) == (3000, int(torn))
     assert list(folder.iterdir()) == []
 
 
-def test_what_piled_up_is_taken_between_rests_and_without_them_at_the_end(journal: Journal, tmp_path: Path) -> None:
-    """The thread rests between batches, but not once it is told to end."""
+def test_ingest_backlog_pauses_while_running_and_not_at_close(journal: Journal, tmp_path: Path) -> None:
+    """The thread pauses between batches, but not after `close`."""
     path = tmp_path / "svc.db"
-    intake = JournalIngester(tmp_path / "journal", SqliteDatabase(path), journal=journal)
-    intake.start()
+    ingester = JournalIngester(tmp_path / "journal", SqliteDatabase(path), journal=journal)
+    ingester.start()
     for number in range(6000):
         journal.append(line(f"r{number:05d}"))
     deadline = time.monotonic() + 10
-    while intake.ingested_count < 3000 and time.monotonic() < deadline:
+    while ingester.ingested_count < 3000 and time.monotonic() < deadline:
         time.sleep(0.02)
     for number in range(6000, 9000):
         journal.append(line(f"r{number:05d}"))
     journal.close()
-    intake.close()
-    assert intake.ingested_count == 9000
+    ingester.close()
+    assert ingester.ingested_count == 9000
     with contextlib.closing(SqliteDatabase(path)) as found:
         assert len(found.list_entries(limit=10_000)) == 9000
 
 
-def test_old_entries_are_forgotten_from_the_first_look_on(tmp_path: Path, database: SqliteDatabase) -> None:
+def test_ingest_entries_beyond_retention_are_deleted_at_first_run(tmp_path: Path, database: SqliteDatabase) -> None:
     for number in range(3):
         database.insert_entries([msgspec.json.decode(line(f"r{number}"), type=LedgerEntry)])
     JournalIngester(tmp_path / "journal", database, retain_days=100_000).ingest_all()
@@ -262,7 +266,7 @@ def test_old_entries_are_forgotten_from_the_first_look_on(tmp_path: Path, databa
     assert [each.requests for each in database.aggregate_usage("key")] == [3]
 
 
-def test_line_after_close_is_written_to_a_file_of_its_own(
+def test_journal_line_after_close_is_written_to_new_file(
     journal: Journal, database: SqliteDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.append(line("before"))
@@ -276,7 +280,7 @@ def test_line_after_close_is_written_to_a_file_of_its_own(
     assert "full" not in caplog.text
 
 
-def test_lines_in_memory_are_written_when_the_disk_has_room_at_the_end(
+def test_journal_buffered_lines_are_written_at_close_when_disk_has_space(
     journal: Journal, database: SqliteDatabase, tmp_path: Path
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -294,7 +298,7 @@ def test_lines_in_memory_are_written_when_the_disk_has_room_at_the_end(
     assert ids(database) == {"kept"}
 
 
-def test_lines_that_find_no_room_at_the_end_are_counted_and_logged(
+def test_journal_buffered_lines_on_full_disk_at_close_are_counted_and_logged(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -311,9 +315,9 @@ def test_lines_that_find_no_room_at_the_end_are_counted_and_logged(
     assert "its disk is full" in caplog.text
 
 
-def test_journal_that_cannot_be_written_names_the_reason(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_write_error_logs_the_reason(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     os.close(journal._descriptor)
-    file = os.open(journal.path, os.O_RDONLY)  # takes the number of the one that was closed
+    file = os.open(journal.path, os.O_RDONLY)  # reuses the closed descriptor's number
     assert file == journal._descriptor
     journal.append(line("kept"))
     assert "Bad file descriptor" in caplog.text

@@ -1,4 +1,4 @@
-"""When the ledger lets a request in."""
+"""When the ledger accepts requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def make(home: Path, **settings: str) -> Ledger:
     return Ledger(home, LedgerSettings(**settings), SqliteDatabase(home / "svc.db"), [])  # type: ignore[arg-type]
 
 
-async def test_closed_ledger_refuses_requests(tmp_path: Path) -> None:
+async def test_ledger_closed_raises_shutting_down(tmp_path: Path) -> None:
     ledger = make(tmp_path)
     ledger.start()
     ledger.ensure_accepting()
     await ledger.close()
-    with pytest.raises(ShuttingDown) as refusal:
+    with pytest.raises(ShuttingDown) as caught:
         ledger.ensure_accepting()
-    assert (refusal.value.status, refusal.value.headers) == (503, {"retry-after": "1"})
+    assert (caught.value.status, caught.value.headers) == (503, {"retry-after": "1"})
 
 
-def test_ledger_refuses_from_before_its_journal_is_closed(tmp_path: Path) -> None:
+def test_ledger_stop_accepting_raises_before_journal_is_closed(tmp_path: Path) -> None:
     ledger = make(tmp_path)
     ledger.journal.start_new_file()
     ledger.stop_accepting()
@@ -36,7 +36,7 @@ def test_ledger_refuses_from_before_its_journal_is_closed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("reason", ["its disk is full", "Input/output error"])
-def test_refusal_for_want_of_room_names_the_reason(tmp_path: Path, reason: str) -> None:
+def test_ledger_full_journal_error_names_the_reason(tmp_path: Path, reason: str) -> None:
     ledger = make(tmp_path, when_full="refuse")
     ledger.journal.is_full, ledger.journal.full_reason = True, reason
     with pytest.raises(InsufficientStorage, match=reason):

@@ -1,4 +1,4 @@
-"""What is made from the table of ledger fields is current, and what was written before the newest fields is read."""
+"""Generated ledger files are current, and entries of earlier and later versions are readable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS_OF_FIRST_BATCHES = (
     *("reasoning_tokens", "cost_usd", "latency_ms", "ttfb_ms", "cache_write_tokens", "estimated", "from_cache"),
     *("resumed", "code"),
 )
-"""The order in which databases have entries without the names of their fields."""
+"""The order in which databases store the values of entries, without field names."""
 VALUES: dict[str, object] = {
     "time": "2026-03-04T10:20:30.456Z",
     "request_id": "req_c37a0b2ee7673eb900000001",
@@ -56,13 +56,13 @@ VALUES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("path", generate_ledger.make(), ids=lambda path: path.name)
-def test_what_is_made_from_the_table_is_current(path) -> None:
+def test_generated_ledger_files_are_current(path) -> None:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     assert text == generate_ledger.make()[path], "run: make ledger"
 
 
-def test_a_new_field_reaches_entry_record_line_and_page(monkeypatch) -> None:
-    """One more line of the table, and nothing else."""
+def test_ledger_generator_new_field_appears_in_all_outputs(monkeypatch) -> None:
+    """A new line in the table is the only change."""
     fields = generate_ledger.fields
     new = Field("region", "str | None", "The region of the provider.", default="None", usual="None")
     monkeypatch.setattr(generate_ledger, "fields", lambda table: [*fields(table), *([new] if table == "entry" else [])])
@@ -81,8 +81,8 @@ SUMMED_FIELD = (
 )
 
 
-def test_a_summed_field_is_one_line_of_the_table(tmp_path: Path) -> None:
-    """In a copy of the sources, with a database that the version without the field created."""
+def test_ledger_generator_new_summed_field_is_stored_and_reported(tmp_path: Path) -> None:
+    """Runs a copy of the sources on a database that the version without the field created."""
     database = open_database(f"sqlite:///{tmp_path / 'svc.db'}")
     database.migrate()
     database.insert_entries([msgspec.convert(VALUES, LedgerEntry)])
@@ -132,24 +132,24 @@ def copy_sources(copy: Path, line: str) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("value", ["record.resume_count", "bill.is_estimated", ""])
-def test_a_total_that_segments_cannot_sum_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_ledger_generator_unsupported_total_raises_value_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     field = Field("resumed", "int", "", value=value, column="total")
     monkeypatch.setattr(generate_ledger, "fields", lambda table: [field])
     with pytest.raises(ValueError, match="resumed"):
         generate_ledger.totals()
 
 
-def test_fields_keep_their_places_in_batches_of_one() -> None:
+def test_ledger_fields_keep_their_stored_order() -> None:
     assert LedgerEntry.__struct_fields__[: len(FIELDS_OF_FIRST_BATCHES)] == FIELDS_OF_FIRST_BATCHES
     assert tuple(field.name for field in generate_ledger.fields("entry")) == LedgerEntry.__struct_fields__
 
 
-def test_new_fields_are_optional() -> None:
+def test_ledger_fields_added_later_have_defaults() -> None:
     for field in generate_ledger.fields("entry")[len(FIELDS_OF_FIRST_BATCHES) :]:
         assert field.default is not None, field.name
 
 
-def test_an_entry_from_before_the_newest_fields_is_read() -> None:
+def test_decode_entry_without_newest_fields_succeeds() -> None:
     known = LedgerEntry(**VALUES)
     assert known.attempts_detail is None
     packed = msgspec.json.encode([VALUES[name] for name in FIELDS_OF_FIRST_BATCHES]).decode()
@@ -160,8 +160,8 @@ def test_an_entry_from_before_the_newest_fields_is_read() -> None:
     assert journal_lines.parse_segment(line.encode()).entry_count == 1
 
 
-def test_an_entry_with_newer_fields_is_read() -> None:
-    """As the version before reads what this one writes: fields that it does not know are left out."""
+def test_decode_entry_with_unknown_fields_ignores_them() -> None:
+    """An earlier version ignores the fields that a later version adds."""
     attempts = [AttemptDetail(provider="p", model="m", outcome="error", code="provider_error", ms=1.5)]
     known = LedgerEntry(**VALUES, attempts_detail=attempts)
     packed = msgspec.json.encode([*msgspec.structs.astuple(known), {"more": 1}]).decode()

@@ -1,4 +1,4 @@
-"""The line of a record reads as the entry that it stands for."""
+"""Encoded records decode to their ledger entries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def entry_of(record: RequestRecord) -> LedgerEntry:
 
 
 @given(
-    asked=TEXT,
+    requested_model=TEXT,
     model=st.none() | TEXT,
     client_id=st.none() | TEXT,
     status=st.sampled_from(get_args(RequestStatus)),
@@ -61,8 +61,8 @@ def entry_of(record: RequestRecord) -> LedgerEntry:
     attempts=st.integers(0, 9),
     detail=ATTEMPTS,
 )
-def test_a_line_reads_as_its_entry(
-    asked: str,
+def test_record_encoded_line_decodes_to_ledger_entry(
+    requested_model: str,
     model: str | None,
     client_id: str | None,
     status: RequestStatus,
@@ -76,7 +76,7 @@ def test_a_line_reads_as_its_entry(
     record = RequestRecord(
         KEY,
         "/v1/messages",
-        asked,
+        requested_model,
         status,
         502,
         time="2026-01-02T03:04:05.678Z",
@@ -101,7 +101,7 @@ def test_a_line_reads_as_its_entry(
         key_name=KEY.name,
         tags=KEY.tags,
         endpoint="/v1/messages",
-        model_asked=asked,
+        model_asked=requested_model,
         model=model,
         provider=model and "openai",
         attempts=attempts,
@@ -133,21 +133,21 @@ def test_a_line_reads_as_its_entry(
 
 
 KEYS = (KEY, ApiKey(KEY.id, KEY.name), ApiKey("key_2", "two"))
-"""The first two are one key before and after its tags were changed."""
-FEW = st.none() | st.sampled_from(["a", "b"])
+"""The first two are one key before and after a change of its tags."""
+OPTIONAL_NAME = st.none() | st.sampled_from(["a", "b"])
 FAILED = AttemptRecord("req_1", "openai", "m\u2028", None, "failed", "provider_error", 502, 500.0)
 RECORDS = st.builds(
     RequestRecord,
     st.sampled_from(KEYS),
     st.sampled_from(["/v1/messages", "/v1/chat/completions"]),
-    FEW,
+    OPTIONAL_NAME,
     st.sampled_from(get_args(RequestStatus)),
     st.sampled_from([200, 200, 502]),
     time=st.just("2026-01-02T03:04:05.678Z"),
     request_id=st.just("req_1"),
-    client_request_id=FEW,
-    model=FEW,
-    provider=FEW,
+    client_request_id=OPTIONAL_NAME,
+    model=OPTIONAL_NAME,
+    provider=OPTIONAL_NAME,
     attempt_count=st.integers(0, 2),
     duration_seconds=SECONDS,
     first_byte_seconds=st.none() | SECONDS,
@@ -163,13 +163,13 @@ RECORDS = st.builds(
     resume_count=st.sampled_from([0, 0, 0, 1]),
     attempt_records=st.sampled_from([(), (), (), (FAILED,)]),
 )
-"""Mostly as usual, but for one thing."""
+"""Records that mostly have default values."""
 
 
-def plain_line(record: RequestRecord) -> dict[str, object]:
-    """The line, made without anything that was there before."""
+def expected_fields(record: RequestRecord) -> dict[str, object]:
+    """Return the fields of the line, without any cache."""
     usage, bill = record.bill.usage, record.bill
-    guessed = bill.is_estimated
+    estimated = bill.is_estimated
     return {
         "time": record.time,
         "request_id": record.request_id,
@@ -186,7 +186,7 @@ def plain_line(record: RequestRecord) -> dict[str, object]:
         "http_status": record.http_status,
         "prompt_tokens": usage and usage.prompt_tokens,
         "cached_tokens": usage and usage.cached_tokens,
-        "completion_tokens": usage and (None if guessed and not usage.completion_tokens else usage.completion_tokens),
+        "completion_tokens": usage and (None if estimated and not usage.completion_tokens else usage.completion_tokens),
         "reasoning_tokens": usage and usage.reasoning_tokens,
         "cost_usd": bill.cost_usd,
         "latency_ms": pytest.approx(record.duration_seconds * 1000, abs=0.00051, rel=1e-12),
@@ -194,7 +194,7 @@ def plain_line(record: RequestRecord) -> dict[str, object]:
         if record.first_byte_seconds is None
         else pytest.approx(record.first_byte_seconds * 1000, abs=0.00051, rel=1e-12),
         "cache_write_tokens": usage and usage.cache_write_tokens,
-        "estimated": guessed,
+        "estimated": estimated,
         "from_cache": record.from_cache,
         "resumed": record.resume_count,
         "code": record.code,
@@ -213,21 +213,21 @@ def plain_line(record: RequestRecord) -> dict[str, object]:
 
 
 @given(st.lists(RECORDS, min_size=2, max_size=12))
-def test_no_line_says_anything_of_the_one_before(records: list[RequestRecord]) -> None:
+def test_record_encoder_line_is_independent_of_previous_record(records: list[RequestRecord]) -> None:
     lines = RecordEncoder()
     for record in (*records, *records[::-1]):
-        assert json.loads(lines.encode(record) + b"}") == plain_line(record)
+        assert json.loads(lines.encode(record) + b"}") == expected_fields(record)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_what_cannot_be_seen_is_escaped(text: str) -> None:
-    line = escape_unprintable(msgspec.json.encode({"asked": text}))
+def test_escape_unprintable_characters_are_escaped(text: str) -> None:
+    line = escape_unprintable(msgspec.json.encode({"text": text}))
     assert line.decode().isprintable()
-    assert msgspec.json.decode(line) == json.loads(line) == {"asked": text}
+    assert msgspec.json.decode(line) == json.loads(line) == {"text": text}
 
 
-def test_what_can_be_seen_stays() -> None:
-    line = msgspec.json.encode({"asked": "Größe 模型 🦙"})
+def test_escape_printable_characters_are_kept() -> None:
+    line = msgspec.json.encode({"text": "Größe 模型 🦙"})
     assert escape_unprintable(line) == line
     assert (
         escape_unprintable(b'"a\xe2\x80\xa8\xe2\x80\xae\xf3\xa0\x80\x81\x7fb"')
@@ -235,8 +235,8 @@ def test_what_can_be_seen_stays() -> None:
     )
 
 
-def test_the_order_is_that_of_an_entry() -> None:
-    """So that reading it takes no search for a field."""
+def test_record_line_has_field_order_of_ledger_entry() -> None:
+    """msgspec decodes fields fastest in the order of the struct."""
     record = RequestRecord(
         KEY,
         "/v1/chat/completions",

@@ -1,4 +1,4 @@
-"""What the loop sums up while it writes is what reading the lines would come to, and gets in once."""
+"""Segment summaries made while writing equal those of parsed lines, and are ingested once."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def entries_in(batch: EntryBatch) -> list[LedgerEntry]:
     return journal_lines.decode_batch(batch.packed_entry, None if batch.lines is None else batch.lines.text)
 
 
-def shown(found: JournalSegment) -> tuple[Any, ...]:
-    """All of it but the batches' own ids."""
+def comparable(found: JournalSegment) -> tuple[Any, ...]:
+    """Return the segment without the batches' ids."""
     batches = [
         (b.key_id, b.first_ms, b.last_ms, b.count, b.id_prefix, b.min_number, b.max_number, entries_in(b))
         for b in found.batches
@@ -77,7 +77,7 @@ def shown(found: JournalSegment) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Journal]:
+def open_journal(folder: Path) -> Iterator[Journal]:
     journal = Journal(folder, max_waiting_bytes=10**9)
     journal.start_new_file()
     try:
@@ -103,22 +103,24 @@ RECORDS = st.lists(
 
 @settings(max_examples=200)
 @given(records=RECORDS)
-def test_it_is_what_reading_the_lines_comes_to(
+def test_segment_summary_equals_summary_of_parsed_lines(
     tmp_path_factory: pytest.TempPathFactory, records: list[RequestRecord]
 ) -> None:
-    with opened(tmp_path_factory.mktemp("j")) as journal:
+    with open_journal(tmp_path_factory.mktemp("j")) as journal:
         for one in records:
             write(journal, one)
         journal.seal_segment()
-        (tally,) = journal.summaries
+        (summary,) = journal.summaries
         data = journal.path.read_bytes()
-        assert (tally.start, tally.end, tally.line_count) == (0, len(data), len(records))
-        assert shown(journal_lines.parse_summarized_segment(data, tally)) == shown(journal_lines.parse_segment(data))
+        assert (summary.start, summary.end, summary.line_count) == (0, len(data), len(records))
+        assert comparable(journal_lines.parse_summarized_segment(data, summary)) == comparable(
+            journal_lines.parse_segment(data)
+        )
 
 
 @pytest.mark.parametrize("data", [b"", b"{}\n", b"{}\n{}\n{}\n"])
-def test_lines_that_are_not_those_are_not_taken_for_them(tmp_path: Path, data: bytes) -> None:
-    with opened(tmp_path) as journal:
+def test_parse_summarized_segment_other_lines_raises_value_error(tmp_path: Path, data: bytes) -> None:
+    with open_journal(tmp_path) as journal:
         for number in range(2):
             write(journal, record(number, 0))
         journal.seal_segment()
@@ -126,38 +128,40 @@ def test_lines_that_are_not_those_are_not_taken_for_them(tmp_path: Path, data: b
             journal_lines.parse_summarized_segment(data, journal.summaries[0])
 
 
-def test_a_price_that_was_not_known_is_looked_for(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
+def test_parse_summarized_segment_unknown_price_raises_value_error(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as journal:
         write(journal, record(1, 0, bill=Bill(TokenUsage(3, 4), None)))
         journal.seal_segment()
         with pytest.raises(ValueError, match="looked at"):
             journal_lines.parse_summarized_segment(journal.path.read_bytes(), journal.summaries[0])
 
 
-def test_what_comes_while_some_waits_is_taken_together(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
-        intake = JournalIngester(tmp_path, database, journal=journal)
+def test_segment_lines_written_while_one_waits_are_sealed_together(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
+        ingester = JournalIngester(tmp_path, database, journal=journal)
         for number in range(4):
             write(journal, record(number, 0))
             journal.seal_segment_if_idle()
-        assert [tally.line_count for tally in journal.summaries] == [1]
-        intake.ingest_all()
+        assert [summary.line_count for summary in journal.summaries] == [1]
+        ingester.ingest_all()
         journal.seal_segment_if_idle()
-        assert [tally.line_count for tally in journal.summaries] == [3]
-        intake.ingest_all()
+        assert [summary.line_count for summary in journal.summaries] == [3]
+        ingester.ingest_all()
         journal.seal_segment_if_idle()
-        assert (intake.ingested_count, list(journal.summaries)) == (4, [])
+        assert (ingester.ingested_count, list(journal.summaries)) == (4, [])
 
 
-@pytest.mark.parametrize("took", [0.0, 0.09, 0.1, 0.3])
+@pytest.mark.parametrize("duration", [0.0, 0.09, 0.1, 0.3])
 @pytest.mark.parametrize("phase", [0.01, 0.11, 0.21])
-def test_an_entry_can_be_queried_within_two_seconds(tmp_path: Path, took: float, phase: float) -> None:
-    """By a clock of the test's: 20 requests a second, a tick every TICK, and looks that take so long."""
+def test_ingest_delay_until_entry_is_queryable_is_below_two_seconds(
+    tmp_path: Path, duration: float, phase: float
+) -> None:
+    """Simulated clock: 20 requests a second, a tick every TICK_SECONDS, and ingests of `duration` seconds."""
     tick, look, new = 0.0, phase, 0.0
     waiting: list[float] = []
     longest = 0.0
-    with opened(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
-        intake = JournalIngester(tmp_path, database, journal=journal)
+    with open_journal(tmp_path) as journal, contextlib.closing(SqliteDatabase(tmp_path / "db")) as database:
+        ingester = JournalIngester(tmp_path, database, journal=journal)
         while (now := min(tick, look, new)) < 20:
             if now == new:
                 write(journal, record(round(now * 20), 0))
@@ -167,38 +171,43 @@ def test_an_entry_can_be_queried_within_two_seconds(tmp_path: Path, took: float,
                 journal.seal_segment_if_idle()
                 tick += TICK_SECONDS
             else:
-                before = intake.ingested_count
-                intake.ingest_all()
-                found = intake.ingested_count - before
-                look += took + intake.next_pause_seconds(found, took)
-                longest = max([longest, *(now + took - at for at in waiting[:found])])
+                before = ingester.ingested_count
+                ingester.ingest_all()
+                found = ingester.ingested_count - before
+                look += duration + ingester.next_pause_seconds(found, duration)
+                longest = max([longest, *(now + duration - at for at in waiting[:found])])
                 del waiting[:found]
     assert 0.4 < longest < 1.8
     assert len(waiting) < 40
 
 
-class Moody(SqliteDatabase):
-    """Takes nothing now and then, and hears of it or not."""
+class FlakyDatabase(SqliteDatabase):
+    """Fails sometimes, before or after the commit."""
 
     dice = random.Random(7)
 
     def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
         if self.dice.random() < 0.2:
             raise StoreUnavailable("not now")
-        took = super().ingest(journal, start, end, segment)
+        is_new = super().ingest(journal, start, end, segment)
         if self.dice.random() < 0.2:
-            raise StoreUnavailable("taken, and not said")
-        return took
+            raise StoreUnavailable("committed, but the reply was lost")
+        return is_new
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_gets_in_once_whatever_comes_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Files that are let go of, sums that are forgotten or never made, another process that takes what it finds."""
+def test_ingest_random_failures_and_rotations_adds_each_entry_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Rotated files, missing summaries, and another process that ingests orphans."""
     dice = random.Random(seed)
     made: list[RequestRecord] = []
-    with contextlib.closing(Moody(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+    with (
+        contextlib.closing(FlakyDatabase(tmp_path / "svc.db")) as database,
+        open_journal(tmp_path / "journal") as journal,
+    ):
         database.migrate()
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         for number in range(600):
             usage = TokenUsage(dice.randrange(100), dice.randrange(100))
             bill = Bill(usage, dice.randrange(10**9) / 10**9)
@@ -214,14 +223,14 @@ def test_each_gets_in_once_whatever_comes_between(tmp_path: Path, monkeypatch: p
                     journal.summaries.popleft()
                 case 6 | 7 | 8 | 9:
                     with contextlib.suppress(StoreUnavailable):
-                        intake.ingest_all()
+                        ingester.ingest_all()
                 case 10:
                     with contextlib.suppress(StoreUnavailable):
                         ingest_orphans(tmp_path / "journal", database)
         journal.close()
         database.dice = random.Random(0)
-        monkeypatch.setattr(Moody, "ingest", SqliteDatabase.ingest)
-        intake.ingest_all()
+        monkeypatch.setattr(FlakyDatabase, "ingest", SqliteDatabase.ingest)
+        ingester.ingest_all()
         ingest_orphans(tmp_path / "journal", database)
         assert list((tmp_path / "journal").iterdir()) == []
         assert {each.request_id for each in database.list_entries(limit=10_000)} == {each.request_id for each in made}
@@ -233,26 +242,29 @@ def test_each_gets_in_once_whatever_comes_between(tmp_path: Path, monkeypatch: p
         assert sum(each.cost_usd or 0 for each in sums) == pytest.approx(sum(each.bill.cost_usd or 0 for each in made))
 
 
-def test_what_is_summed_up_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be for nothing."""
-    with contextlib.closing(SqliteDatabase(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+def test_ingest_summarized_segment_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding would make the summary useless."""
+    with (
+        contextlib.closing(SqliteDatabase(tmp_path / "svc.db")) as database,
+        open_journal(tmp_path / "journal") as journal,
+    ):
         database.migrate()
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         monkeypatch.setattr(journal_lines, "parse_segment", None)
-        for number in range(journals.SEGMENT_BYTES // 100):  # several stretches, and several files
+        for number in range(journals.SEGMENT_BYTES // 100):  # several segments and several files
             write(journal, record(number, 0, bill=Bill(TokenUsage(1, 1), 0.5)))
             if number % 1000 == 0:
                 journal.start_new_file()
             if number % 700 == 0:
-                intake.ingest_all()
+                ingester.ingest_all()
         journal.seal_segment()
-        intake.ingest_all()
-        assert intake.ingested_count == number + 1
+        ingester.ingest_all()
+        assert ingester.ingested_count == number + 1
         assert database.get_spent_usd({"k1": 0.0}) == {"k1": (number + 1) / 2}
 
 
-class Busy(SqliteDatabase):
-    """While it takes something, more is written, and summed up."""
+class WritingDatabase(SqliteDatabase):
+    """While this database ingests, more lines are written and summarized."""
 
     journal: Journal
     written = 0
@@ -266,42 +278,47 @@ class Busy(SqliteDatabase):
         return super().ingest(journal, start, end, segment)
 
 
-def test_nor_is_what_was_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(Busy(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+def test_ingest_lines_written_during_ingest_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        contextlib.closing(WritingDatabase(tmp_path / "svc.db")) as database,
+        open_journal(tmp_path / "journal") as journal,
+    ):
         database.migrate()
         database.journal = journal
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         monkeypatch.setattr(journal_lines, "parse_segment", None)
         write(journal, record(0, 0))
         journal.seal_segment()
         while journal.summaries:
-            intake.ingest_all()
-        assert intake.ingested_count == database.written + 1 == 61
-        intake.ingest_all()
+            ingester.ingest_all()
+        assert ingester.ingested_count == database.written + 1 == 61
+        ingester.ingest_all()
         assert list((tmp_path / "journal").iterdir()) == [journal.path]
 
 
-def test_the_dead_do_not_wait_until_nothing_is_written(tmp_path: Path) -> None:
-    with contextlib.closing(Busy(tmp_path / "svc.db")) as database:
+def test_ingest_orphan_journal_is_ingested_while_new_lines_arrive(tmp_path: Path) -> None:
+    with contextlib.closing(WritingDatabase(tmp_path / "svc.db")) as database:
         database.migrate()
-        with opened(tmp_path / "journal") as dead:
-            dead.append(RecordEncoder().encode(record(1000, 0)) + b"}\n")
-        with opened(tmp_path / "journal") as journal:
+        with open_journal(tmp_path / "journal") as orphan:
+            orphan.append(RecordEncoder().encode(record(1000, 0)) + b"}\n")
+        with open_journal(tmp_path / "journal") as journal:
             database.journal = journal
             write(journal, record(0, 0))
             journal.seal_segment()
             JournalIngester(tmp_path / "journal", database, journal=journal).ingest_all()
             assert journal.summaries
             assert database.written < 30
-            assert not dead.path.exists() or not dead.path.stat().st_size
+            assert not orphan.path.exists() or not orphan.path.stat().st_size
 
 
-def test_nobody_else_takes_what_is_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another worker would have to decode it. The file is begun before one with an earlier name: the clock is set."""
+def test_ingest_orphans_summarized_journal_is_left_to_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker would have to decode the lines. The clock is set back, so the second file sorts first."""
     folder, database = tmp_path / "journal", SqliteDatabase(tmp_path / "svc.db")
-    with contextlib.closing(database), opened(folder) as journal:
+    with contextlib.closing(database), open_journal(folder) as journal:
         database.migrate()
-        intake = JournalIngester(folder, database, journal=journal)
+        ingester = JournalIngester(folder, database, journal=journal)
         monkeypatch.setattr(journal_lines, "parse_segment", None)
         first = journal.path
         write(journal, record(0, 0))
@@ -313,48 +330,51 @@ def test_nobody_else_takes_what_is_summed_up(tmp_path: Path, monkeypatch: pytest
         ingest_orphans(folder, database)
         assert first.exists()
         assert database.list_entries(limit=10) == []
-        intake.ingest_all()
-        assert intake.ingested_count == 2
+        ingester.ingest_all()
+        assert ingester.ingested_count == 2
         assert list(folder.iterdir()) == [journal.path]
         ingest_orphans(folder, database)
         assert journal.path.exists()
 
 
-class Down(SqliteDatabase):
-    """Takes nothing, for a while."""
+class UnavailableDatabase(SqliteDatabase):
+    """Rejects the first ingests."""
 
-    refusals = 5
+    failures_left = 5
 
     def ingest(self, journal: str, start: int, end: int, segment: JournalSegment) -> bool:
-        self.refusals -= 1
-        if self.refusals >= 0:
+        self.failures_left -= 1
+        if self.failures_left >= 0:
             raise StoreUnavailable("not now")
         return super().ingest(journal, start, end, segment)
 
 
-def test_what_is_summed_up_waits_for_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(Down(tmp_path / "svc.db")) as database, opened(tmp_path / "journal") as journal:
+def test_ingest_unavailable_database_keeps_summarized_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        contextlib.closing(UnavailableDatabase(tmp_path / "svc.db")) as database,
+        open_journal(tmp_path / "journal") as journal,
+    ):
         database.migrate()
-        intake = JournalIngester(tmp_path / "journal", database, journal=journal)
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
         monkeypatch.setattr(journal_lines, "parse_segment", None)
         for number in range(5):
             write(journal, record(number, 0))
             journal.seal_segment()
             with pytest.raises(StoreUnavailable):
-                intake.ingest_all()
-        intake.ingest_all()
-        assert intake.ingested_count == 5
+                ingester.ingest_all()
+        ingester.ingest_all()
+        assert ingester.ingested_count == 5
 
 
-def test_a_start_waits_for_those_who_still_write(tmp_path: Path) -> None:
+def test_wait_for_journal_writers_returns_after_close_or_timeout(tmp_path: Path) -> None:
     began = time.monotonic()
     wait_for_journal_writers(tmp_path / "journal", 5)
     assert time.monotonic() - began < 1
-    with opened(tmp_path / "journal") as journal:
+    with open_journal(tmp_path / "journal") as journal:
         wait_for_journal_writers(tmp_path / "journal", 0.2)
         assert time.monotonic() - began >= 0.2
-        leaves = threading.Timer(0.3, journal.close)
-        leaves.start()
+        closer = threading.Timer(0.3, journal.close)
+        closer.start()
         wait_for_journal_writers(tmp_path / "journal", 60)
         assert 0.5 <= time.monotonic() - began < 30
-        leaves.join()
+        closer.join()

@@ -1,4 +1,4 @@
-"""How a reached limit is told to clients."""
+"""The errors that clients get when a limit is reached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spent(period: str, start: float, *, wait: float = math.inf) -> LimitReached:
     return build_limit_error(limits, LimitExceeded("budget", wait, 0, 0))
 
 
-def test_total_budget_spent_says_not_to_retry() -> None:
+def test_limit_error_total_budget_spent_has_should_retry_false() -> None:
     error = spent("total", 0)
     assert error.type == "insufficient_quota"
     assert error.code == "rate_limit_exceeded"
@@ -27,17 +27,17 @@ def test_total_budget_spent_says_not_to_retry() -> None:
 
 
 @pytest.mark.parametrize(("left", "type_"), [(60.0, "rate_limit_error"), (600.0, "insufficient_quota")])
-def test_day_budget_type_depends_on_the_wait_for_the_next_day(left: float, type_: str) -> None:
+def test_limit_error_day_budget_type_depends_on_time_left(left: float, type_: str) -> None:
     error = spent("day", time.time() - DAY + left)
     assert error.type == type_
     assert ("retry-after" in error.headers) == (type_ == "rate_limit_error")
 
 
-def test_day_budget_that_refills_soon_has_the_real_wait() -> None:
+def test_limit_error_day_budget_retry_after_is_time_to_next_day() -> None:
     assert 55 <= int(spent("day", time.time() - DAY + 60).headers["retry-after"]) <= 60
 
 
-def test_budget_reserved_by_running_requests_is_worth_a_retry() -> None:
+def test_limit_error_budget_reserved_by_requests_has_retry_after() -> None:
     error = spent("total", 0, wait=1.0)
     assert error.type == "rate_limit_error"
     assert error.headers == {"retry-after": "1"}
@@ -45,14 +45,14 @@ def test_budget_reserved_by_running_requests_is_worth_a_retry() -> None:
 
 
 @pytest.mark.parametrize("limit", ["rpm", "tpm", "concurrency", "budget"])
-def test_message_names_the_limit(limit: str) -> None:
+def test_limit_error_message_names_the_limit(limit: str) -> None:
     limits = KeyLimits(key_id="k", requests=1, tokens=2, concurrency=3, budget_nano_usd=4)
     error = build_limit_error(limits, LimitExceeded(limit, 1.0, 0, 0))
     assert f"({limit})" in error.message
     assert error.limit == limit
 
 
-def test_period_ends() -> None:
+def test_budget_period_end_each_period_is_correct() -> None:
     december = budget_period_start("month", 1_766_000_000)
     assert budget_period_end("day", 86_400) == 2 * DAY
     assert budget_period_end("month", december) == december + 31 * DAY

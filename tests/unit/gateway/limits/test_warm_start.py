@@ -1,4 +1,4 @@
-"""What the ledger says of the minute before a start counts against the limits."""
+"""At start, ledger entries of the last minute count against the limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = KeyLimits(key_id="key")
 
 
 def entry(age: float, **more: object) -> LedgerEntry:
-    """One that ended so many seconds ago."""
+    """Return an entry that ended `age` seconds ago."""
     known = LedgerEntry(
         time=(datetime.now(UTC) - timedelta(seconds=age)).isoformat(),
         request_id="req_1",
@@ -38,8 +38,8 @@ def entry(age: float, **more: object) -> LedgerEntry:
     return msgspec.structs.replace(known, **more)
 
 
-def used(*entries: LedgerEntry, wait: float = 0.0) -> LimitUsage:
-    """What counts after these, some seconds later."""
+def usage_after(*entries: LedgerEntry, wait: float = 0.0) -> LimitUsage:
+    """Return the counted usage `wait` seconds after these entries were counted."""
     now = [10_000.0]
     counters = SharedCounters(clock=lambda: now[0])
     count_recent_entries(counters, entries)
@@ -49,46 +49,48 @@ def used(*entries: LedgerEntry, wait: float = 0.0) -> LimitUsage:
     return found
 
 
-def test_count_entries_of_the_window() -> None:
-    found = used(entry(5), entry(30))
+def test_warm_start_entries_in_window_are_counted() -> None:
+    found = usage_after(entry(5), entry(30))
     assert (found.requests, found.tokens, found.running) == (2, 20, 0)
 
 
-def test_count_entry_leaves_the_window_a_minute_after_its_end() -> None:
-    assert used(entry(30), wait=COUNTER_WINDOW_SECONDS - 32).requests == 1
-    assert used(entry(30), wait=COUNTER_WINDOW_SECONDS - 28).requests == 0
-    assert used(entry(COUNTER_WINDOW_SECONDS + 2)).requests == 0
+def test_warm_start_entry_expires_one_minute_after_its_end() -> None:
+    assert usage_after(entry(30), wait=COUNTER_WINDOW_SECONDS - 32).requests == 1
+    assert usage_after(entry(30), wait=COUNTER_WINDOW_SECONDS - 28).requests == 0
+    assert usage_after(entry(COUNTER_WINDOW_SECONDS + 2)).requests == 0
 
 
-def test_count_entry_of_the_future_counts_from_now() -> None:
-    assert used(entry(-3600)).requests == 1
-    assert used(entry(-3600), wait=COUNTER_WINDOW_SECONDS + 1).requests == 0
+def test_warm_start_entry_in_future_is_counted_from_now() -> None:
+    assert usage_after(entry(-3600)).requests == 1
+    assert usage_after(entry(-3600), wait=COUNTER_WINDOW_SECONDS + 1).requests == 0
 
 
-def test_count_only_what_reached_for_a_model_with_a_key() -> None:
-    assert used(entry(5, attempts=0)).requests == 0
-    assert used(entry(5, key_id="another")).requests == 0
+def test_warm_start_entry_without_attempt_or_of_other_key_is_not_counted() -> None:
+    assert usage_after(entry(5, attempts=0)).requests == 0
+    assert usage_after(entry(5, key_id="another")).requests == 0
 
 
-def test_count_unknown_tokens_are_none() -> None:
-    assert used(entry(5, prompt_tokens=None)).tokens == 3
-    assert used(entry(5, completion_tokens=None)).tokens == 7
+def test_warm_start_unknown_tokens_count_as_zero() -> None:
+    assert usage_after(entry(5, prompt_tokens=None)).tokens == 3
+    assert usage_after(entry(5, completion_tokens=None)).tokens == 7
 
 
-def test_recall_without_a_database_begins_anew_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_warm_start_database_unreachable_starts_at_zero_and_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     counters = SharedCounters()
     with caplog.at_level(logging.WARNING, "svc.limits"):
-        asyncio.run(_recall(counters, tmp_path))
+        asyncio.run(_warm_start(counters, tmp_path))
     assert counters.get_usage(KEY) == LimitUsage()
     counters.close()
     assert "limits of requests and tokens begin anew: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
 
 
-async def _recall(counters: SharedCounters, home: Path) -> None:
-    books = DatabaseThread(
-        open_state_database({"SVC_DATABASE_URL": "postgresql://127.0.0.1:1/none?connect_timeout=1"}, home), "books"
+async def _warm_start(counters: SharedCounters, home: Path) -> None:
+    database = DatabaseThread(
+        open_state_database({"SVC_DATABASE_URL": "postgresql://127.0.0.1:1/none?connect_timeout=1"}, home), "ledger"
     )
     try:
-        await warm_start_counters(counters, books)
+        await warm_start_counters(counters, database)
     finally:
-        await books.close()
+        await database.close()

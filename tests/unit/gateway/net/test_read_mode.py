@@ -1,4 +1,4 @@
-"""What a connection reads at once, on a real socket: small pieces freely, a flood in parts."""
+"""How much a connection reads at once, on a real socket: small chunks directly, large data in parts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import uvloop
 
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 
-ROOM = 4 * MAX_DIRECT_READ_BYTES
-FLOOD = 4 * 1024 * 1024
+BUFFER_BYTES = 4 * MAX_DIRECT_READ_BYTES
+LARGE_BYTES = 4 * 1024 * 1024
 
 
-class Reads:
-    """Lets go after each piece, as a connection does that carries a stream."""
+class RecordingProtocol:
+    """Records the sizes of reads and allows direct reads after each small chunk, as a streaming connection does."""
 
-    def __init__(self, *, lets: bool = True) -> None:
+    def __init__(self, *, uses_direct: bool = True) -> None:
         self.buffered_read: BufferedRead | None = None
-        self._lets = lets
+        self._uses_direct = uses_direct
         self.sizes: list[int] = []
-        self.wanted = 0
+        self.expected_size = 0
         self.lost = asyncio.Event()
         self.ended = False
 
@@ -34,11 +34,11 @@ class Reads:
         self.sizes.append(len(data))
         if len(data) > MAX_DIRECT_READ_BYTES:
             self.buffered_read.use_buffered()
-        elif self._lets:
+        elif self._uses_direct:
             self.buffered_read.use_direct(len(data))
 
-    def satisfied(self) -> bool:
-        return sum(self.sizes) == self.wanted
+    def has_received_all(self) -> bool:
+        return sum(self.sizes) == self.expected_size
 
     def eof_received(self) -> None:
         self.ended = True
@@ -57,84 +57,84 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def reads(upper: Reads, *floods: int) -> list[int]:
-    """The sizes of what was read after three small pieces, of which each came alone."""
+async def read_sizes(reader: RecordingProtocol, *large_sizes: int) -> list[int]:
+    """Return the sizes of reads after three small chunks that arrived separately."""
     loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    bounded = BufferedRead(upper, bytearray(ROOM))
-    await loop.create_connection(lambda: bounded, sock=ours)  # type: ignore[type-var]
+    local, remote = socket.socketpair()
+    remote.setblocking(False)
+    buffered = BufferedRead(reader, bytearray(BUFFER_BYTES))
+    await loop.create_connection(lambda: buffered, sock=local)  # type: ignore[type-var]
     small = [b"%d" % number * 100 for number in range(3)]
-    with theirs:
-        for piece in (*small, *[b"x" * size for size in floods]):
-            upper.wanted += len(piece)
-            await loop.sock_sendall(theirs, piece)
-            await until(upper.satisfied)
-    await asyncio.wait_for(upper.lost.wait(), 10)
-    assert upper.ended
-    return upper.sizes[3:]
+    with remote:
+        for data in (*small, *[b"x" * size for size in large_sizes]):
+            reader.expected_size += len(data)
+            await loop.sock_sendall(remote, data)
+            await until(reader.has_received_all)
+    await asyncio.wait_for(reader.lost.wait(), 10)
+    assert reader.ended
+    return reader.sizes[3:]
 
 
-def run(upper: Callable[[], Reads], *floods: int) -> list[int]:
+def run(reader: Callable[[], RecordingProtocol], *large_sizes: int) -> list[int]:
     async def main() -> list[int]:
-        return await reads(upper(), *floods)
+        return await read_sizes(reader(), *large_sizes)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
 
-def test_a_flood_is_read_in_parts_but_for_the_first() -> None:
-    sizes = run(Reads, FLOOD)
-    assert max(sizes[1:]) <= ROOM < sizes[0]
-    assert sum(sizes) == FLOOD
+def test_buffered_read_large_data_is_read_in_parts_after_first_read() -> None:
+    sizes = run(RecordingProtocol, LARGE_BYTES)
+    assert max(sizes[1:]) <= BUFFER_BYTES < sizes[0]
+    assert sum(sizes) == LARGE_BYTES
 
 
-def test_free_again_after_it() -> None:
-    """So the second flood begins with one that is larger than the room."""
-    sizes = run(Reads, FLOOD, 100, FLOOD)
-    assert sum(size > ROOM for size in sizes) <= 2
+def test_buffered_read_small_chunk_after_large_data_is_direct_again() -> None:
+    """The first read of the second transfer is larger than the buffer."""
+    sizes = run(RecordingProtocol, LARGE_BYTES, 100, LARGE_BYTES)
+    assert sum(size > BUFFER_BYTES for size in sizes) <= 2
     assert 100 in sizes
 
 
-def test_who_lets_nothing_go_is_bounded_throughout() -> None:
-    assert max(run(lambda: Reads(lets=False), FLOOD)) <= ROOM
+def test_buffered_read_without_use_direct_never_exceeds_buffer() -> None:
+    assert max(run(lambda: RecordingProtocol(uses_direct=False), LARGE_BYTES)) <= BUFFER_BYTES
 
 
-class Wire:
-    """Who has been given to it to read."""
+class FakeTransport:
+    """Records the protocols that are set on it."""
 
     def __init__(self, *, reading: bool = True) -> None:
-        self.given: list[object] = []
+        self.protocols: list[object] = []
         self._reading = reading
 
     def is_reading(self) -> bool:
         return self._reading
 
     def set_protocol(self, protocol: object) -> None:
-        self.given.append(protocol)
+        self.protocols.append(protocol)
 
 
 @pytest.mark.parametrize(
     ("size", "reading"),
     [(MAX_DIRECT_READ_BYTES, True), (MAX_DIRECT_READ_BYTES + 1, True), (MAX_DIRECT_READ_BYTES, False)],
 )
-def test_only_small_pieces_make_it_free_and_only_while_it_reads(size: int, reading: bool) -> None:
-    wire, upper = Wire(reading=reading), Reads()
-    bounded = BufferedRead(upper, bytearray(ROOM))
-    bounded.connection_made(wire)  # type: ignore[arg-type]
-    bounded.use_direct(size)
-    bounded.use_direct(size)
-    bounded.use_buffered()
-    bounded.use_buffered()
-    assert wire.given == ([upper, bounded] if size <= MAX_DIRECT_READ_BYTES and reading else [])
+def test_buffered_read_use_direct_needs_small_chunk_and_active_reading(size: int, reading: bool) -> None:
+    transport, reader = FakeTransport(reading=reading), RecordingProtocol()
+    buffered = BufferedRead(reader, bytearray(BUFFER_BYTES))
+    buffered.connection_made(transport)  # type: ignore[arg-type]
+    buffered.use_direct(size)
+    buffered.use_direct(size)
+    buffered.use_buffered()
+    buffered.use_buffered()
+    assert transport.protocols == ([reader, buffered] if size <= MAX_DIRECT_READ_BYTES and reading else [])
 
 
-def test_another_may_read_in_the_place_of_the_upper_one() -> None:
-    wire, upper, other = Wire(), Reads(), Reads()
-    bounded = BufferedRead(upper, bytearray(ROOM))
-    bounded.connection_made(wire)  # type: ignore[arg-type]
-    for reads in (other, other, None, None, other):
-        bounded.use_direct(1, reads)
-    bounded.use_buffered()
-    bounded.use_direct(MAX_DIRECT_READ_BYTES + 1, other)
-    assert wire.given == [other, upper, other, bounded]
+def test_buffered_read_use_direct_accepts_another_protocol() -> None:
+    transport, reader, other = FakeTransport(), RecordingProtocol(), RecordingProtocol()
+    buffered = BufferedRead(reader, bytearray(BUFFER_BYTES))
+    buffered.connection_made(transport)  # type: ignore[arg-type]
+    for protocol in (other, other, None, None, other):
+        buffered.use_direct(1, protocol)
+    buffered.use_buffered()
+    buffered.use_direct(MAX_DIRECT_READ_BYTES + 1, other)
+    assert transport.protocols == [other, reader, other, buffered]

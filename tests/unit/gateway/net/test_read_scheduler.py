@@ -1,4 +1,4 @@
-"""How much of what has come is read in one turn of the loop."""
+"""How many of the received bytes are read in one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from svc.gateway.net.read_scheduler import (
     ReadScheduler,
 )
 
-ROOM = 32 * 1024
+BUFFER_BYTES = 32 * 1024
 
 
-class Clock:
-    """Counts the loop's turns."""
+class TurnCounter:
+    """Counts the event loop's turns and the bytes read in each."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -34,11 +34,11 @@ class Clock:
         self.bytes[self.turn] = self.bytes.get(self.turn, 0) + size
 
 
-class Reads:
-    """Reads all that comes."""
+class RecordingProtocol:
+    """Reads all received bytes."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, counter: TurnCounter) -> None:
+        self.counter = counter
         self.buffered_read: BufferedRead | None = None
         self.size = 0
 
@@ -46,7 +46,7 @@ class Reads:
 
     def data_received(self, data: bytes) -> None:
         self.size += len(data)
-        self.clock.note(len(data))
+        self.counter.note(len(data))
 
     def eof_received(self) -> None: ...
 
@@ -57,64 +57,64 @@ class Reads:
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
-async def read_floods(connections: int, size: int) -> Clock:
-    """Connections on each of which `size` bytes have come already when the loop first looks."""
+async def read_large_data(connections: int, size: int) -> TurnCounter:
+    """Read from connections that each have `size` bytes in their receive buffer."""
     loop = asyncio.get_running_loop()
-    clock, turns, uppers, theirs = Clock(), ReadScheduler(loop), [], []
+    counter, scheduler, protocols, remotes = TurnCounter(), ReadScheduler(loop), [], []
     for _ in range(connections):
-        ours, other = socket.socketpair()
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * size)
-        other.setblocking(False)
-        assert other.send(bytes(size)) > size // 2
-        uppers.append(Reads(clock))
-        theirs.append(other)
-        bounded = BufferedRead(uppers[-1], bytearray(ROOM), turns)
-        await loop.create_connection(lambda bounded=bounded: bounded, sock=ours)  # type: ignore[misc]
-        assert uppers[-1].buffered_read is bounded
-        bounded.pause_reading()
-    ticking = asyncio.create_task(clock.run())
+        local, remote = socket.socketpair()
+        remote.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * size)
+        remote.setblocking(False)
+        assert remote.send(bytes(size)) > size // 2
+        protocols.append(RecordingProtocol(counter))
+        remotes.append(remote)
+        buffered = BufferedRead(protocols[-1], bytearray(BUFFER_BYTES), scheduler)
+        await loop.create_connection(lambda buffered=buffered: buffered, sock=local)  # type: ignore[misc]
+        assert protocols[-1].buffered_read is buffered
+        buffered.pause_reading()
+    ticking = asyncio.create_task(counter.run())
     await asyncio.sleep(0)
-    clock.bytes.clear()
-    for upper in uppers:
-        assert upper.buffered_read is not None
-        upper.buffered_read.resume_reading()
-    sent = sum(upper.size for upper in uppers)
+    counter.bytes.clear()
+    for protocol in protocols:
+        assert protocol.buffered_read is not None
+        protocol.buffered_read.resume_reading()
+    sent = sum(protocol.size for protocol in protocols)
     async with asyncio.timeout(20):
-        while sum(clock.bytes.values()) < connections * size // 2 + sent:
+        while sum(counter.bytes.values()) < connections * size // 2 + sent:
             await asyncio.sleep(0.01)
     ticking.cancel()
-    for other in theirs:
-        other.close()
-    return clock
+    for remote in remotes:
+        remote.close()
+    return counter
 
 
-def test_bounded_connection_reads_one_buffer_a_turn() -> None:
-    clock = uvloop.run(read_floods(1, 1 << 20))
-    assert max(clock.bytes.values()) <= 2 * ROOM  # the clock's own turn may come before or after
+def test_buffered_read_one_connection_reads_one_buffer_per_turn() -> None:
+    counter = uvloop.run(read_large_data(1, 1 << 20))
+    assert max(counter.bytes.values()) <= 2 * BUFFER_BYTES  # the counter's own turn may come before or after
 
 
-def test_bounded_many_connections_share_a_turn() -> None:
-    clock = uvloop.run(read_floods(60, 1 << 17))
-    assert max(clock.bytes.values()) <= 2 * (MAX_LARGE_READ_BYTES_PER_TURN + ROOM + 60 * LIMITED_READ_BYTES)
+def test_buffered_read_many_connections_share_bytes_per_turn() -> None:
+    counter = uvloop.run(read_large_data(60, 1 << 17))
+    assert max(counter.bytes.values()) <= 2 * (MAX_LARGE_READ_BYTES_PER_TURN + BUFFER_BYTES + 60 * LIMITED_READ_BYTES)
 
 
-class Paused:
+class PausedReader:
     """Waits for its turn."""
 
-    def __init__(self, done: list[Paused]) -> None:
+    def __init__(self, done: list[PausedReader]) -> None:
         self._done = done
 
     def on_turn(self) -> None:
         self._done.append(self)
 
 
-def test_turns_let_a_few_read_on_in_order() -> None:
+def test_read_scheduler_resumes_a_few_readers_per_turn_in_order() -> None:
     async def main() -> list[int]:
-        done: list[Paused] = []
-        turns = ReadScheduler(asyncio.get_running_loop())
-        waiting = [Paused(done) for _ in range(2 * MAX_RESUMED_READERS_PER_TURN + 1)]
+        done: list[PausedReader] = []
+        scheduler = ReadScheduler(asyncio.get_running_loop())
+        waiting = [PausedReader(done) for _ in range(2 * MAX_RESUMED_READERS_PER_TURN + 1)]
         for one in waiting:
-            turns.schedule(one)
+            scheduler.schedule(one)
         counts = []
         while len(done) < len(waiting):
             await asyncio.sleep(0)
@@ -129,52 +129,52 @@ def test_turns_let_a_few_read_on_in_order() -> None:
     ]
 
 
-def test_bounded_held_while_it_waits_does_not_read_on() -> None:
+def test_buffered_read_paused_while_scheduled_does_not_resume() -> None:
     async def main() -> int:
         loop = asyncio.get_running_loop()
-        ours, other = socket.socketpair()
-        other.setblocking(False)
-        upper = Reads(Clock())
-        bounded = BufferedRead(upper, bytearray(ROOM), ReadScheduler(loop))
-        await loop.create_connection(lambda: bounded, sock=ours)  # type: ignore[type-var]
-        other.send(bytes(2 * ROOM))
-        while not upper.size:
+        local, remote = socket.socketpair()
+        remote.setblocking(False)
+        protocol = RecordingProtocol(TurnCounter())
+        buffered = BufferedRead(protocol, bytearray(BUFFER_BYTES), ReadScheduler(loop))
+        await loop.create_connection(lambda: buffered, sock=local)  # type: ignore[type-var]
+        remote.send(bytes(2 * BUFFER_BYTES))
+        while not protocol.size:
             await asyncio.sleep(0)
-        bounded.pause_reading()
-        read = upper.size
+        buffered.pause_reading()
+        read = protocol.size
         await asyncio.sleep(0.05)
-        assert upper.size == read < 2 * ROOM
-        bounded.resume_reading()
+        assert protocol.size == read < 2 * BUFFER_BYTES
+        buffered.resume_reading()
         async with asyncio.timeout(10):
-            while upper.size < 2 * ROOM:
+            while protocol.size < 2 * BUFFER_BYTES:
                 await asyncio.sleep(0)
-        other.close()
-        return upper.size
+        remote.close()
+        return protocol.size
 
-    assert uvloop.run(main()) == 2 * ROOM
+    assert uvloop.run(main()) == 2 * BUFFER_BYTES
 
 
-class Counting:
-    """Counts that its turn came, and fails then if it is to."""
+class CountingReader:
+    """Records its turn, then fails if `fails` is set."""
 
-    def __init__(self, seen: list[Counting], *, fails: bool) -> None:
+    def __init__(self, seen: list[CountingReader], *, fails: bool) -> None:
         self.seen = seen
         self.fails = fails
 
     def on_turn(self) -> None:
         self.seen.append(self)
         if self.fails:
-            raise RuntimeError("it fails")
+            raise RuntimeError("reader fails")
 
 
-async def test_turns_connection_that_fails_takes_no_turn_of_the_others() -> None:
+async def test_read_scheduler_failing_reader_does_not_delay_others() -> None:
     loop = asyncio.get_running_loop()
     failed: list[object] = []
     loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
-    turns, seen = ReadScheduler(loop), list[Counting]()
-    waiting = [Counting(seen, fails=number == 0) for number in range(3 * MAX_RESUMED_READERS_PER_TURN)]
+    scheduler, seen = ReadScheduler(loop), list[CountingReader]()
+    waiting = [CountingReader(seen, fails=number == 0) for number in range(3 * MAX_RESUMED_READERS_PER_TURN)]
     for each in waiting:
-        turns.schedule(each)
+        scheduler.schedule(each)
     for _ in range(10):
         await asyncio.sleep(0)
     assert seen == waiting

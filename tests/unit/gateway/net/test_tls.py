@@ -1,4 +1,4 @@
-"""TLS to a provider, without sockets where what comes together matters, and on asyncio's own event loop."""
+"""TLS to a provider. Most tests use no sockets, so that they control which bytes arrive together."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ HI = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
 LONG = "word " * 50_000
 
 
-class Reads:
-    """Keeps what comes. `slowly`: it pauses after each piece, until the loop's next turn."""
+class RecordingProtocol:
+    """Records received data. With `pauses`, it pauses after each chunk until the event loop's next turn."""
 
-    def __init__(self, *, slowly: bool = False) -> None:
-        self._slowly = slowly
-        self.pieces: list[bytes] = []
-        self.at_rest: list[bool] = []
+    def __init__(self, *, pauses: bool = False) -> None:
+        self._pauses = pauses
+        self.chunks: list[bytes] = []
+        self.was_reading: list[bool] = []
         self.lost = asyncio.Event()
         self.reason: Exception | None = None
 
     @property
-    def got(self) -> bytes:
-        return b"".join(self.pieces)
+    def received(self) -> bytes:
+        return b"".join(self.chunks)
 
     def connection_made(self, transport: ConnectionTransport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.pieces.append(data)
-        self.at_rest.append(self.transport.is_reading())
-        if self._slowly:
+        self.chunks.append(data)
+        self.was_reading.append(self.transport.is_reading())
+        if self._pauses:
             self.transport.pause_reading()
             asyncio.get_running_loop().call_soon(self.transport.resume_reading)
 
@@ -61,8 +61,8 @@ class Reads:
         self.lost.set()
 
 
-class Wire(asyncio.Transport):
-    """Below the transport: keeps what it is to send."""
+class FakeTransport(asyncio.Transport):
+    """The transport below TLS: records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class Wire(asyncio.Transport):
         self.abort()
 
 
-class Provider:
-    """The other end, whose bytes a test hands over as it likes."""
+class TlsServer:
+    """The server side of TLS, whose bytes the test delivers."""
 
     def __init__(self, file: Path) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -107,28 +107,28 @@ class Provider:
         made.num_tickets = 0
         self._object = made.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
-    def shakes(self, data: bytes) -> bytes:
+    def handshake(self, data: bytes) -> bytes:
         self._incoming.write(data)
         with contextlib.suppress(ssl.SSLWantReadError):
             self._object.do_handshake()
         return self._outgoing.read()
 
-    def says(self, *parts: bytes) -> bytes:
+    def encrypt(self, *parts: bytes) -> bytes:
         for part in parts:
             self._object.write(part)
         return self._outgoing.read()
 
-    def ends(self) -> bytes:
+    def close_notify(self) -> bytes:
         with contextlib.suppress(ssl.SSLWantReadError):
             self._object.unwrap()
         return self._outgoing.read()
 
-    def hears(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         self._incoming.write(data)
-        heard = b""
+        plaintext = b""
         while self._incoming.pending:
-            heard += self._object.read(65536)
-        return heard
+            plaintext += self._object.read(65536)
+        return plaintext
 
 
 @pytest.fixture
@@ -138,149 +138,153 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def ready(
-    file: Path, reader: Reads | None = None, buffer: bytearray | None = None
-) -> tuple[TlsTransport, Reads, Wire, Provider]:
-    """After the handshake."""
+def connect(
+    file: Path, reader: RecordingProtocol | None = None, buffer: bytearray | None = None
+) -> tuple[TlsTransport, RecordingProtocol, FakeTransport, TlsServer]:
+    """Return a TLS transport after its handshake."""
     buffer = buffer or bytearray(2 * MAX_TLS_RECORD_PLAINTEXT_BYTES)
-    reader = reader or Reads()
-    wire, provider = Wire(), Provider(file)
-    sealed = TlsTransport(default_ssl_context(), "localhost", reader, buffer)
-    sealed.connection_made(wire)
-    while data := wire.take():
-        sealed.data_received(provider.shakes(data))
-    assert sealed.handshake_done.done()
-    return sealed, reader, wire, provider
+    reader = reader or RecordingProtocol()
+    raw, provider = FakeTransport(), TlsServer(file)
+    tls = TlsTransport(default_ssl_context(), "localhost", reader, buffer)
+    tls.connection_made(raw)
+    while data := raw.take():
+        tls.data_received(provider.handshake(data))
+    assert tls.handshake_done.done()
+    return tls, reader, raw, provider
 
 
-async def test_what_comes_together_is_handed_on_together(trusted: Path) -> None:
-    sealed, reader, _, provider = ready(trusted)
-    sealed.data_received(provider.says(b"HTTP/1.1 200 OK\r\n", b"content-length: 0\r\n", b"\r\n"))
-    assert (reader.pieces, reader.at_rest) == ([b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"], [True])
+async def test_tls_records_received_together_are_delivered_together(trusted: Path) -> None:
+    tls, reader, _, provider = connect(trusted)
+    tls.data_received(provider.encrypt(b"HTTP/1.1 200 OK\r\n", b"content-length: 0\r\n", b"\r\n"))
+    assert (reader.chunks, reader.was_reading) == ([b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"], [True])
 
 
-async def test_it_is_not_at_rest_while_something_more_has_come(trusted: Path) -> None:
-    """Else the next request on the connection would be answered by what nobody asked for."""
-    sealed, reader, _, provider = ready(trusted)
-    sealed.data_received(
-        provider.says(b"a" * MAX_TLS_RECORD_PLAINTEXT_BYTES, b"b" * MAX_TLS_RECORD_PLAINTEXT_BYTES, b"c")
+async def test_tls_transport_is_not_reading_while_more_data_is_buffered(trusted: Path) -> None:
+    """Otherwise the buffered bytes would be taken for the next request's response."""
+    tls, reader, _, provider = connect(trusted)
+    tls.data_received(
+        provider.encrypt(b"a" * MAX_TLS_RECORD_PLAINTEXT_BYTES, b"b" * MAX_TLS_RECORD_PLAINTEXT_BYTES, b"c")
     )
-    assert [piece[:1] + piece[-1:] for piece in reader.pieces] == [b"ab", b"cc"]
-    assert reader.at_rest == [False, True]
-    both = provider.says(b"d") + provider.says(b"e")
-    sealed.data_received(both[:-1])
-    assert (reader.pieces[2:], reader.at_rest[2:]) == ([b"d"], [False])
-    sealed.data_received(both[-1:])
-    assert (reader.pieces[3:], reader.at_rest[3:]) == ([b"e"], [True])
+    assert [chunk[:1] + chunk[-1:] for chunk in reader.chunks] == [b"ab", b"cc"]
+    assert reader.was_reading == [False, True]
+    both = provider.encrypt(b"d") + provider.encrypt(b"e")
+    tls.data_received(both[:-1])
+    assert (reader.chunks[2:], reader.was_reading[2:]) == ([b"d"], [False])
+    tls.data_received(both[-1:])
+    assert (reader.chunks[3:], reader.was_reading[3:]) == ([b"e"], [True])
 
 
-async def test_an_end_behind_the_last_bytes(trusted: Path) -> None:
-    sealed, reader, wire, provider = ready(trusted)
-    sealed.data_received(provider.says(b"all") + provider.ends())
-    assert (reader.pieces, reader.at_rest, wire.aborted) == ([b"all"], [False], True)
-    sealed.connection_lost(None)
+async def test_tls_close_notify_after_last_bytes_closes_without_error(trusted: Path) -> None:
+    tls, reader, raw, provider = connect(trusted)
+    tls.data_received(provider.encrypt(b"all") + provider.close_notify())
+    assert (reader.chunks, reader.was_reading, raw.aborted) == ([b"all"], [False], True)
+    tls.connection_lost(None)
     assert reader.lost.is_set()
     assert reader.reason is None
 
 
-async def test_an_end_that_tls_does_not_know_of(trusted: Path) -> None:
-    sealed, reader, _, provider = ready(trusted)
-    sealed.data_received(provider.says(b"all"))
-    sealed.eof_received()
-    sealed.connection_lost(None)
+async def test_tls_eof_without_close_notify_is_connection_reset(trusted: Path) -> None:
+    tls, reader, _, provider = connect(trusted)
+    tls.data_received(provider.encrypt(b"all"))
+    tls.eof_received()
+    tls.connection_lost(None)
     assert isinstance(reader.reason, ConnectionResetError)
 
 
-async def test_new_keys_tickets_and_nothing_at_all_between_the_bytes(trusted: Path) -> None:
-    sealed, reader, wire, provider = ready(trusted)
+async def test_tls_key_updates_tickets_and_empty_records_are_transparent(trusted: Path) -> None:
+    tls, reader, raw, provider = connect(trusted)
     records = Records(provider.keylog)
-    nothing = [records.seal(b"") for _ in range(20)]
-    said = [
+    empty_records = [records.seal(b"") for _ in range(20)]
+    data_records = [
         records.ticket(2000),
         records.seal(b"one"),
         *[records.key_update() for _ in range(20)],
         records.seal(b"two"),
     ]
-    for data in (*nothing, *said, b"".join([records.key_update(), records.ticket(9), records.seal(b"three")])):
-        sealed.data_received(data)
-    assert (reader.pieces, reader.at_rest) == ([b"one", b"two", b"three"], [True] * 3)
+    for data in (
+        *empty_records,
+        *data_records,
+        b"".join([records.key_update(), records.ticket(9), records.seal(b"three")]),
+    ):
+        tls.data_received(data)
+    assert (reader.chunks, reader.was_reading) == ([b"one", b"two", b"three"], [True] * 3)
     reader.transport.write(b"more")
-    assert provider.hears(wire.take()) == b"more"
+    assert provider.decrypt(raw.take()) == b"more"
 
 
-class Hesitates(Reads):
-    """Pauses, and changes its mind."""
+class PausingProtocol(RecordingProtocol):
+    """Pauses and resumes at random."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self._chance = chance
-        self._wants = True
+        self._is_reading = True
 
     def data_received(self, data: bytes) -> None:
-        assert self._wants
+        assert self._is_reading
         super().data_received(data)
         if self._chance.random() < 0.5:
-            self._wants = False
+            self._is_reading = False
             self.transport.pause_reading()
             if self._chance.random() < 0.3:
                 self.transport.resume_reading()
                 self.transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
 
-    def _go_on(self) -> None:
-        self._wants = True
+    def _resume(self) -> None:
+        self._is_reading = True
         self.transport.resume_reading()
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_pieces_of_any_size_cut_anywhere_and_read_with_pauses(trusted: Path, seed: int) -> None:
+async def test_tls_random_splits_and_pauses_deliver_all_bytes(trusted: Path, seed: int) -> None:
     chance = random.Random(seed)
     buffer = bytearray(chance.choice([MAX_TLS_RECORD_PLAINTEXT_BYTES, 20_000, 2 * MAX_TLS_RECORD_PLAINTEXT_BYTES]))
-    reader = Hesitates(chance)
-    sealed, _, wire, provider = ready(trusted, reader, buffer)
+    reader = PausingProtocol(chance)
+    tls, _, raw, provider = connect(trusted, reader, buffer)
     records = Records(provider.keylog)
     sent = [chance.randbytes(chance.choice([0, 1, 100, 5000, MAX_TLS_RECORD_PLAINTEXT_BYTES])) for _ in range(60)]
-    beside = (records.key_update, lambda: records.ticket(100), bytes)
-    line = b"".join([records.seal(part) + chance.choice(beside)() for part in sent])
+    control_records = (records.key_update, lambda: records.ticket(100), bytes)
+    line = b"".join([records.seal(part) + chance.choice(control_records)() for part in sent])
     while line:
-        while not wire.reading:
+        while not raw.reading:
             await asyncio.sleep(0)
         size = chance.choice([1, 1000, 2 * MAX_TLS_RECORD_PLAINTEXT_BYTES])
-        sealed.data_received(line[:size])
+        tls.data_received(line[:size])
         line = line[size:]
-    while len(reader.got) < sum(map(len, sent)):
+    while len(reader.received) < sum(map(len, sent)):
         await asyncio.sleep(0)
-    assert reader.got == b"".join(sent)
-    assert not wire.aborted
+    assert reader.received == b"".join(sent)
+    assert not raw.aborted
 
 
-async def test_new_keys_without_end_are_refused(trusted: Path) -> None:
-    """The answer to each would wait in memory for a provider that reads none."""
-    sealed, reader, wire, provider = ready(trusted)
+async def test_tls_endless_key_updates_abort_connection(trusted: Path) -> None:
+    """The replies would be buffered without limit for a provider that does not read."""
+    tls, reader, raw, provider = connect(trusted)
     records = Records(provider.keylog)
     for _ in range(2 * MAX_TLS_CONTROL_BYTES // 1000):
-        sealed.data_received(b"".join([records.key_update() for _ in range(40)]))
-        if wire.aborted:
+        tls.data_received(b"".join([records.key_update() for _ in range(40)]))
+        if raw.aborted:
             break
-    assert wire.aborted
-    assert len(wire.take()) <= MAX_TLS_CONTROL_BYTES
-    sealed.connection_lost(None)
+    assert raw.aborted
+    assert len(raw.take()) <= MAX_TLS_CONTROL_BYTES
+    tls.connection_lost(None)
     assert isinstance(reader.reason, ConnectionAbortedError)
 
 
 @pytest.mark.parametrize("size", [0, 1, ENCRYPT_PART_BYTES, ENCRYPT_PART_BYTES + 1, 5 * ENCRYPT_PART_BYTES - 1])
-async def test_all_is_sent_whatever_its_size(trusted: Path, size: int) -> None:
-    _, reader, wire, provider = ready(trusted)
+async def test_tls_write_of_any_size_sends_all_bytes(trusted: Path, size: int) -> None:
+    _, reader, raw, provider = connect(trusted)
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     reader.transport.writelines((b"head", data))
-    assert provider.hears(wire.take()) == b"head" + data
+    assert provider.decrypt(raw.take()) == b"head" + data
     if data:
         reader.transport.write(data)
-        assert provider.hears(wire.take()) == data
+        assert provider.decrypt(raw.take()) == data
 
 
-def of_the_system() -> x509.Name:
-    """An authority with a key of the kind that our certificates have, by which OpenSSL looks for it."""
+def system_authority_name() -> x509.Name:
+    """Return the name of a system authority with the key type of the test certificates."""
     for file in Path(ssl.get_default_verify_paths().openssl_capath).glob("*.pem"):
         found = x509.load_pem_x509_certificate(file.read_bytes())
         if isinstance(found.public_key(), ec.EllipticCurvePublicKey):
@@ -288,35 +292,35 @@ def of_the_system() -> x509.Name:
     pytest.skip("this system has no folder of certificates")
 
 
-@pytest.mark.parametrize(("replaced", "said"), [(True, "unable to get local issuer"), (False, "signature failure")])
-async def test_a_file_of_authorities_takes_the_place_of_the_systems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool, said: str
+@pytest.mark.parametrize(("replaced", "expected"), [(True, "unable to get local issuer"), (False, "signature failure")])
+async def test_tls_ssl_cert_file_replaces_system_authorities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool, expected: str
 ) -> None:
-    """Whom the system trusts is not even looked at, to see whether it has signed what a provider shows."""
+    """With SSL_CERT_FILE, OpenSSL does not look for the issuer among the system's authorities."""
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    shown = certificate(tmp_path, "localhost", feigned=of_the_system())
+    shown = certificate(tmp_path, "localhost", feigned=system_authority_name())
     if replaced:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, "other.example")))
-    reader, wire, provider = Reads(), Wire(), Provider(shown)
-    sealed = TlsTransport(default_ssl_context(), "localhost", reader, bytearray(2 * MAX_TLS_RECORD_PLAINTEXT_BYTES))
-    sealed.connection_made(wire)
-    sealed.data_received(provider.shakes(wire.take()))
-    sealed.connection_lost(None)
-    with pytest.raises(ssl.SSLCertVerificationError, match=said):
-        await sealed.handshake_done
+    reader, raw, provider = RecordingProtocol(), FakeTransport(), TlsServer(shown)
+    tls = TlsTransport(default_ssl_context(), "localhost", reader, bytearray(2 * MAX_TLS_RECORD_PLAINTEXT_BYTES))
+    tls.connection_made(raw)
+    tls.data_received(provider.handshake(raw.take()))
+    tls.connection_lost(None)
+    with pytest.raises(ssl.SSLCertVerificationError, match=expected):
+        await tls.handshake_done
 
 
-async def test_an_answer_that_is_read_with_pauses(trusted: Path) -> None:
+async def test_tls_response_read_with_pauses_is_complete(trusted: Path) -> None:
     buffer = bytearray(20_000)
-    reader = Reads(slowly=True)
-    sealed = TlsTransport(default_ssl_context(), "localhost", reader, buffer)
+    reader = RecordingProtocol(pauses=True)
+    tls = TlsTransport(default_ssl_context(), "localhost", reader, buffer)
     with FakeProvider(OpenAIWire(), tls=context(trusted)) as fake:
         fake.plays(answer(200, openai_wire.chat(LONG)) + fin())
-        await asyncio.get_running_loop().create_connection(lambda: sealed, "127.0.0.1", fake.port)
-        await asyncio.wait_for(sealed.handshake_done, 5)
-        asked = request_bytes("POST", "/v1/chat/completions", HI, key=fake.key)
-        reader.transport.writelines((asked[:20], asked[20:]))
+        await asyncio.get_running_loop().create_connection(lambda: tls, "127.0.0.1", fake.port)
+        await asyncio.wait_for(tls.handshake_done, 5)
+        request = request_bytes("POST", "/v1/chat/completions", HI, key=fake.key)
+        reader.transport.writelines((request[:20], request[20:]))
         await asyncio.wait_for(reader.lost.wait(), 10)
-    assert LONG.encode() in reader.got
+    assert LONG.encode() in reader.received
     assert reader.reason is None

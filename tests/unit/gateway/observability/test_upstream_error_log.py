@@ -12,30 +12,30 @@ def unreachable(cause: str) -> SvcError:
     return ProviderFailed("The provider could not be reached.", reason=f"no connection to api.example:443: {cause}")
 
 
-def test_another_cause_is_another_kind(caplog: pytest.LogCaptureFixture) -> None:
-    troubles = UpstreamErrorLog()
+def test_upstream_error_log_different_causes_are_logged_separately(caplog: pytest.LogCaptureFixture) -> None:
+    error_log = UpstreamErrorLog()
     for moment in range(3):
         for cause in ("ConnectionRefusedError", "SSLCertVerificationError"):
-            troubles.log_error("openai", unreachable(cause), "req_1", 100.0 + moment)
+            error_log.log_error("openai", unreachable(cause), "req_1", 100.0 + moment)
     assert [record.getMessage().split()[-3] for record in caplog.records] == [
         "ConnectionRefusedError)",
         "SSLCertVerificationError)",
     ]
-    troubles.log_error("openai", unreachable("ConnectionRefusedError"), "req_2", 100.0 + REPEAT_INTERVAL_SECONDS)
+    error_log.log_error("openai", unreachable("ConnectionRefusedError"), "req_2", 100.0 + REPEAT_INTERVAL_SECONDS)
     assert "[request req_2; 2 more like it" in caplog.records[-1].getMessage()
 
 
-def test_words_that_differ_behind_their_beginning_are_of_one_kind(caplog: pytest.LogCaptureFixture) -> None:
-    troubles = UpstreamErrorLog()
+def test_upstream_error_log_messages_with_same_prefix_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    error_log = UpstreamErrorLog()
     for number in range(5):
-        said = f"The provider failed: The server had an error while it processed request {number}."
-        troubles.log_error("openai", ProviderFailed(said), "req_1", 100.0)
+        message = f"The provider failed: The server had an error while it processed request {number}."
+        error_log.log_error("openai", ProviderFailed(message), "req_1", 100.0)
     assert len(caplog.records) == 1
 
 
-def test_kinds_without_end_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
-    troubles = UpstreamErrorLog()
+def test_upstream_error_log_many_kinds_memory_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    error_log = UpstreamErrorLog()
     for number in range(3 * MAX_REMEMBERED_ERRORS):
-        troubles.log_error("openai", ProviderFailed(f"{number}"), "req_1", 100.0)
+        error_log.log_error("openai", ProviderFailed(f"{number}"), "req_1", 100.0)
     assert len(caplog.records) == 3 * MAX_REMEMBERED_ERRORS
-    assert len(troubles._last_logged) <= MAX_REMEMBERED_ERRORS
+    assert len(error_log._last_logged) <= MAX_REMEMBERED_ERRORS

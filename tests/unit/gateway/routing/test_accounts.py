@@ -18,14 +18,14 @@ ENTRY = ProviderSettings(
 )
 
 
-def offer(**environ: str) -> Backend:
+def backend_with_keys(**environ: str) -> Backend:
     (provider,) = build_providers(Settings(providers=(ENTRY,), environ=environ))
     (found,) = build_backends(provider)
     return found
 
 
-def test_each_account_has_its_key_and_address() -> None:
-    accounts = offer(KEY_1="one", KEY_2="two").account_backends
+def test_accounts_each_has_own_key_and_address() -> None:
+    accounts = backend_with_keys(KEY_1="one", KEY_2="two").account_backends
     assert [(one.provider.key, one.origin.port, one.provider.weight, one.account_number) for one in accounts] == [
         ("one", 1, 1, 1),
         ("two", 1, 3, 2),
@@ -33,14 +33,14 @@ def test_each_account_has_its_key_and_address() -> None:
     ]
 
 
-def test_an_account_without_its_key_is_left_out() -> None:
-    assert [one.provider.key for one in offer(KEY_1="one").account_backends] == ["one", "one"]
+def test_accounts_without_api_key_are_omitted() -> None:
+    assert [one.provider.key for one in backend_with_keys(KEY_1="one").account_backends] == ["one", "one"]
     assert build_providers(Settings(providers=(ENTRY,), environ={})) == []
-    assert offer(KEY_2="two").provider.key == "two"
-    assert offer(KEY_2="two").account_backends == ()
+    assert backend_with_keys(KEY_2="two").provider.key == "two"
+    assert backend_with_keys(KEY_2="two").account_backends == ()
 
 
-def test_an_entry_without_a_key_is_no_account_where_one_is_needed() -> None:
+def test_accounts_provider_without_key_is_omitted_where_key_is_required() -> None:
     with_keys = ProviderSettings(
         name="vendor",
         base_url="http://127.0.0.1:1/v1",
@@ -56,7 +56,7 @@ def test_an_entry_without_a_key_is_no_account_where_one_is_needed() -> None:
     assert b"authorization" not in build_backends(provider)[0].account_backends[0].request_head[1]
 
 
-def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
+def test_choose_account_follows_weight_and_remaining_share() -> None:
     counted = Counter(choose_account([1, 3], [1.0, 1.0]) for _ in range(4000))
     assert 2700 < counted[1] < 3300
     counted = Counter(choose_account([1, 1], [1.0, 0.0]) for _ in range(4000))
@@ -86,22 +86,22 @@ def test_requests_are_spread_by_weight_and_by_what_is_left() -> None:
         ({b"x-ratelimit-limit-requests": b"9" * 5000, b"x-ratelimit-remaining-requests": b"1"}, None),
     ],
 )
-def test_what_is_left(headers: dict[bytes, bytes], share: float | None) -> None:
+def test_remaining_share_is_read_from_rate_limit_headers(headers: dict[bytes, bytes], share: float | None) -> None:
     assert remaining_share(headers) == share
 
 
-def test_used_up_accounts_get_little_until_it_is_old() -> None:
-    steering, target = LoadBalancer(RoutingSettings()), offer(KEY_1="one", KEY_2="two")
-    gone = {b"x-ratelimit-limit-requests": b"100", b"x-ratelimit-remaining-requests": b"0"}
-    for account in target.account_backends[:2]:
-        steering.record_rate_limits(account, gone, 100.0)
-    now = Counter(steering.select_account(target, (), 101.0).account_number for _ in range(1000))
-    later = Counter(steering.select_account(target, (), 200.0).account_number for _ in range(1000))
+def test_select_account_exhausted_accounts_get_little_until_limits_expire() -> None:
+    balancer, backend = LoadBalancer(RoutingSettings()), backend_with_keys(KEY_1="one", KEY_2="two")
+    exhausted = {b"x-ratelimit-limit-requests": b"100", b"x-ratelimit-remaining-requests": b"0"}
+    for account in backend.account_backends[:2]:
+        balancer.record_rate_limits(account, exhausted, 100.0)
+    now = Counter(balancer.select_account(backend, (), 101.0).account_number for _ in range(1000))
+    later = Counter(balancer.select_account(backend, (), 200.0).account_number for _ in range(1000))
     assert now[3] > 900
     assert later[2] > 500
 
 
-def test_a_used_account_is_not_taken_again_while_there_is_another() -> None:
-    steering, target = LoadBalancer(RoutingSettings()), offer(KEY_1="one", KEY_2="two")
-    used = list(target.account_backends[:2])
-    assert {steering.select_account(target, used, 100.0).account_number for _ in range(50)} == {3}
+def test_select_account_tried_account_is_not_selected_again() -> None:
+    balancer, backend = LoadBalancer(RoutingSettings()), backend_with_keys(KEY_1="one", KEY_2="two")
+    used = list(backend.account_backends[:2])
+    assert {balancer.select_account(backend, used, 100.0).account_number for _ in range(50)} == {3}

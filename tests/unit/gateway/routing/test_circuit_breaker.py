@@ -8,7 +8,7 @@ from svc.gateway.routing.circuit_breaker import (
 )
 
 
-def broken(now: float = 100.0) -> BackendCircuitBreaker:
+def open_breaker(now: float = 100.0) -> BackendCircuitBreaker:
     breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS):
         breaker.record_failure(now, no_response=True)
@@ -17,16 +17,16 @@ def broken(now: float = 100.0) -> BackendCircuitBreaker:
     return breaker
 
 
-def test_it_needs_twenty_requests_in_its_window() -> None:
+def test_breaker_below_minimum_requests_stays_closed() -> None:
     breaker = BackendCircuitBreaker()
     for at in range(MIN_WINDOW_REQUESTS - 1):
         breaker.record_failure(100 + at / 10)
     assert breaker.state == "closed"
-    breaker.record_failure(120.0)  # the others are too old by now
+    breaker.record_failure(120.0)  # the others have left the window
     assert breaker.state == "closed"
 
 
-def test_half_of_them_failing_opens_it() -> None:
+def test_breaker_half_of_requests_failing_opens() -> None:
     breaker = BackendCircuitBreaker()
     for _ in range(11):
         breaker.record_success(100.0, 0.1, stream=False)
@@ -40,7 +40,7 @@ def test_half_of_them_failing_opens_it() -> None:
     assert not breaker.allow_request(100.1)
 
 
-def test_streams_that_break_count_once() -> None:
+def test_breaker_broken_stream_is_counted_once() -> None:
     breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS // 2):
         breaker.record_success(100.0, 0.1, stream=True)
@@ -52,8 +52,8 @@ def test_streams_that_break_count_once() -> None:
     assert breaker.state == "open"
 
 
-def test_one_probe_at_a_time_and_an_answer_closes_it() -> None:
-    breaker = broken()
+def test_breaker_half_open_allows_one_probe_and_success_closes() -> None:
+    breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
     assert [breaker.allow_request(later) for _ in range(3)] == [True, False, False]
     breaker.record_success(later, 0.1, stream=True)
@@ -63,20 +63,20 @@ def test_one_probe_at_a_time_and_an_answer_closes_it() -> None:
     assert breaker.state == "closed"
 
 
-def test_a_failed_probe_makes_it_rest_twice_as_long() -> None:
-    breaker = broken()
-    now, rest = 100.0, MIN_OPEN_SECONDS
+def test_breaker_failed_probe_doubles_open_time() -> None:
+    breaker = open_breaker()
+    now, open_time = 100.0, MIN_OPEN_SECONDS
     for _ in range(10):
-        assert not breaker.allow_request(now + rest * 0.99)
-        now += rest
+        assert not breaker.allow_request(now + open_time * 0.99)
+        now += open_time
         assert breaker.allow_request(now)
         breaker.record_failure(now)
-        rest = min(MAX_OPEN_SECONDS, rest * 2)
-    assert rest == MAX_OPEN_SECONDS
+        open_time = min(MAX_OPEN_SECONDS, open_time * 2)
+    assert open_time == MAX_OPEN_SECONDS
 
 
-def test_a_probe_whose_client_left_says_nothing() -> None:
-    breaker = broken()
+def test_breaker_abandoned_probe_stays_half_open() -> None:
+    breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
     assert breaker.allow_request(later)
     breaker.record_abandoned()
@@ -86,7 +86,7 @@ def test_a_probe_whose_client_left_says_nothing() -> None:
     assert breaker.allow_request(later + BREAKER_PROBE_TIMEOUT_SECONDS)
 
 
-def test_slow_answers_open_it_too() -> None:
+def test_breaker_slow_responses_open() -> None:
     breaker = BackendCircuitBreaker(slow_after=0.5)
     for _ in range(MIN_WINDOW_REQUESTS):
         breaker.record_success(100.0, 0.6, stream=True)
@@ -100,19 +100,19 @@ def test_slow_answers_open_it_too() -> None:
     assert breaker.state == "closed"
 
 
-def test_slow_is_what_is_slow_for_this_target() -> None:
-    """A model that always thinks for 20 s is not out of order; one that took 0.3 s and takes 4 s is."""
-    patient, quick = BackendCircuitBreaker(), BackendCircuitBreaker()
+def test_breaker_slowness_is_relative_to_usual_latency() -> None:
+    """A constant 20 s to the first byte is not slow. A change from 0.3 s to 4 s is."""
+    always_slow, usually_fast = BackendCircuitBreaker(), BackendCircuitBreaker()
     for at in range(100):
-        patient.record_success(100 + at, 20.0, stream=True)
-        quick.record_success(100 + at, 0.3, stream=True)
+        always_slow.record_success(100 + at, 20.0, stream=True)
+        usually_fast.record_success(100 + at, 0.3, stream=True)
     for _ in range(MIN_WINDOW_REQUESTS * 2):
-        patient.record_success(201.0, 24.0, stream=True)
-        quick.record_success(201.0, 4.0, stream=True)
-    assert (patient.state, quick.state) == ("closed", "open")
+        always_slow.record_success(201.0, 24.0, stream=True)
+        usually_fast.record_success(201.0, 4.0, stream=True)
+    assert (always_slow.state, usually_fast.state) == ("closed", "open")
 
 
-def test_long_whole_answers_do_not_make_streams_slow() -> None:
+def test_breaker_long_unstreamed_responses_do_not_count_as_slow_streams() -> None:
     breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS * 2):
         breaker.record_success(100.0, 0.3, stream=True)
@@ -120,7 +120,7 @@ def test_long_whole_answers_do_not_make_streams_slow() -> None:
     assert breaker.state == "closed"
 
 
-def test_being_outrun_says_something_only_of_who_was_silent_for_far_too_long() -> None:
+def test_breaker_hedge_loss_counts_only_when_far_slower_than_usual() -> None:
     new, known = BackendCircuitBreaker(), BackendCircuitBreaker()
     known.record_success(100.0, 0.3, stream=True)
     for _ in range(MIN_WINDOW_REQUESTS * 2):
@@ -132,8 +132,8 @@ def test_being_outrun_says_something_only_of_who_was_silent_for_far_too_long() -
     assert (known.state, known.opened_for_slowness) == ("open", True)
 
 
-def test_a_probe_that_was_outrun_is_no_answer() -> None:
-    breaker = broken()
+def test_breaker_probe_with_hedge_loss_stays_half_open() -> None:
+    breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
     assert breaker.allow_request(later)
     breaker.record_hedge_loss(later, 0.2, stream=True)
@@ -141,10 +141,10 @@ def test_a_probe_that_was_outrun_is_no_answer() -> None:
     assert breaker.allow_request(later)
 
 
-def test_might_says_what_admits_would_and_changes_nothing() -> None:
+def test_breaker_may_serve_predicts_allow_request_without_state_change() -> None:
     breaker = BackendCircuitBreaker()
     assert breaker.may_serve(100.0)
-    breaker = broken()
+    breaker = open_breaker()
     assert not breaker.may_serve(100 + MIN_OPEN_SECONDS - 0.01)
     assert breaker.may_serve(100 + MIN_OPEN_SECONDS)
     assert breaker.state == "open"
@@ -153,8 +153,8 @@ def test_might_says_what_admits_would_and_changes_nothing() -> None:
     assert breaker.may_serve(100 + MIN_OPEN_SECONDS + BREAKER_PROBE_TIMEOUT_SECONDS)
 
 
-def test_usual_time_follows_the_answers_slowly() -> None:
-    """A target that got slower over a hundred answers is judged by what is usual now: 4 s, not 1 s."""
+def test_breaker_usual_latency_adapts_slowly() -> None:
+    """After 200 responses of 4 s, the usual latency is 4 s instead of the earlier 1 s."""
     for seconds, state in ((15.0, "closed"), (25.0, "open")):
         breaker = BackendCircuitBreaker()
         for step in range(100):
@@ -166,7 +166,7 @@ def test_usual_time_follows_the_answers_slowly() -> None:
         assert (breaker.state, breaker.opened_for_slowness) == (state, state == "open")
 
 
-def test_follow_when_closed_opens_for_so_long() -> None:
+def test_breaker_open_from_peer_when_closed_opens_for_given_time() -> None:
     breaker = BackendCircuitBreaker()
     assert breaker.open_from_peer(100.0, 3.0, is_slow=True, has_responses=True)
     assert (breaker.state, breaker.opened_for_slowness, breaker.has_responses) == ("open", True, True)
@@ -177,7 +177,7 @@ def test_follow_when_closed_opens_for_so_long() -> None:
     assert breaker.state == "half-open"
 
 
-def test_follow_forgets_what_the_window_held() -> None:
+def test_breaker_open_from_peer_clears_window() -> None:
     breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS - 1):
         breaker.record_failure(100.0)
@@ -188,15 +188,15 @@ def test_follow_forgets_what_the_window_held() -> None:
     assert breaker.state == "closed"
 
 
-def test_worst_state_of_several() -> None:
+def test_worst_state_of_several_returns_most_severe() -> None:
     assert worst_state(["closed", "open", "half-open"]) == "open"
     assert worst_state(["closed", "half-open"]) == "half-open"
     assert worst_state(["closed"]) == "closed"
     assert worst_state([]) == "closed"
 
 
-def test_rest_is_what_the_breaker_stays_open_for() -> None:
-    breaker = broken()
+def test_breaker_open_seconds_is_current_open_time() -> None:
+    breaker = open_breaker()
     assert breaker.open_seconds == MIN_OPEN_SECONDS
     assert breaker.allow_request(100 + MIN_OPEN_SECONDS)
     breaker.record_failure(100 + MIN_OPEN_SECONDS)

@@ -15,7 +15,7 @@ from svc.gateway.routing.failures import (
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "shown", "then"),
+    ("status", "code", "http_status", "decision"),
     [
         (400, "invalid_request", 400, RetryDecision.GIVE_UP),
         (401, "provider_error", 502, RetryDecision.NEXT_BACKEND),
@@ -32,19 +32,21 @@ from svc.gateway.routing.failures import (
         (302, "provider_error", 502, RetryDecision.NEXT_BACKEND),
     ],
 )
-def test_what_a_status_means(status: int, code: str, shown: int, then: RetryDecision) -> None:
+def test_classify_status_maps_to_error_code_status_and_retry_decision(
+    status: int, code: str, http_status: int, decision: RetryDecision
+) -> None:
     failure = classify_status(status, {}, "its own words")
-    assert (failure.error.code, failure.error.status, failure.retry_decision) == (code, shown, then)
+    assert (failure.error.code, failure.error.status, failure.retry_decision) == (code, http_status, decision)
 
 
-def test_the_upstreams_words_are_kept_only_where_they_help_the_client() -> None:
+def test_classify_status_upstream_message_is_kept_only_for_client_errors() -> None:
     assert "own words" in classify_status(400, {}, "own words").error.message
     assert "secret" not in classify_status(401, {}, "secret sk-123 is wrong").error.message
     assert "10.0.0.1" not in classify_status(500, {}, "at 10.0.0.1").error.message
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "kind"),
+    ("status", "message", "kind"),
     [
         (500, "image input is not supported - hint: you may need to provide the mmproj", "image"),
         (500, "Audio input is not supported by this server", "audio"),
@@ -53,8 +55,8 @@ def test_the_upstreams_words_are_kept_only_where_they_help_the_client() -> None:
         (404, "No endpoints found that support image input", "image"),
     ],
 )
-def test_judge_input_that_the_model_does_not_take_is_invalid_request(status: int, words: str, kind: str) -> None:
-    failure = classify_status(status, {}, words)
+def test_classify_status_unsupported_input_kind_is_invalid_request(status: int, message: str, kind: str) -> None:
+    failure = classify_status(status, {}, message)
     assert (failure.error.code, failure.error.status, failure.retry_decision) == (
         "invalid_request",
         400,
@@ -65,11 +67,11 @@ def test_judge_input_that_the_model_does_not_take_is_invalid_request(status: int
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429])
-def test_judge_input_words_do_not_outrank_a_status_with_a_meaning(status: int) -> None:
+def test_classify_status_specific_status_ignores_input_kind_message(status: int) -> None:
     assert classify_status(status, {}, "image input is not supported").error.code != "invalid_request"
 
 
-def test_a_long_retry_after_is_not_waited_for() -> None:
+def test_classify_status_long_retry_after_goes_to_next_backend() -> None:
     assert classify_status(429, {b"retry-after": b"30"}, None).retry_decision is RetryDecision.NEXT_BACKEND
     assert classify_status(429, {b"retry-after": b"30"}, None).error.headers["retry-after"] == "30"
     assert classify_status(429, {b"retry-after": b"1"}, None).retry_decision is RetryDecision.SAME_BACKEND
@@ -84,16 +86,16 @@ def test_a_long_retry_after_is_not_waited_for() -> None:
         ({b"retry-after": b"\xff"}, None),
     ],
 )
-def test_classify_status_takes_retry_after_from_headers(headers: dict[bytes, bytes], seconds: float | None) -> None:
+def test_classify_status_reads_retry_after_from_headers(headers: dict[bytes, bytes], seconds: float | None) -> None:
     assert classify_status(503, headers, None).retry_after == seconds
 
 
-def test_retry_after_for_clients_is_between_1_and_120() -> None:
+def test_rate_limited_retry_after_header_is_between_1_and_120() -> None:
     assert RateLimited("x", retry_after=0.01).headers["retry-after"] == "1"
     assert RateLimited("x", retry_after=9999).headers["retry-after"] == "120"
 
 
-def test_an_error_event_before_the_first_piece() -> None:
+def test_invalid_response_failure_retry_decision_depends_on_error() -> None:
     assert invalid_response_failure(InvalidRequest("no")).retry_decision is RetryDecision.GIVE_UP
     assert invalid_response_failure(ProviderFailed("not JSON")).retry_decision is RetryDecision.NEXT_BACKEND
     assert (
@@ -117,15 +119,15 @@ def test_an_error_event_before_the_first_piece() -> None:
         (302, "The provider answered with the unexpected status 302."),
     ],
 )
-def test_judge_without_the_upstreams_words_says_what_happened(status: int, message: str) -> None:
+def test_classify_status_without_upstream_message_has_own_message(status: int, message: str) -> None:
     assert classify_status(status, {}, None).error.message == message
 
 
-def test_judge_not_found_names_the_model_field() -> None:
+def test_classify_status_404_names_the_model_param() -> None:
     assert classify_status(404, {}, None).error.param == "model"
 
 
-def test_judge_server_error_keeps_retry_after_and_is_silent() -> None:
+def test_classify_status_503_keeps_retry_after_and_is_no_response() -> None:
     failure = classify_status(503, {b"retry-after": b"7"}, None)
     assert (failure.retry_after, failure.no_response) == (7.0, True)
     assert not classify_status(409, {}, None).no_response
@@ -133,35 +135,35 @@ def test_judge_server_error_keeps_retry_after_and_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "then"),
+    ("header", "decision"),
     [(b"2", RetryDecision.SAME_BACKEND), (b"2.1", RetryDecision.NEXT_BACKEND), (b"3", RetryDecision.NEXT_BACKEND)],
 )
-def test_judge_rate_limit_waits_two_seconds_at_most(said: bytes, then: RetryDecision) -> None:
-    assert classify_status(429, {b"retry-after": said}, None).retry_decision is then
+def test_classify_status_429_retries_same_backend_up_to_two_seconds(header: bytes, decision: RetryDecision) -> None:
+    assert classify_status(429, {b"retry-after": header}, None).retry_decision is decision
 
 
-def test_judge_rate_limit_without_retry_after_says_one_second() -> None:
+def test_classify_status_429_without_retry_after_header_sends_one_second() -> None:
     failure = classify_status(429, {}, None)
     assert failure.retry_after is None
     assert failure.error.headers["retry-after"] == "1"
 
 
-def test_lost_connection_is_tried_again_and_says_whether_it_was_made() -> None:
-    never, broken = connection_failure("refused", connected=False), connection_failure("reset", connected=True)
-    assert (never.retry_decision, never.no_response, broken.retry_decision, broken.no_response) == (
+def test_connection_failure_retries_and_message_says_whether_connected() -> None:
+    unconnected, broken = connection_failure("refused", connected=False), connection_failure("reset", connected=True)
+    assert (unconnected.retry_decision, unconnected.no_response, broken.retry_decision, broken.no_response) == (
         RetryDecision.SAME_BACKEND,
         True,
         RetryDecision.SAME_BACKEND,
         True,
     )
-    assert never.error.message == "The provider could not be reached."
+    assert unconnected.error.message == "The provider could not be reached."
     assert broken.error.message == "The provider gave no whole answer."
-    assert "refused" not in never.error.message
-    assert isinstance(never.error, ProviderFailed)
-    assert never.error.reason == "refused"
+    assert "refused" not in unconnected.error.message
+    assert isinstance(unconnected.error, ProviderFailed)
+    assert unconnected.error.reason == "refused"
 
 
-def test_late_answer_goes_to_the_next_backend() -> None:
+def test_timeout_failure_goes_to_next_backend() -> None:
     failure = timeout_failure("to begin its answer", "first byte after 60 s")
     assert (failure.retry_decision, failure.no_response) == (RetryDecision.NEXT_BACKEND, True)
     assert failure.error.message == "The provider took too long to begin its answer."
@@ -172,14 +174,14 @@ def test_late_answer_goes_to_the_next_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "relayed"),
+    ("status", "kept_upstream"),
     [(400, True), (401, False), (403, False), (404, True), (429, True), (500, False), (529, True)],
 )
-def test_judge_answer_relays_the_upstreams_error_within_a_dialect(status: int, relayed: bool) -> None:
+def test_classify_error_response_same_dialect_keeps_upstream_error(status: int, kept_upstream: bool) -> None:
     raw = b'{"type":"error","error":{"type":"custom_error","message":"own words"}}'
     headers = {b"retry-after": b"1", b"anthropic-ratelimit-requests-limit": b"5", b"server": b"theirs"}
     upstream = classify_error_response(codec_between(anthropic, anthropic), status, headers, raw).error.upstream
-    assert (upstream is not None) == relayed
+    assert (upstream is not None) == kept_upstream
     if upstream is not None:
         kept = {"retry-after": "1", "anthropic-ratelimit-requests-limit": "5"}
         assert (upstream.status, upstream.type, upstream.headers) == (status, "custom_error", kept)

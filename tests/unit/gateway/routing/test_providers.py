@@ -16,22 +16,22 @@ def load(tmp_path: Path, environ: dict[str, str], text: str = "") -> list[Provid
 
 
 def router(providers: list[Provider], fallbacks: dict[str, tuple[str, ...]] | None = None) -> Router:
-    return Router([offer for provider in providers for offer in build_backends(provider)], fallbacks or {})
+    return Router([backend for provider in providers for backend in build_backends(provider)], fallbacks or {})
 
 
-def test_a_provider_without_a_key_is_not_there(tmp_path: Path) -> None:
+def test_providers_without_api_key_are_omitted(tmp_path: Path) -> None:
     assert load(tmp_path, {}) == []
     assert [provider.name for provider in load(tmp_path, {"PROVIDER_C_API_KEY": "k"})] == ["groq"]
 
 
-def test_the_vendors_usual_variable_is_read_second(tmp_path: Path) -> None:
+def test_provider_key_gateway_variable_precedes_vendor_variable(tmp_path: Path) -> None:
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual"})
     assert provider.key == "usual"
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "usual", "PROVIDER_A_API_KEY": "ours"})
     assert provider.key == "ours"
 
 
-def test_models_of_a_provider_without_a_key_name_its_variables(tmp_path: Path) -> None:
+def test_models_without_key_reason_names_the_variables(tmp_path: Path) -> None:
     text = """
         [[providers]]
         name = "mine"
@@ -47,16 +47,18 @@ def test_models_of_a_provider_without_a_key_name_its_variables(tmp_path: Path) -
     assert "llama-3.1-8b-instant" not in found
 
 
-def test_eleven_models_in_three_groups(tmp_path: Path) -> None:
+def test_providers_built_in_keys_give_eleven_models(tmp_path: Path) -> None:
     keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
-    offers = router(load(tmp_path, keys)).backends()
-    windows = {name: [o.model.context_window for o in offers if o.provider.name == name] for name in ("openai", "groq")}
-    assert len(offers) == 11
+    backends = router(load(tmp_path, keys)).backends()
+    windows = {
+        name: [b.model.context_window for b in backends if b.provider.name == name] for name in ("openai", "groq")
+    }
+    assert len(backends) == 11
     assert windows == {"openai": [128_000] * 3 + [8192] * 2, "groq": [32_768] * 3}
-    assert all(offer.model.use_case for offer in offers)
+    assert all(backend.model.use_case for backend in backends)
 
 
-def test_an_address_and_a_key_go_into_the_head(tmp_path: Path) -> None:
+def test_provider_request_head_has_address_and_key(tmp_path: Path) -> None:
     environ = {"PROVIDER_A_API_KEY": "sk-1", "PROVIDER_A_BASE_URL": "http://127.0.0.1:81/v1/"}
     (provider,) = load(tmp_path, environ)
     before_path, head = build_backends(provider)[0].request_head
@@ -66,7 +68,7 @@ def test_an_address_and_a_key_go_into_the_head(tmp_path: Path) -> None:
     assert "sk-1" not in repr(provider)
 
 
-def test_a_compatible_provider_is_configuration_only(tmp_path: Path) -> None:
+def test_provider_openai_compatible_needs_only_configuration(tmp_path: Path) -> None:
     text = """
         [[providers]]
         name = "vllm"
@@ -74,11 +76,11 @@ def test_a_compatible_provider_is_configuration_only(tmp_path: Path) -> None:
         models = [{ id = "q", upstream_id = "Q/x", context_window = 10 }]
     """
     (provider,) = load(tmp_path, {}, text)
-    (offer,) = router([provider]).route("q")
-    assert (offer.profile.model, offer.origin.port, offer.provider.name) == ("Q/x", 5, "vllm")
+    (backend,) = router([provider]).route("q")
+    assert (backend.profile.model, backend.origin.port, backend.provider.name) == ("Q/x", 5, "vllm")
 
 
-def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
+def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
     text = "[[providers]]\nname = 'openai'\nbase_url = 'http://127.0.0.1:7/v1'"
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k"}, text)
     assert provider.address.port == 7
@@ -98,7 +100,7 @@ def test_an_entry_named_like_a_built_in_one_changes_it(tmp_path: Path) -> None:
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n[[providers]]\nname = 'x'\nbase_url = 'http://h'",
     ],
 )
-def test_what_cannot_be_used_is_refused_at_start(tmp_path: Path, text: str) -> None:
+def test_provider_invalid_entry_raises_usage_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"x|klingon|same name"):
         load(tmp_path, {}, text)
 
@@ -111,33 +113,33 @@ def test_what_cannot_be_used_is_refused_at_start(tmp_path: Path, text: str) -> N
         ("https://例え.テスト/v1", "xn--r8jz45g.xn--zckzah", b"xn--r8jz45g.xn--zckzah"),
     ],
 )
-def test_an_international_host_name_is_encoded(tmp_path: Path, written: str, host: str, head: bytes) -> None:
+def test_provider_international_host_name_is_idna_encoded(tmp_path: Path, written: str, host: str, head: bytes) -> None:
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": written})
-    offer = build_backends(provider)[0]
-    assert offer.origin.host == host
-    assert b"\r\nhost: " + head + b"\r\n" in offer.request_head[1]
+    backend = build_backends(provider)[0]
+    assert backend.origin.host == host
+    assert b"\r\nhost: " + head + b"\r\n" in backend.request_head[1]
 
 
 @pytest.mark.parametrize("host", ["straße.example", "ü..example", "ü" * 70 + ".example", "\udcfc.example"])
-def test_a_host_name_that_cannot_be_encoded_is_called_that(tmp_path: Path, host: str) -> None:
+def test_provider_host_name_not_encodable_raises_usage_error(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError, match="host name in the address of provider openai"):
         load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": f"https://{host}/v1"})
 
 
 @pytest.mark.parametrize("url", ["https://x.example/ü", "https://ü:é@x.example", "https://ａ／b.example"])
-def test_nothing_else_of_an_address_is_encoded(tmp_path: Path, url: str) -> None:
+def test_provider_non_ascii_outside_host_raises_usage_error(tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError, match="not an http or https address"):
         load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
 
 
 @pytest.mark.parametrize("url", ["http://x/v1?api-version=1", "http://u:p@x/v1", "http://x/v1#f", "http://x:0/v1"])
-def test_what_would_not_be_sent_is_refused(tmp_path: Path, url: str) -> None:
+def test_provider_url_with_query_user_or_fragment_raises_usage_error(tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError, match="a host, a port and a path, and nothing else"):
         load(tmp_path, {"OPENAI_API_KEY": "k", "PROVIDER_A_BASE_URL": url})
 
 
 @pytest.mark.parametrize(
-    ("letter", "url", "like"),
+    ("letter", "url", "suggestion"),
     [
         ("A", "http://h:8000/v1/chat/completions", "http://h:8000/v1."),
         ("A", "http://h/chat/completions/", "http://h/v1."),
@@ -154,16 +156,16 @@ def test_what_would_not_be_sent_is_refused(tmp_path: Path, url: str) -> None:
         ),
     ],
 )
-def test_an_address_that_cannot_be_is_told_what_it_should_look_like(
-    tmp_path: Path, letter: str, url: str, like: str
+def test_provider_invalid_url_error_suggests_a_valid_one(
+    tmp_path: Path, letter: str, url: str, suggestion: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": url})
-    assert caught.value.message.endswith(f" {like}")
+    assert caught.value.message.endswith(f" {suggestion}")
 
 
 @pytest.mark.parametrize(
-    ("letter", "path", "said"),
+    ("letter", "path", "expected"),
     [
         ("A", "/v1/chat/completions", "/chat/completions, which each request adds: it should look like https://h/v1."),
         ("B", "/v1/messages", "/messages, which each request adds: it should look like https://h."),
@@ -189,16 +191,16 @@ def test_an_address_that_cannot_be_is_told_what_it_should_look_like(
         ),
     ],
 )
-def test_an_address_with_the_path_of_a_chat_is_told_whose_it_is(
-    tmp_path: Path, letter: str, path: str, said: str
+def test_provider_url_with_chat_path_error_names_its_dialect(
+    tmp_path: Path, letter: str, path: str, expected: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {f"PROVIDER_{letter}_API_KEY": "k", f"PROVIDER_{letter}_BASE_URL": f"https://h{path}"})
     name = {"A": "openai", "B": "anthropic"}[letter]
-    assert caught.value.message == f"The address of provider {name} ends in {said}"
+    assert caught.value.message == f"The address of provider {name} ends in {expected}"
 
 
-def test_what_an_address_of_another_dialect_is_told_to_become_is_taken(tmp_path: Path) -> None:
+def test_provider_url_suggested_for_other_dialect_is_accepted(tmp_path: Path) -> None:
     entry = "[[providers]]\nname = 'x'\nbase_url = '{}'\ndialect = '{}'\n"
     for dialect, path, other, base in (
         ("openai", "/v1/messages", "anthropic", ""),
@@ -211,49 +213,49 @@ def test_what_an_address_of_another_dialect_is_told_to_become_is_taken(tmp_path:
 
 
 @pytest.mark.parametrize("host", ["h", "h.", "h_1.example", "10.0.0.5", "[::1]:80", "[fe80::1%25eth0]"])
-def test_a_host_that_can_be_is_taken(tmp_path: Path, host: str) -> None:
+def test_provider_valid_host_is_accepted(tmp_path: Path, host: str) -> None:
     (provider,) = load(tmp_path, {"PROVIDER_A_API_KEY": "k", "PROVIDER_A_BASE_URL": f"http://{host}/models"})
     assert provider.address.netloc == host
 
 
-def test_a_key_that_would_break_the_head(tmp_path: Path) -> None:
+def test_provider_key_with_line_break_error_does_not_show_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {"OPENAI_API_KEY": "sk\r\nx: y"})
     assert "sk" not in caught.value.message.replace("asks", "")
 
 
-def test_fallbacks_follow_in_order_and_stand_in_for_a_provider_without_a_key(tmp_path: Path) -> None:
+def test_fallbacks_replace_models_without_key_in_order(tmp_path: Path) -> None:
     providers = load(tmp_path, {"PROVIDER_C_API_KEY": "k"})
     chains = {"gpt-4o-mini": ("claude-3-haiku-20240307", "llama-3.1-8b-instant"), "mixtral-8x7b-32768": ("gpt-4o",)}
     found = router(providers, chains)
-    assert [offer.model.id for offer in found.route("gpt-4o-mini")] == ["llama-3.1-8b-instant"]
-    assert [offer.model.id for offer in found.route("mixtral-8x7b-32768")] == ["mixtral-8x7b-32768"]
-    assert "gpt-4o-mini" not in [offer.model.id for offer in found.backends()]
+    assert [backend.model.id for backend in found.route("gpt-4o-mini")] == ["llama-3.1-8b-instant"]
+    assert [backend.model.id for backend in found.route("mixtral-8x7b-32768")] == ["mixtral-8x7b-32768"]
+    assert "gpt-4o-mini" not in [backend.model.id for backend in found.backends()]
     with pytest.raises(ModelNotFound):
         found.route("gpt-4o")
 
 
 @pytest.mark.parametrize(
-    ("text", "named", "line"),
+    ("text", "unknown", "line"),
     [
         ('[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o-mimi"]', "gpt-4o-mimi", 2),
         ('# gpt-9\n[routing]\nretries = 1\n[routing.fallbacks]\ngpt-9 = ["gpt-4o"]', "gpt-9", 5),
         ('[routing]\nfallbacks = { "gpt-4o" = [\n  "" ] }', "", 2),
     ],
 )
-def test_a_fallback_that_nobody_has_is_named_with_its_line(tmp_path: Path, text: str, named: str, line: int) -> None:
+def test_fallback_unknown_model_error_names_it_and_its_line(tmp_path: Path, text: str, unknown: str, line: int) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {}, text)
     assert f"svc.toml, line {line}: " in caught.value.message
-    assert repr(named) in caught.value.message
+    assert repr(unknown) in caught.value.message
 
 
-def test_a_fallback_to_itself_is_a_slip(tmp_path: Path) -> None:
+def test_fallback_to_itself_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' names it again"):
         load(tmp_path, {}, '[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o"]')
 
 
-def test_a_name_in_a_message_is_harmless(tmp_path: Path) -> None:
+def test_model_not_found_message_escapes_and_truncates_name(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound) as caught:
         router([]).route("x\r\n\x1b[31m" + "y" * 10_000)
     assert len(caught.value.message) < 200

@@ -1,4 +1,4 @@
-"""Which offers a request for a model is tried at."""
+"""Which backends the router returns for a model."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from svc.settings import ModelSettings, ProviderSettings
 from svc.wire.key import ApiKey
 
 
-def offers(name: str, *models: str) -> list[Backend]:
+def backends_of(name: str, *models: str) -> list[Backend]:
     entry = ProviderSettings(name=name, models=tuple(ModelSettings(id=model) for model in models))
     return build_backends(build_provider(entry, "http://127.0.0.1:9/v1", "key"))
 
 
 def names(chain: tuple[Backend, ...] | list[Backend]) -> list[tuple[str, str]]:
-    return [(offer.provider_name, offer.model_id) for offer in chain]
+    return [(backend.provider_name, backend.model_id) for backend in chain]
 
 
-def test_route_two_providers_of_one_model_returns_both_in_order() -> None:
-    router = Router([*offers("first", "m"), *offers("second", "m", "n")], {})
+def test_route_model_of_two_providers_returns_both_in_order() -> None:
+    router = Router([*backends_of("first", "m"), *backends_of("second", "m", "n")], {})
     assert names(router.route("m")) == [("first", "m"), ("second", "m")]
 
 
-def test_route_fallbacks_come_after_all_providers_of_the_model() -> None:
-    router = Router([*offers("first", "m", "n"), *offers("second", "m")], {"m": ("n",)})
+def test_route_fallbacks_follow_all_providers_of_the_model() -> None:
+    router = Router([*backends_of("first", "m", "n"), *backends_of("second", "m")], {"m": ("n",)})
     assert names(router.route("m")) == [("first", "m"), ("second", "m"), ("first", "n")]
 
 
-def test_put_replaces_the_offer_of_the_same_provider_in_its_place() -> None:
-    router = Router([*offers("first", "m"), *offers("second", "m")], {})
-    (moved,) = offers("first", "m")
+def test_put_backends_same_provider_is_replaced_in_place() -> None:
+    router = Router([*backends_of("first", "m"), *backends_of("second", "m")], {})
+    (moved,) = backends_of("first", "m")
     router.put_backends([moved])
     assert router.route("m")[0] is moved
     assert names(router.route("m")) == [("first", "m"), ("second", "m")]
 
 
-def test_models_lists_each_model_once_and_offers_all() -> None:
-    router = Router([*offers("first", "m"), *offers("second", "m", "n")], {})
+def test_models_lists_each_once_and_backends_lists_all() -> None:
+    router = Router([*backends_of("first", "m"), *backends_of("second", "m", "n")], {})
     assert names(router.models()) == [("first", "m"), ("second", "n")]
     assert names(router.backends()) == [("first", "m"), ("second", "m"), ("second", "n")]
 
 
-def test_route_unknown_model_raises() -> None:
+def test_route_unknown_model_raises_model_not_found() -> None:
     with pytest.raises(ModelNotFound):
-        Router(offers("first", "m"), {}).route("n")
+        Router(backends_of("first", "m"), {}).route("n")
 
 
 def not_found(router: Router, model: str, key: ApiKey | None = None) -> str:
@@ -56,37 +56,37 @@ def not_found(router: Router, model: str, key: ApiKey | None = None) -> str:
     return caught.value.message
 
 
-def test_not_found_says_what_is_offered() -> None:
-    assert not_found(Router(offers("first", "m", "n"), {}), "x") == (
+def test_model_not_found_message_lists_models() -> None:
+    assert not_found(Router(backends_of("first", "m", "n"), {}), "x") == (
         "The model 'x' is not offered here. Offered: m, n."
     )
 
 
-def test_not_found_lists_few_models_of_many() -> None:
-    message = not_found(Router(offers("first", *(f"{n:03}" + "m" * 300 for n in range(200))), {}), "x" * 500)
+def test_model_not_found_many_models_message_lists_a_few() -> None:
+    message = not_found(Router(backends_of("first", *(f"{n:03}" + "m" * 300 for n in range(200))), {}), "x" * 500)
     assert "and 190 more (GET /v1/models)" in message
     assert len(message) < 1500
 
 
-def test_not_found_unkeyed_model_names_the_key_that_is_missing() -> None:
-    router = Router(offers("first", "m"), {}, {"x": "the provider a has no API key (set A_KEY)"})
+def test_model_not_found_without_provider_key_message_names_variable() -> None:
+    router = Router(backends_of("first", "m"), {}, {"x": "the provider a has no API key (set A_KEY)"})
     assert not_found(router, "x") == (
         "The model 'x' is not offered here: the provider a has no API key (set A_KEY). Offered: m."
     )
 
 
-def test_not_found_model_of_another_kind_names_its_endpoint() -> None:
-    router = Router(offers("first", "m"), {})
-    router.find_other_endpoint = {"ears": "POST /v1/audio/transcriptions"}.get
-    assert not_found(router, "ears") == (
-        "The model 'ears' is not for chat: send it to POST /v1/audio/transcriptions. Offered: m."
+def test_model_not_found_of_speech_model_message_names_endpoint() -> None:
+    router = Router(backends_of("first", "m"), {})
+    router.find_other_endpoint = {"asr": "POST /v1/audio/transcriptions"}.get
+    assert not_found(router, "asr") == (
+        "The model 'asr' is not for chat: send it to POST /v1/audio/transcriptions. Offered: m."
     )
 
 
-@pytest.mark.parametrize("model", ["m", "x", "ears", "unknown"])
-def test_not_found_tells_a_key_nothing_of_models_that_it_may_not_use(model: str) -> None:
-    router = Router(offers("first", "m", "n"), {}, {"x": "the provider a has no API key (set A_KEY)"})
-    router.find_other_endpoint = {"ears": "POST /v1/audio/transcriptions"}.get
+@pytest.mark.parametrize("model", ["m", "x", "asr", "unknown"])
+def test_model_not_found_restricted_key_message_hides_other_models(model: str) -> None:
+    router = Router(backends_of("first", "m", "n"), {}, {"x": "the provider a has no API key (set A_KEY)"})
+    router.find_other_endpoint = {"asr": "POST /v1/audio/transcriptions"}.get
     key = ApiKey("k", "k", models=frozenset({"n"}))
     assert not_found(router, model, key) == f"This API key may not use the model '{model}'. Offered: n."
     assert not_found(router, model, ApiKey("k", "k", models=frozenset({"z"}))).endswith(
@@ -99,9 +99,9 @@ def embedders(name: str, *models: str) -> list[Backend]:
     return build_backends(build_provider(entry, "http://127.0.0.1:9/v1", "key"))
 
 
-def test_route_model_of_another_kind_names_its_endpoint() -> None:
+def test_route_model_of_other_kind_error_names_its_endpoint() -> None:
     paths = {"chat": "/v1/chat/completions", "embedding": "/v1/embeddings"}
-    router = Router([*offers("first", "m"), *embedders("first", "e")], {}, None, paths)
+    router = Router([*backends_of("first", "m"), *embedders("first", "e")], {}, None, paths)
     assert names(router.route("e", kind="embedding")) == [("first", "e")]
     for model, kind, path in (("m", "embedding", "/v1/chat/completions"), ("e", "chat", "/v1/embeddings")):
         with pytest.raises(InvalidRequest) as caught:
@@ -112,12 +112,12 @@ def test_route_model_of_another_kind_names_its_endpoint() -> None:
     assert router.endpoint_for("x") is None
 
 
-def test_route_chain_holds_one_kind() -> None:
-    router = Router([*offers("first", "m"), *embedders("second", "m", "e")], {"m": ("e",)})
+def test_route_fallback_of_other_kind_is_omitted() -> None:
+    router = Router([*backends_of("first", "m"), *embedders("second", "m", "e")], {"m": ("e",)})
     assert names(router.route("m")) == [("first", "m")]
 
 
-def test_route_model_of_another_kind_is_not_told_to_a_key_that_may_not_use_it() -> None:
+def test_route_model_of_other_kind_restricted_key_raises_model_not_found() -> None:
     router = Router(embedders("first", "e"), {})
     with pytest.raises(ModelNotFound):
         router.route("e", ApiKey("k", "shop", models=frozenset(("m",))))

@@ -1,4 +1,4 @@
-"""The gateway's server never leaves a listener open behind it."""
+"""The gateway's server always closes its listener."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ async def never_called(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError
 
 
-class Failing:
-    """`ready` fails, as it does when nobody reads what it says."""
+class FailingStart:
+    """`ready` fails, as it does when standard output is closed."""
 
     def __init__(self) -> None:
         self.listener = listen("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.told_to_end = 0
+        self.shutdown_count = 0
 
     def ready(self) -> None:
-        socket.create_connection(("127.0.0.1", self.port), timeout=5).close()  # it listens by now
+        socket.create_connection(("127.0.0.1", self.port), timeout=5).close()  # the server is listening
         raise BrokenPipeError
 
     async def before_shutdown(self) -> None:
-        self.told_to_end += 1
+        self.shutdown_count += 1
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), timeout=5)
 
 
-async def test_server_whose_start_fails_lets_nobody_in_any_more() -> None:
-    failing = Failing()
+async def test_server_failed_start_closes_listener() -> None:
+    failing = FailingStart()
     config = uvicorn.Config(never_called, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = GatewayServer(config, failing.ready, failing.before_shutdown)
     with pytest.raises(BrokenPipeError):
         await asyncio.wait_for(server.serve([failing.listener]), 10)
-    assert failing.told_to_end == 1
+    assert failing.shutdown_count == 1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", failing.port), timeout=5)
 
 
-async def test_server_that_is_told_to_stop_before_its_start_says_nothing() -> None:
-    failing = Failing()
+async def test_server_stopped_before_start_is_never_ready() -> None:
+    failing = FailingStart()
     config = uvicorn.Config(never_called, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = GatewayServer(config, failing.ready, failing.before_shutdown)
     server.stop(15)
     await asyncio.wait_for(server.serve([failing.listener]), 10)
-    assert failing.told_to_end == 1
+    assert failing.shutdown_count == 1

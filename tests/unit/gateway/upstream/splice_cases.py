@@ -1,4 +1,4 @@
-"""A relay between two connections: who reads, and where a piece goes. Run by `test_relay.py`."""
+"""A splice between two connections: which protocol reads, and where a chunk goes. Run by `test_splice.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chunk(text: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-class Wire:
+class FakeTransport:
     def __init__(self) -> None:
         self.readers: list[object] = []
         self.written: list[bytes] = []
@@ -56,7 +56,7 @@ class Wire:
         self.reading = False
 
 
-class Pool:
+class FakePool:
     def __init__(self) -> None:
         self.fast_paths = True
         self.body_parts: list[bytes] = []
@@ -72,12 +72,12 @@ class Pool:
     def remove(self, connection: UpstreamConnection) -> None: ...
 
 
-class Taker(ResponseReceiver):
-    """Lays the relay for each piece, as an attempt does."""
+class FakeReceiver(ResponseReceiver):
+    """Enables the splice for each chunk, as an attempt does."""
 
-    def __init__(self, relay: Splice) -> None:
+    def __init__(self, splice: Splice) -> None:
         self.sink = None
-        self.relay = relay
+        self.splice = splice
         self.call: UpstreamCall | None = None
         self.bodies: list[bytes] = []
         self.ended = False
@@ -89,7 +89,7 @@ class Taker(ResponseReceiver):
     def on_body(self, data: bytes) -> None:
         self.bodies.append(data)
         if self.call is not None:
-            self.call.enable_splice(self.relay)
+            self.call.enable_splice(self.splice)
 
     def on_end(self) -> None:
         self.ended = True
@@ -101,84 +101,84 @@ class Taker(ResponseReceiver):
 
 class Stream:
     def __init__(self) -> None:
-        self.pool, self.below, self.above = Pool(), Wire(), Wire()
+        self.pool, self.upstream, self.client = FakePool(), FakeTransport(), FakeTransport()
         self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, tls=False))
-        self.bounded = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
-        above: Any = self.above
-        self.relay = Splice(SocketWriter(above))
-        frame = (PREFIX, SUFFIX)
-        self.relay.set_template(ChunkTemplate(frame, frame))
-        below: Any = self.below
-        self.bounded.connection_made(below)
-        self.taker = Taker(self.relay)
-        self.call = UpstreamCall(self.taker, (b"asked",))
-        self.taker.call = self.call
+        self.buffered = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
+        client: Any = self.client
+        self.splice = Splice(SocketWriter(client))
+        template = (PREFIX, SUFFIX)
+        self.splice.set_template(ChunkTemplate(template, template))
+        upstream: Any = self.upstream
+        self.buffered.connection_made(upstream)
+        self.receiver = FakeReceiver(self.splice)
+        self.call = UpstreamCall(self.receiver, (b"request",))
+        self.receiver.call = self.call
         self.connection.start(self.call, reused=False)
-        self.comes(HEAD + chunk(b""))
+        self.feed(HEAD + chunk(b""))
 
-    def comes(self, data: bytes) -> None:
-        """To whoever reads."""
-        reader: Any = self.below.readers[-1] if self.below.readers else self.connection
+    def feed(self, data: bytes) -> None:
+        """Deliver data to the current reader."""
+        reader: Any = self.upstream.readers[-1] if self.upstream.readers else self.connection
         reader.data_received(data)
 
 
-def test_who_has_carried_a_small_piece_reads() -> None:
+def test_splice_forwarded_small_chunk_reads_directly() -> None:
     stream = Stream()
-    assert stream.below.readers == []
-    stream.comes(chunk(b"one"))
-    assert stream.below.readers == [stream.relay]
-    stream.comes(chunk(b"two"))
-    assert stream.above.written == [chunk(b"one"), chunk(b"two")]
-    assert len(stream.taker.bodies) == 1
+    assert stream.upstream.readers == []
+    stream.feed(chunk(b"one"))
+    assert stream.upstream.readers == [stream.splice]
+    stream.feed(chunk(b"two"))
+    assert stream.client.written == [chunk(b"one"), chunk(b"two")]
+    assert len(stream.receiver.bodies) == 1
 
 
 @pytest.mark.parametrize("text", ["好".encode(), b'a \\"quote\\"'])
-def test_what_it_does_not_carry_goes_the_long_way_and_is_read_as_freely(text: bytes) -> None:
+def test_splice_chunk_with_escapes_is_parsed_and_still_read_directly(text: bytes) -> None:
     stream = Stream()
-    stream.comes(chunk(text))
-    stream.comes(chunk(b"plain") + chunk(text))
-    assert stream.below.readers == [stream.relay]
-    assert stream.above.written == [chunk(b"plain")]
-    assert stream.taker.bodies[1:] == [PREFIX + text + SUFFIX] * 2
+    stream.feed(chunk(text))
+    stream.feed(chunk(b"plain") + chunk(text))
+    assert stream.upstream.readers == [stream.splice]
+    assert stream.client.written == [chunk(b"plain")]
+    assert stream.receiver.bodies[1:] == [PREFIX + text + SUFFIX] * 2
 
 
-def test_after_the_end_it_reads_no_more() -> None:
+def test_splice_end_of_response_stops_reading() -> None:
     stream = Stream()
-    stream.comes(chunk(b"one"))
-    stream.comes(chunk(b"two") + END)
-    assert stream.taker.ended
+    stream.feed(chunk(b"one"))
+    stream.feed(chunk(b"two") + END)
+    assert stream.receiver.ended
     assert stream.pool.parked == [stream.connection]
-    assert not stream.relay.is_enabled
-    assert stream.below.readers[-1] is stream.connection
-    assert stream.above.written == [chunk(b"one"), chunk(b"two")]
+    assert not stream.splice.is_enabled
+    assert stream.upstream.readers[-1] is stream.connection
+    assert stream.client.written == [chunk(b"one"), chunk(b"two")]
 
 
-def test_what_comes_behind_the_end_of_a_call_is_carried_nowhere() -> None:
+def test_splice_data_after_cancel_is_not_forwarded() -> None:
     stream = Stream()
-    stream.comes(chunk(b"one"))
+    stream.feed(chunk(b"one"))
     stream.call.cancel()
-    stream.comes(chunk(b"two"))
-    assert stream.above.written == [chunk(b"one")]
-    assert not stream.below.reading
+    stream.feed(chunk(b"two"))
+    assert stream.client.written == [chunk(b"one")]
+    assert not stream.upstream.reading
 
 
-def test_a_large_one_is_carried_and_the_next_are_read_in_parts() -> None:
+def test_splice_large_data_is_forwarded_and_next_is_buffered() -> None:
     stream = Stream()
-    stream.comes(chunk(b"one"))
-    flood = chunk(b"word") * (MAX_DIRECT_READ_BYTES // 32)
-    assert len(flood) > MAX_DIRECT_READ_BYTES
-    stream.comes(flood)
-    assert stream.above.written[-1] == flood
-    assert stream.below.readers == [stream.relay, stream.bounded]
-    stream.comes(chunk(b"small again"))
-    assert stream.below.readers[-1] is stream.relay
+    stream.feed(chunk(b"one"))
+    data = chunk(b"word") * (MAX_DIRECT_READ_BYTES // 32)
+    assert len(data) > MAX_DIRECT_READ_BYTES
+    stream.feed(data)
+    assert stream.client.written[-1] == data
+    assert stream.upstream.readers == [stream.splice, stream.buffered]
+    stream.feed(chunk(b"small again"))
+    assert stream.upstream.readers[-1] is stream.splice
 
 
-def test_while_the_client_does_not_read_it_reads_in_parts() -> None:
+def test_splice_paused_client_uses_buffered_read() -> None:
     stream = Stream()
-    stream.comes(chunk(b"one"))
+    stream.feed(chunk(b"one"))
     stream.call.pause()
-    assert stream.below.readers == [stream.relay, stream.bounded]
-    stream.comes(chunk(b"came before"))
-    assert stream.above.written[-1] == chunk(b"came before")
-    assert stream.below.readers[-1] is stream.bounded
+    assert stream.upstream.readers == [stream.splice, stream.buffered]
+    stream.feed(chunk(b"came before"))
+    assert stream.client.written[-1] == chunk(b"came before")
+    assert stream.upstream.readers[-1] is stream.buffered

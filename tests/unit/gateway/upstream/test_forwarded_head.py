@@ -1,4 +1,4 @@
-"""The part of a client's request head that goes on to an upstream, and the head that it makes."""
+"""The part of a client's request head that is forwarded, and the merged upstream head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_forwarded_head_without_query_and_headers_is_none() -> None:
     assert extract_forwarded_head(b"/v1/messages", [(b"x-api-key", b"mine"), (b"anthropic-beta", b"")], NAMES) is None
 
 
-def test_merged_into_replaces_lines_of_the_same_name_and_keeps_the_order() -> None:
+def test_forwarded_head_merge_replaces_same_names_and_keeps_order() -> None:
     given = [(b"anthropic-beta", b"a"), (b"cookie", b"c"), (b"anthropic-version", b"2"), (b"anthropic-beta", b"b")]
     found = extract_forwarded_head(b"/v1/messages?beta=true&x=%0a", given, NAMES)
     assert found is not None
@@ -30,11 +30,11 @@ def test_merged_into_replaces_lines_of_the_same_name_and_keeps_the_order() -> No
 @pytest.mark.parametrize(
     "url", [b"/v1/messages?a b", b"/v1/messages?\xc3\xa4", b"/v1/messages?\x01", b"/v1/messages#?a"]
 )
-def test_forwarded_head_query_that_no_server_takes_is_left_out(url: bytes) -> None:
+def test_forwarded_head_invalid_query_is_dropped(url: bytes) -> None:
     assert extract_forwarded_head(url, [], NAMES) is None
 
 
-def test_cache_name_differs_by_what_is_forwarded() -> None:
+def test_cache_key_differs_by_forwarded_head() -> None:
     cache, key = ResponseCache(CacheSettings()), ApiKey(id="k", name="n")
     first, second = (extract_forwarded_head(b"/", [(b"anthropic-beta", beta)], NAMES) for beta in (b"a", b"b"))
     names = [cache.cache_key(key, "anthropic", b"{}", forwarded) for forwarded in (None, first, second)]

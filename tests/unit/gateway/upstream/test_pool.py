@@ -1,4 +1,4 @@
-"""Connections that are given up in the very moment when they are made."""
+"""Connections that are cancelled at the moment when they are established."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ def connections() -> int:
     return sum(type(one) is UpstreamConnection for one in gc.get_objects())
 
 
-async def give_up(upstream: UpstreamPool, origin: UpstreamOrigin) -> None:
-    """The connection knows that it is made; who waits for it does not yet."""
-    making = asyncio.get_running_loop().create_task(upstream._open_connection(origin))
+async def cancel_while_connecting(upstream: UpstreamPool, origin: UpstreamOrigin) -> None:
+    """Cancel the waiting task after the connection is established and before the task resumes."""
+    task = asyncio.get_running_loop().create_task(upstream._open_connection(origin))
     while not upstream.open_connections:
         await asyncio.sleep(0)
-    assert not making.done()
-    making.cancel()
+    assert not task.done()
+    task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await making
+        await task
 
 
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_who_is_cancelled_while_connecting_leaves_nothing_behind(
+def test_pool_cancelled_while_connecting_leaks_no_connection(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    faults: list[object] = []
+    errors: list[object] = []
 
     async def main() -> int:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         upstream = UpstreamPool(connect_timeout=5)
         for _ in range(COUNT):
-            await give_up(upstream, UpstreamOrigin("127.0.0.1", server.sockets[0].getsockname()[1], tls=False))
+            await cancel_while_connecting(
+                upstream, UpstreamOrigin("127.0.0.1", server.sockets[0].getsockname()[1], tls=False)
+            )
         await asyncio.sleep(0.05)
         server.close()
         assert upstream.open_connections == 0
@@ -54,7 +56,7 @@ def test_who_is_cancelled_while_connecting_leaves_nothing_behind(
     gc.disable()
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            assert runner.run(main()) <= before + 1  # the last one, in a frame
+            assert runner.run(main()) <= before + 1  # a stack frame keeps the last one
     finally:
         gc.enable()
-    assert faults == []
+    assert errors == []

@@ -1,6 +1,6 @@
-"""Runs the cases beside it from source: their stand-ins inherit from classes that cannot be inherited from compiled.
+"""Run the splice cases from source, because their fakes inherit from classes that are final when compiled.
 
-The same with real sockets, compiled, is in `tests/e2e/test_relay.py`.
+Tests in `tests/e2e` run compiled splices on real sockets.
 """
 
 import os
@@ -15,7 +15,7 @@ CASES = Path(__file__).with_name("splice_cases.py")
 ROOT = Path(__file__).parent.parent.parent.parent
 
 
-def test_the_cases(tmp_path: Path) -> None:
+def test_splice_cases_run_from_source_pass(tmp_path: Path) -> None:
     shutil.copytree(Path(svc.__file__).parent, tmp_path / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(CASES)],

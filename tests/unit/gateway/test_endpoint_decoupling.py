@@ -1,4 +1,4 @@
-"""Server, proxy and routing know endpoints and codecs: no dialect by name, no endpoint by its path."""
+"""The server, proxy and routing packages use endpoints and codecs, and name no dialect and no path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIALECTS = [name for name in plugins.names("dialects") if hasattr(plugins.load("
 
 
 def fields_of_usage() -> list[str]:
-    """What its constructor takes, by the source: a compiled class does not say."""
+    """Return the constructor's arguments, read from the source, because a compiled class does not expose them."""
     tree = ast.parse(Path(svc.__path__[0], "wire", "usage.py").read_text(encoding="utf-8"))
     (usage,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TokenUsage"]
     (init,) = [node for node in usage.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
@@ -32,7 +32,7 @@ def fields_of_usage() -> list[str]:
 
 
 def code_strings(tree: ast.AST) -> Iterator[str]:
-    """Every string of the code that is no documentation."""
+    """Yield the strings of the code, without docstrings."""
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) not in documentation:
@@ -48,17 +48,17 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_seam_no_dialect_and_no_path_is_named(path: Path) -> None:
+def test_gateway_packages_do_not_name_dialects_or_paths(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     banned = [*DIALECTS, *(endpoint.path for endpoint in load_endpoints()), "/chat/completions"]
     assert [text for text in code_strings(tree) if any(name in text for name in banned)] == []
     modules = tuple(f"svc.dialects.{name}." for name in DIALECTS)
     assert [name for name in imported_names(tree) if f"{name}.".startswith(modules)] == []
-    if path.parent.name != "routing":  # which configures providers, and providers have a dialect
+    if path.parent.name != "routing":  # routing configures providers, which have a dialect
         assert "svc.dialects.base.Dialect" not in imported_names(tree)
 
 
-def test_seam_checks_what_it_says() -> None:
+def test_decoupling_check_finds_strings_and_imports() -> None:
     assert len(FILES) > 30
     assert {"openai", "anthropic"} <= set(DIALECTS)
     tree = ast.parse('"""openai"""\nx = b"/v1/messages"\nfrom svc.dialects.openai.usage import to_usage\n')
@@ -66,7 +66,7 @@ def test_seam_checks_what_it_says() -> None:
     assert list(imported_names(tree)) == ["svc.dialects.openai.usage.to_usage"]
 
 
-def test_table_finds_endpoints_at_and_below_their_paths() -> None:
+def test_endpoint_table_finds_endpoint_by_path_prefix() -> None:
     table = EndpointTable(load_endpoints())
     messages = table.by_path[b"/v1/messages"]
     assert table.find_by_prefix("/v1/messages") is table.find_by_prefix("/v1/messages/x") is messages
@@ -74,27 +74,29 @@ def test_table_finds_endpoints_at_and_below_their_paths() -> None:
     assert table.paths_by_kind()["chat"] == "/v1/chat/completions"
 
 
-def test_endpoints_differ_in_path_and_cache_route() -> None:
+def test_endpoints_have_unique_paths_and_cache_routes() -> None:
     endpoints = load_endpoints()
     assert len({endpoint.path for endpoint in endpoints}) == len(endpoints)
     assert len({endpoint.cache_route for endpoint in endpoints}) == len(endpoints)
-    assert {"openai", "anthropic"} <= {endpoint.cache_route for endpoint in endpoints}  # keys of responses in Redis
+    assert {"openai", "anthropic"} <= {
+        endpoint.cache_route for endpoint in endpoints
+    }  # part of the response cache's keys in Redis
 
 
 @pytest.mark.parametrize("name", RoutingInfo.__struct_fields__)
-def test_routing_info_cannot_be_changed(name: str) -> None:
+def test_routing_info_assignment_raises_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(RoutingInfo(model="m"), name, None)
 
 
-def test_routing_info_holds_no_bytes() -> None:
+def test_routing_info_of_large_body_holds_no_bytes() -> None:
     body = RequestBody(b'{"model":"m","messages":[{"role":"user","content":"%b"}],"n":2}' % (b"long " * 20_000))
     info = load_endpoints()[0].decode_routing_info(body)
     assert not any(isinstance(getattr(info, name), bytes) for name in RoutingInfo.__struct_fields__)
     assert 0 < len(body.skeleton) < len(body.raw)
 
 
-def test_usage_copies_every_field() -> None:
+def test_token_usage_add_sums_every_field() -> None:
     numbers = {name: number for number, name in enumerate(fields_of_usage(), 1)}
     usage = TokenUsage(**numbers)
     assert set(usage.as_tuple()) == set(numbers.values())
@@ -102,7 +104,7 @@ def test_usage_copies_every_field() -> None:
     assert {name: getattr(total, name) for name in numbers} == {name: 2 * number for name, number in numbers.items()}
 
 
-def test_estimated_usage_keeps_what_the_provider_reported() -> None:
+def test_billable_usage_estimate_keeps_reported_fields() -> None:
     reported = TokenUsage(**{name: number for number, name in enumerate(fields_of_usage(), 1)})
     usage, is_estimated = billable_usage(reported, b"", 1000)
     assert (usage.completion_tokens, is_estimated) == (1000, True)
