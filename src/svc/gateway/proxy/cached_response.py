@@ -24,17 +24,17 @@ class ReplayOwner(Protocol):
     """The exchange that receives the cached response."""
 
     def on_intermediate_chunk(self, data: bytes) -> None:
-        """Take a chunk of the stream that is not the last one."""
+        """Handle a chunk of the stream that is not the last one."""
 
     def run_guarded(self, step: Callable[[], None]) -> None:
         """Run a step, and send its error to the client as a response."""
 
     def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
-        """Take the last chunk of a stream or the whole response, and the error that ended it early."""
+        """Handle the last chunk of a stream, or the whole response. `error` ended the response early."""
 
 
 class ResponseReplay:
-    """Replaces `RetryLoop` for a request with a cache hit. `backend` produced the cached response."""
+    """Replaces `RetryLoop` for a cache hit. `backend` is the backend that produced the cached response."""
 
     __slots__ = (
         "_cached",
@@ -66,7 +66,7 @@ class ResponseReplay:
         self.backend = backend
 
     def start(self, now: float) -> None:
-        """Begin sending the response. `now` is loop time."""
+        """Start to send the response. `now` is loop time in seconds."""
         if self._is_stream:
             self._send_next_chunk()
         else:
@@ -88,9 +88,11 @@ class ResponseReplay:
             )
 
     def pause(self) -> None:
+        """Stop sending until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
+        """Continue sending."""
         self._is_paused = False
         if self._next_chunk_handle is None:
             self._send_next_chunk()
@@ -100,6 +102,7 @@ class ResponseReplay:
         self._finish(b"", failure.error)
 
     def close(self) -> None:
+        """Stop sending. No callback follows."""
         self._owner = None
         if self._next_chunk_handle is not None:
             self._next_chunk_handle.cancel()

@@ -41,7 +41,7 @@ class SupportsTimeouts(Protocol):
     """An object with timeouts: an attempt, an exchange or a client connection."""
 
     def check_timeouts(self, now: float) -> None:
-        """`now` is loop time."""
+        """Handle the timeouts that have passed. `now` is loop time in seconds."""
 
 
 class InFlightRequest(Protocol):
@@ -52,14 +52,14 @@ class InFlightRequest(Protocol):
         """Whether the response is a stream that has started."""
 
     def check_timeouts(self, now: float) -> None:
-        """`now` is loop time."""
+        """Handle the timeouts that have passed. `now` is loop time in seconds."""
 
     def stop(self, failure: AttemptFailure) -> None:
         """End the request with an error."""
 
 
 class RequestIds:
-    """Makes request ids, unique over processes and restarts: the prefix is random."""
+    """Generates request ids. Their random prefix makes them unique across processes and restarts."""
 
     def __init__(self) -> None:
         self._prefix = f"req_{secrets.token_hex(8)}"
@@ -87,7 +87,7 @@ class Configuration:
 
 
 class CurrentConfiguration:
-    """The configuration for requests from now on. Only `GatewayContext.configure` replaces `current`."""
+    """The configuration of new requests. Only `GatewayContext.configure` replaces `current`."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.current = configuration
@@ -95,7 +95,7 @@ class CurrentConfiguration:
 
 @dataclass(frozen=True)
 class GatewayContext:
-    """Belongs to one event loop, from `start` to `close`. `create_context` makes it."""
+    """The state that all requests of one event loop share, from `start` to `close`. `create_context` creates it."""
 
     config: CurrentConfiguration
     router: Router
@@ -110,7 +110,7 @@ class GatewayContext:
     clock: Clock
     request_ids: RequestIds
     observers: tuple[RequestObserver, ...]
-    """All of them. The next five tuples hold their methods, for each event, where they override the default."""
+    """All observers. The next five tuples hold the methods of observers that override the default."""
     on_start: tuple[Callable[[RequestStart], None], ...]
     on_attempt: tuple[Callable[[AttemptRecord], None], ...]
     on_first_byte: tuple[Callable[[str, float], None], ...]
@@ -144,11 +144,11 @@ class GatewayContext:
         self.rate_limiter.configure(settings.limits)
 
     def report_start(self, request: RequestStart) -> None:
-        """Tell the observers that a request begins."""
+        """Tell the observers that a request starts."""
         for on_start in self.on_start:
             try:
                 on_start(request)
-            except Exception:  # a fault in an observer must not affect the client
+            except Exception:  # an error in an observer must not affect the client
                 log.exception(OBSERVER_FAULT, on_start)
 
     def report_attempt(self, attempt: AttemptRecord) -> None:
@@ -156,23 +156,23 @@ class GatewayContext:
         for on_attempt in self.on_attempt:
             try:
                 on_attempt(attempt)
-            except Exception:  # the edge, as above
+            except Exception:  # as in `report_start`
                 log.exception(OBSERVER_FAULT, on_attempt)
 
     def report_first_byte(self, request_id: str, seconds: float) -> None:
-        """Tell the observers that a response begins."""
+        """Tell the observers that a response starts, `seconds` after its request."""
         for on_first_byte in self.on_first_byte:
             try:
                 on_first_byte(request_id, seconds * 1000)
-            except Exception:  # the edge, as above
+            except Exception:  # as in `report_start`
                 log.exception(OBSERVER_FAULT, on_first_byte)
 
     def report_end(self, record: RequestRecord) -> None:
-        """Tell the observers that a request ended. Call this before the last byte of the response leaves."""
+        """Tell the observers that a request ended. Call this before the last byte of the response is sent."""
         for on_end in self.on_end:
             try:
                 on_end(record)
-            except Exception:  # the edge, as above
+            except Exception:  # as in `report_start`
                 log.exception(OBSERVER_FAULT, on_end)
 
     def report_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str = "") -> None:
@@ -180,7 +180,7 @@ class GatewayContext:
         for on_other_response in self.on_other_response:
             try:
                 on_other_response(entry, client_field, limit_name)
-            except Exception:  # the edge, as above
+            except Exception:  # as in `report_start`
                 log.exception(OBSERVER_FAULT, on_other_response)
 
     def _on_tick(self, now: float) -> None:
@@ -193,7 +193,7 @@ class GatewayContext:
         for item in watched:
             try:
                 item.check_timeouts(now)
-            except Exception:  # a fault in one must not stop the timeouts of all others
+            except Exception:  # an error in one object must not stop the timeouts of the others
                 log.exception("fault in a time-out")
         self.upstream.close_idle(now)
 
@@ -223,7 +223,7 @@ def create_context(
     cache: ResponseCache | None = None,
     observers: tuple[RequestObserver, ...],
 ) -> GatewayContext:
-    """Return a context for the running event loop. Only `observers` get the events of requests."""
+    """Create the context of the running event loop. `observers` get the events of its requests."""
     return GatewayContext(
         config=CurrentConfiguration(Configuration(settings, RequestPolicy(settings), cache)),
         router=router,

@@ -113,7 +113,7 @@ class Exchange(RetryOwner):
         """Process a request with this body. Send an error response at once if the request is invalid."""
         self._body = RequestBody(body)
         self._context.exchanges.add(self)
-        try:  # as `run_guarded`, without a bound method for each request
+        try:  # inlines `run_guarded`, which would need a closure for each request
             self._check_and_route()
         except SvcError as error:
             self.reject(error)
@@ -143,7 +143,7 @@ class Exchange(RetryOwner):
             self._look_up_cached(cache, routing_info, backends)
 
     def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
-        """Use a cached response, if one of the backends that may serve the request produced it."""
+        """Send the cached response if a backend of `chain` produced it. Otherwise start the attempts."""
         name = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
         if name is None:
             self._start_retry_loop(head, chain, self._started_at)
@@ -269,7 +269,7 @@ class Exchange(RetryOwner):
             self._sink.write(chunk, False)
 
     def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
-        """Take the end of a cached response (`ReplayOwner`)."""
+        """Handle the end of a cached response (`ReplayOwner`)."""
         if error is not None:
             self._record_outcome("cut", 200, None)
             self._downstream.write(self._endpoint.encode_stream_error(error), True)
@@ -379,7 +379,7 @@ class Exchange(RetryOwner):
     def _record_outcome(
         self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
     ) -> None:
-        """Report the end to the observers, before the last byte leaves."""
+        """Compute the bill, and report the end to the observers. Call this before the last byte is sent."""
         context, retry_loop = self._context, self._retry_loop
         now, backend = _now(), None
         if retry_loop is not None:
@@ -416,7 +416,7 @@ class Exchange(RetryOwner):
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
         )
-        for on_end in context.on_end:  # as `report_end`, on the hot path
+        for on_end in context.on_end:  # inlines `report_end`: this is the hot path
             try:
                 on_end(record)
             except Exception:
@@ -424,5 +424,5 @@ class Exchange(RetryOwner):
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:
-    """Return the header line with the request fields that the upstream did not get unchanged."""
+    """Return the header line with the request fields that were dropped or changed for the upstream."""
     return f"x-svc-dropped: {','.join(_UNSAFE_FIELD_NAME_CHARS.sub('?', name[:64]) for name in field_names[:32])}\r\n"

@@ -51,19 +51,19 @@ class RetryOwner(ABC):
 
     @abstractmethod
     def on_response(self, response: EncodedResponse, now: float) -> None:
-        """Take a complete response that is not a stream. `now` is loop time."""
+        """Handle a complete response that is not a stream. `now` is loop time in seconds."""
 
     @abstractmethod
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        """Take the first chunk of a stream, or the last one (`transform.has_ended`)."""
+        """Handle the first chunk of a stream, or the last one (`transform.has_ended`)."""
 
     @abstractmethod
     def on_intermediate_chunk(self, chunk: bytes) -> None:
-        """Take the last chunk of an attempt whose stream another backend resumes. It may be empty."""
+        """Handle the last chunk of an attempt whose stream another backend resumes. It may be empty."""
 
     @abstractmethod
     def on_failure(self, error: SvcError) -> None:
-        """Take the error after the last attempt."""
+        """Handle the error after the last attempt."""
 
     @abstractmethod
     def run_guarded(self, step: Callable[[], None]) -> None:
@@ -156,18 +156,20 @@ class RetryLoop(AttemptOwner):
         """How often the stream was resumed."""
 
     def start(self, now: float) -> None:
-        """Start the first attempt. `now` is loop time. Raises SvcError if no backend can be used."""
+        """Start the first attempt. `now` is loop time in seconds. Raises SvcError if no backend can be used."""
         self._backend_index = self._context.load_balancer.select_first(
             self._backends, self._body, self._routing_info, now
         )
         self._attempt_current_backend(now)
 
     def pause(self) -> None:
+        """Stop reading the response, because the client reads slowly."""
         self._is_paused = True
         if self.attempt is not None:
             self.attempt.pause()
 
     def resume(self) -> None:
+        """Continue reading the response."""
         self._is_paused = False
         if self.attempt is not None:
             self.attempt.resume(self._context.clock.now())
@@ -304,7 +306,7 @@ class RetryLoop(AttemptOwner):
         )
         if is_kept:
             self.attempt_records = (*self.attempt_records, record)
-        for on_attempt in context.on_attempt:  # as `report_attempt`, on the hot path
+        for on_attempt in context.on_attempt:  # inlines `report_attempt`: this is the hot path
             try:
                 on_attempt(record)
             except Exception:

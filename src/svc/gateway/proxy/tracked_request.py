@@ -24,7 +24,7 @@ RequestIdentity = tuple[str, str | None, str | None]
 
 
 class TrackedRequest:
-    """One request. The handler calls `finish` before the last byte leaves; further calls have no effect."""
+    """One request. The handler calls `finish` before the last byte is sent. Further calls have no effect."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TrackedRequest:
     ) -> None:
         """Report the end of the request.
 
-        `model` is the model that served the request, or None. `first_byte_at` is a time of `time.monotonic`.
+        `model` is the model that served the request, or None. `first_byte_at` is a value of `time.monotonic`.
         """
         if self._is_done:
             return
@@ -129,7 +129,7 @@ class RequestTracker:
     ) -> TrackedRequest:
         """Reserve the key's limits, and return the tracked request.
 
-        The client determines the duration of an `is_long_lived` request, so duration metrics leave it out.
+        The client determines the duration of an `is_long_lived` request, so latency metrics exclude it.
         Raises RateLimited if a limit of the key is reached. The ledger has an entry for that rejection.
         """
         context = self._context

@@ -329,7 +329,7 @@ class ClientConnection(RequestParser):
         if self._is_chunked and not self._pending_head and not is_last and 0 < size < SIZE_LINE_COUNT:
             self.socket_writer.write(
                 CHUNK_SIZE_LINES[size] + chunk + b"\r\n"
-            )  # as `encode_http_chunk`, for nearly every chunk
+            )  # inlines `encode_http_chunk` for the common case: this is the hot path
             return
         chunk = (
             response.encode_http_chunk(self._pending_head, chunk, is_last)

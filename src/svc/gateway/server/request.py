@@ -89,7 +89,7 @@ class Request:
         """The Origin header, or empty."""
 
     def process_head(self, method: bytes, version: str, max_bytes: int) -> None:
-        """Process the headers that matter here.
+        """Check the head, and process the headers that the server uses.
 
         Sets `rejection` for several API keys: a proxy in front may have checked another one than the gateway uses.
         Raises InvalidRequest for an unsupported HTTP version, and HeadTooLarge for more than `max_bytes` bytes.
@@ -235,7 +235,7 @@ class RequestHeadCache(HeadCache):
 
 def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | None) -> bool:
     """Return whether the pipelined requests of a client exceed the limits on bytes or requests."""
-    if incoming is None and not queued:  # nearly always
+    if incoming is None and not queued:  # the common case: the client does not pipeline
         return False
     total_bytes = sum(request.body_bytes for request in (*queued, incoming) if request is not None)
     return total_bytes > MAX_PIPELINED_BODY_BYTES or len(queued) > MAX_PIPELINED_REQUESTS

@@ -12,7 +12,7 @@ from svc.gateway.net import allocator
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that calls `on_ready` when it accepts connections, and awaits `before_shutdown` before it ends them."""
+    """A server that calls `on_ready` when it listens, and awaits `before_shutdown` before it closes connections."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], before_shutdown: Callable[[], Awaitable[None]]
