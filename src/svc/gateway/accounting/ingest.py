@@ -2,9 +2,9 @@
 
     every SCAN_PAUSE_SECONDS:  lines in memory -> own journal from the last offset on -> unlocked journals
 
-The thread shares a core and the interpreter lock with the event loop. It works for one or two milliseconds at a time
-and then pauses in proportion, so that a response is delayed by one segment at most. Summarized segments are not
-decoded, which saves most of the work.
+The thread shares a core and the GIL with the event loop. It works for 1 to 2 ms at a time and then pauses in
+proportion, so that it delays a response by one segment at most. Summarized segments are not decoded, which saves
+most of the work.
 
 Each entry is stored once. In the transaction with the entries, the database stores how many bytes of the journal it
 has. An ingester reads that offset first, and stores nothing if another process has changed it since. Recovery
@@ -114,6 +114,7 @@ class JournalIngester:
         return self.lag_seconds > LATE_LAG_SECONDS
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def set_retention_days(self, days: float) -> None:
@@ -392,7 +393,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _journal_names(folder: Path) -> list[str]:
-    """Return the names of journals, oldest first. `os.listdir` is faster than a glob, which takes 10 % of a scan."""
+    """Return the names of journals, oldest first. A glob would be slower than `os.listdir`."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(JOURNAL_SUFFIX))
     except FileNotFoundError:

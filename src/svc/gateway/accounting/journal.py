@@ -1,4 +1,4 @@
-"""The journal: one line per completed request, appended before the last byte of the response leaves.
+"""The journal: one line per completed request, appended before the last byte of the response is sent.
 
     <folder>/<time>-<pid>-<random>.journal     one file per process, locked by its writer (flock)
       open ── JOURNAL_ROTATE_BYTES ──> a new file; unlocked when the database has all summarized lines

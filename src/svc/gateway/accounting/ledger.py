@@ -1,6 +1,6 @@
 """The ledger of a gateway: combines the journal, its ingestion into the database, and prices.
 
-An entry is in the journal before the last byte of the response leaves, and at most two seconds later in the database.
+An entry is in the journal before the last byte of the response is sent, and in the database at most 2 s later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PRICE_FETCH_DELAY_SECONDS: Final = 60.0
 
 
 class Ledger(RequestObserver):
-    """Belongs to one event loop, from `start` to `close`."""
+    """Records requests and computes their cost. Belongs to one event loop, from `start` to `close`."""
 
     def __init__(
         self,

@@ -13,9 +13,9 @@ from svc.stores.counters.base import KeyLimits, LimitExceeded
 from svc.stores.database.base import budget_period_end
 
 NANO_USD_PER_USD: Final = 1e9
-"""Nano-USD in a USD."""
+"""Nano-USD per USD."""
 MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
-"""Seconds. With a longer wait for the budget, clients are told not to retry."""
+"""If a budget refills later than this many seconds, the response tells clients not to retry."""
 _FORMATTED_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
 """Formatted durations in steps of 0.1 s. Precomputed, because each request needs two."""
 LIMIT_REACHED_MESSAGES: Final = {

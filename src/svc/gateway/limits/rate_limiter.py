@@ -130,9 +130,10 @@ def _max_output_tokens(chain: tuple[Backend, ...]) -> int:
 
 
 def _estimate_reservation(prompt_amount: int, full_amount: int, limit: int) -> int:
-    """Return the amount to reserve for a prompt and a response of unknown length, the latter at most 10 % of the limit.
+    """Return the amount to reserve for a prompt and a response of unknown length.
 
-    A key with a small limit can then send sequential requests, and the estimate alone never rejects a request for good.
+    The response gets at most 10 % of the limit. A key with a small limit can then send sequential requests, and an
+    estimate alone never makes a request permanently impossible.
     """
     return max(prompt_amount, min(full_amount, prompt_amount + limit // 10, limit))
 
@@ -166,7 +167,7 @@ class RateLimiter:
         self._cached_limits.clear()
 
     async def current_usage(self, key_limits: Iterable[KeyLimits]) -> list[LimitUsage]:
-        """Return the current usage of limits, over all machines, or on this one while Redis is unavailable."""
+        """Return the current usage of limits on all machines, or on this one while Redis is unavailable."""
         key_limits = list(key_limits)
         if self._redis_counters is not None and not self._redis_counters.is_down:
             try:
@@ -230,20 +231,20 @@ class RateLimiter:
         return bool(key.rpm or self._default_rpm)
 
     def count_request(self, key: ApiKey, callback: AdmissionCallback) -> None:
-        """As `admit`, for a request without a backend: it counts for `rpm` only."""
+        """Like `admit`, for a request without a backend: it counts for `rpm` only."""
         self._reserve(
             _PendingAdmission(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), 0, 0, callback),
             None,
         )
 
     def check_request_rate(self, key: ApiKey) -> None:
-        """Raise RateLimited if the key has no request left by the counters of this machine. Counts nothing."""
+        """Raise RateLimited if this machine's counters show no remaining request of the key. Counts nothing."""
         limits = self._limits_of(key)
         if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
             raise RateLimited(LIMIT_REACHED_MESSAGES["rpm"].format(limits.requests), limit="rpm")
 
     def admit_unmetered(self, key: ApiKey, callback: AdmissionCallback) -> None:
-        """As `admit`, for a request without tokens and cost: only `rpm` and `concurrency` apply."""
+        """Like `admit`, for a request without tokens and cost: only `rpm` and `concurrency` apply."""
         limits = KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm, concurrency=key.concurrency)
         self._reserve(_PendingAdmission(key, limits, 0, 0, callback), None)
 

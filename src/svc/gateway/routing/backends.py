@@ -1,4 +1,4 @@
-"""Backends: a model at a provider, with everything that is prepared before requests arrive. No sockets."""
+"""A backend: a model at a provider, with its origin and its precomputed request head. No I/O."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Backend:
         """The model at each account, if the provider has several. A request goes to one of these."""
 
     def __repr__(self) -> str:
-        return f"Offer({self.model_id} at {self.provider_name})"  # never the credentials in the head
+        return f"Offer({self.model_id} at {self.provider_name})"  # without the credentials in the request head
 
 
 def build_backends(provider: Provider) -> list[Backend]:

@@ -34,7 +34,7 @@ TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, NO_RESPONSE_COLUMN = 0, 1, 2, 3
 
 
 def worst_state(states: Iterable[BreakerState]) -> BreakerState:
-    """The worst state of several breakers for one backend."""
+    """Return the worst state of several breakers for one backend."""
     return max(states, key=_STATES_BY_SEVERITY.index, default="closed")
 
 

@@ -15,7 +15,7 @@ from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimite
 from svc.resilience import Backoff, parse_retry_after
 
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
-"""Seconds. A longer `retry-after` of a provider is not waited for."""
+"""After a longer `retry-after`, the request uses the next backend instead of waiting."""
 RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
 
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"

@@ -27,7 +27,7 @@ from svc.settings import RoutingSettings
 log = logging.getLogger("svc.gateway")
 
 MAX_COOLDOWN_SECONDS: Final = 120.0
-"""Seconds. The cooldown for a longer `retry-after` ends after this time."""
+"""Maximum seconds of a cooldown, even if `retry-after` is longer."""
 
 
 class BackendHealth:

@@ -45,7 +45,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """All accounts of the provider, including this one, if there are several."""
 
     def __repr__(self) -> str:
-        return f"Provider({self.name})"  # never the key
+        return f"Provider({self.name})"  # without the key
 
 
 class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
@@ -271,7 +271,7 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
 
 def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> None:
     """Raise UsageError for an address that ends in the chat path of a dialect."""
-    if API_VERSION_PATH.search(address.path):  # nearly always: the other dialects need not be loaded
+    if API_VERSION_PATH.search(address.path):  # the common case: the other dialects need not be loaded
         return
     for other in (dialect, *(one for one in _load_dialects(plugins.names("dialects")) if one is not dialect)):
         suffix = other.chat_path.removeprefix("/v1")

@@ -20,7 +20,10 @@ BREAKER_POLL_SECONDS: Final = 1.0
 
 
 class SharedBreakers:
-    """Belongs to one event loop, from `start` to `close`. Does not own the connection."""
+    """Publishes and polls the breaker states of one event loop, from `start` to `close`.
+
+    The caller closes the Redis connection.
+    """
 
     def __init__(self, load_balancer: LoadBalancer, redis: RedisConnection) -> None:
         self._load_balancer = load_balancer
@@ -28,10 +31,12 @@ class SharedBreakers:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Publish changes, and poll the others' every BREAKER_POLL_SECONDS."""
         self._load_balancer.on_breaker_change = self._publish
         self._task = asyncio.get_running_loop().create_task(self._run(), name="breakers")
 
     async def close(self) -> None:
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -64,7 +69,7 @@ class SharedBreakers:
                 until, _, flags = state_value.partition(b" ")
                 try:
                     open_seconds = float(until) - time.time()
-                except ValueError:  # written by something else
+                except ValueError:  # not written by a gateway
                     continue
                 if 0 < open_seconds <= MAX_OPEN_SECONDS:
                     self._load_balancer.open_from_peer(
