@@ -1,7 +1,7 @@
 """Counters and histograms of requests and attempts, for one process. `prometheus` renders them.
 
-Labels are bounded: providers and models come from the catalog, codes and statuses from our own lists. Series beyond
-MAX_METRIC_SERIES and MAX_ATTEMPT_LABEL_SETS are counted under "other".
+Labels are bounded: providers and models come from the configuration, codes and statuses from fixed lists. Series
+beyond MAX_METRIC_SERIES and MAX_ATTEMPT_LABEL_SETS are counted under "other".
 """
 
 from __future__ import annotations

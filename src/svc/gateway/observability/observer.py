@@ -20,30 +20,31 @@ class RequestStart:
 
 
 class RequestObserver:
-    """Gets the events of requests. An observer overrides the methods that it needs, and pays for no others.
+    """Receives the events of requests. An observer overrides the methods that it needs. Others cost nothing.
 
-    The event loop calls each method, which must not block. The gateway logs an exception, and the client never sees it.
+    Methods run on the event loop and must not block. The gateway logs their exceptions, and the client is not affected.
     """
 
     __slots__ = ()
 
     def on_start(self, request: RequestStart) -> None:
-        """A request begins. One `on_end` with the same request id follows."""
+        """Handle the start of a request. One `on_end` with the same request id follows."""
 
     def on_attempt(self, attempt: AttemptRecord) -> None:
-        """An attempt at a provider ended, or the gateway gave it up. Comes before the request's `on_end`."""
+        """Handle the end of an attempt at a provider. It precedes the request's `on_end`."""
 
     def on_first_byte(self, request_id: str, elapsed_ms: float) -> None:
-        """The first byte of a model's response leaves after this. `elapsed_ms` begins at the request's arrival.
+        """Handle the first byte of a model's response, before it is sent.
 
-        Error responses have no such event. Speech reports it at the request's end, with the time of the first byte.
+        `elapsed_ms` are the milliseconds since the request was received. Error responses have no such event. Speech
+        requests report it at their end, with the time of the first byte.
         """
 
     def on_end(self, record: RequestRecord) -> None:
-        """A request ended. The last byte of the response leaves after this."""
+        """Handle the end of a request, before the last byte of the response is sent."""
 
     def on_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str) -> None:
-        """A response ended that has no `RequestRecord`: of another route, or to a request without a valid key.
+        """Handle a response without a `RequestRecord`: of another route, or to a request without a valid key.
 
         `client_field` ends the access-log line. `limit_name` is the limit that rejected the request, or empty.
         """

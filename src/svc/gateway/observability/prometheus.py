@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus text format, summed over the workers. Names: docs/reference/metrics.md."""
+"""Sums the metrics of all workers and renders them for Prometheus. docs/reference/metrics.md lists the names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ METRIC_HELP: Final = {
 
 
 class WorkerMetrics:
-    """Exchanges metrics between workers through files in a folder. None for a single process."""
+    """Exchanges metrics between workers through files in a folder. The folder is None for a single process."""
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class WorkerMetrics:
                 part.replace(self._path)
 
     def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """Return the metrics of all workers in sum."""
+        """Return the sum of the metrics of all workers."""
         snapshots = [own_snapshot, *self._other_snapshots()]
         series: dict[tuple[str, str, str, str], RequestSeries] = {}
         attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}

@@ -16,7 +16,7 @@ MAX_BUFFERED_LOG_LINES: Final = 100
 
 
 class RequestLog(RequestObserver):
-    """Keeps lines until `flush`."""
+    """Buffers access log lines until `flush`."""
 
     def __init__(self, writer: LineWriter, *, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
