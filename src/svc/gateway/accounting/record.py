@@ -29,10 +29,10 @@ _SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_C
 
 
 class AttemptRecord:
-    """One attempt of a request at a provider, when it has ended.
+    """One finished attempt of a request at a provider.
 
-    `abandoned`: the gateway cancelled it, because the client left or the request failed otherwise.
-    `hedge_loss`: the other one of two simultaneous attempts began its response first.
+    `abandoned`: the gateway cancelled it, because the client disconnected or the request failed.
+    `hedge_loss`: the other one of two parallel attempts responded first.
     """
 
     __slots__ = (
@@ -74,13 +74,13 @@ class AttemptRecord:
         """The status of the provider's response, or None if there was none."""
         self.duration_ms = duration_ms
         self.is_retry = is_retry
-        """Whether other attempts of the request came before it."""
+        """Whether the request had attempts before this one."""
         self.is_timed = is_timed
-        """Whether the duration is a latency. The client decides how long live speech takes."""
+        """Whether the duration is a latency. The client determines the duration of live speech."""
 
 
 class RequestRecord:
-    """One request. The ledger keeps only requests that were sent to an upstream or had a cache hit."""
+    """One completed request. The ledger keeps only requests with an upstream attempt or a cache hit."""
 
     # begin: request record, from ledger_fields.toml by `make ledger`
     __slots__ = (
@@ -152,13 +152,13 @@ class RequestRecord:
         self.code = code
         self.attempt_records = attempt_records
         self.limit_name = limit_name
-        """The limit that refused it, see `RateLimited`; empty for all else."""
+        """The limit that rejected the request (see `RateLimited`), or empty."""
         self.client_field = client_field
-        """How its line in the access log ends, see `encode_client_field`."""
+        """The end of the access log line, see `encode_client_field`."""
         self.is_timed = is_timed
-        """Whether its duration is a latency. The client decides how long live speech takes."""
+        """Whether the duration is a latency. The client determines the duration of live speech."""
         self.line = b""
-        """The encoded record, once an observer has encoded it."""
+        """The encoded record, set by the first observer that needs it."""
 
     # end: request record
 
@@ -174,7 +174,7 @@ _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL: Final = (
 
 
 class RecordEncoder:
-    """Writes records down. What one has in common with the last, nearly always much, is not made again."""
+    """Encodes records as JSON. Reuses the encoded fields that are equal to those of the previous record."""
 
     __slots__ = ("_endpoint", "_key", "_model", "_provider", "_requested_model", "_shared_fields")
 
@@ -187,7 +187,10 @@ class RecordEncoder:
         self._shared_fields = b""
 
     def encode(self, record: RequestRecord) -> bytes:
-        """Without its last brace: the access log adds fields. In the order of a LedgerEntry, which is read faster."""
+        """Return the JSON object without its closing brace, because the access log appends fields.
+
+        Fields are in the order of LedgerEntry, which makes decoding faster.
+        """
         bill, usage = record.bill, record.bill.usage
         return (
             b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
@@ -217,7 +220,7 @@ class RecordEncoder:
         )
 
     def _shared_fields_of(self, record: RequestRecord) -> bytes:
-        """What the lines of a key's requests for a model have in common."""
+        """Return the fields that depend on key, endpoint and model only."""
         if (
             record.key is not self._key
             or record.endpoint != self._endpoint

@@ -33,9 +33,9 @@ POSITIONAL = ("endpoint", "requested_model", "status", "http_status")
 USAGE_POSITIONAL = (*("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"),)
 """The first arguments of TokenUsage. New ones follow."""
 OTHER_ATTRIBUTES = {
-    'limit_name: str = ""': "The limit that refused it, see `RateLimited`; empty for all else.",
-    'client_field: bytes = b""': "How its line in the access log ends, see `encode_client_field`.",
-    "is_timed: bool = True": "Whether its duration is a latency. The client decides how long live speech takes.",
+    'limit_name: str = ""': "The limit that rejected the request (see `RateLimited`), or empty.",
+    'client_field: bytes = b""': "The end of the access log line, see `encode_client_field`.",
+    "is_timed: bool = True": "Whether the duration is a latency. The client determines the duration of live speech.",
 }
 """Attributes of RequestRecord that are in no entry."""
 JSON_OF_TYPE = {"str": "text", "int": "integer", "bool": "boolean"}
@@ -207,7 +207,7 @@ def request_record_region() -> str:
     slots = ", ".join(f'"{name}"' for name in sorted([*names, "line"]))
     docs = {declaration.partition(":")[0]: doc for declaration, doc in OTHER_ATTRIBUTES.items()}
     body = "".join(f"        self.{name} = {name}\n" + _attribute_doc(docs.get(name)) for name in names)
-    body += '        self.line = b""\n' + _attribute_doc("The encoded record, once an observer has encoded it.")
+    body += '        self.line = b""\n' + _attribute_doc("The encoded record, set by the first observer that needs it.")
     return f"    __slots__ = ({slots},)\n\n    def __init__(self, {', '.join(declarations)},) -> None:\n{body}"
 
 
@@ -287,7 +287,7 @@ def _encoder_class(template: list[str], arguments: list[str], shared: list[Field
     kept = "".join(f"            self._{name} = record.{name}\n" for name in names)
     return f'''
 class RecordEncoder:
-    """Writes records down. What one has in common with the last, nearly always much, is not made again."""
+    """Encodes records as JSON. Reuses the encoded fields that are equal to those of the previous record."""
 
     __slots__ = ({slots})
 
@@ -296,12 +296,15 @@ class RecordEncoder:
 {starts}        self._shared_fields = b""
 
     def encode(self, record: RequestRecord) -> bytes:
-        """Without its last brace: the access log adds fields. In the order of a LedgerEntry, which is read faster."""
+        """Return the JSON object without its closing brace, because the access log appends fields.
+
+        Fields are in the order of LedgerEntry, which makes decoding faster.
+        """
         bill, usage = record.bill, record.bill.usage
         return ({" ".join(template)}) % ({", ".join(arguments)},)
 
     def _shared_fields_of(self, record: RequestRecord) -> bytes:
-        """What the lines of a key's requests for a model have in common."""
+        """Return the fields that depend on key, endpoint and model only."""
         if {changed}:
 {kept}            self._shared_fields = _encode_shared_fields({", ".join(f"record.{name}" for name in names)})
         return self._shared_fields
