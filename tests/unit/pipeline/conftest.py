@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: a clean environment, a fake gateway, and bundles that lie unpacked."""
+"""Fixtures of pipeline tests: a clean environment, a fake gateway and unpacked bundles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def gateway(provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
-    """The fake stands for a gateway: it speaks the same."""
+    """Use the fake provider as the gateway, because both have the same API."""
     monkeypatch.setenv("SVC_GATEWAY_URL", f"{provider.address}/v1")
     monkeypatch.setenv("SVC_API_KEY", "sk-a")
     return provider
@@ -51,12 +51,12 @@ def result(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def content(model_id: str, template: dict[str, Any], files: dict[str, bytes], **about: Any) -> Path:
-    """A bundle that lies unpacked in the local registry; its folder."""
+def install_bundle(model_id: str, template: dict[str, Any], files: dict[str, bytes], **about: Any) -> Path:
+    """Write an unpacked bundle to the local registry and return its folder."""
     folder = Path("home/registry", model_id, "1.0.0/any/content")
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"model_id": model_id, "version": "1.0.0", "execution_template": template, "files": [*files], **about}
-    (folder / "model_metadata.json").write_text(json.dumps(said))
+    metadata = {"model_id": model_id, "version": "1.0.0", "execution_template": template, "files": [*files], **about}
+    (folder / "model_metadata.json").write_text(json.dumps(metadata))
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return folder

@@ -1,4 +1,4 @@
-"""svc.pipeline.definition: what is taken, and where every error is."""
+"""Pipeline definitions: accepted fields, and the position in every error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ stages:
 """
 
 
-def test_everything_that_may_be_said() -> None:
+def test_parse_pipeline_all_fields_are_parsed() -> None:
     pipeline = parse_pipeline(WHOLE)
     assert (pipeline.name, pipeline.input) == ("assistant", "audio")
     assert pipeline.registry == RegistryLocation("~/models", RemoteRegistry("http://127.0.0.1:8080", 500, 3))
@@ -40,7 +40,7 @@ def test_everything_that_may_be_said() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://r.example/x", "file:///srv/registry", "file://~/r"])
-def test_a_registry_is_an_address(url: str) -> None:
+def test_parse_pipeline_registry_url_is_accepted(url: str) -> None:
     assert parse_pipeline(f"name: x\nregistry: {url}\nstages: [a@1]").registry == RegistryLocation(
         remote=RemoteRegistry(url)
     )
@@ -57,17 +57,17 @@ def test_a_registry_is_an_address(url: str) -> None:
         ("{id: b, target: device, name: a@latest}", "a"),
     ],
 )
-def test_device_stages(stage: str, reference: str) -> None:
+def test_parse_pipeline_device_stage_has_reference(stage: str, reference: str) -> None:
     (made,) = parse_pipeline(f"name: x\nstages: [{stage}]").stages
     assert (made.target, made.reference) == ("device", reference)
 
 
-def test_the_same_bundle_twice_gets_ids_of_its_own() -> None:
+def test_parse_pipeline_repeated_bundle_gets_unique_stage_ids() -> None:
     assert [stage.id for stage in parse_pipeline("name: x\nstages: [a@1, a@1, a@1]").stages] == ["a", "a-2", "a-3"]
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "words"),
+    ("text", "position", "message"),
     [
         ("", "", "empty"),
         ("[1]", ":1:1", "expected an object"),
@@ -105,14 +105,14 @@ def test_the_same_bundle_twice_gets_ids_of_its_own() -> None:
         ("[" * 5000, ":1:17", "too deep"),
     ],
 )
-def test_errors_say_where(text: str, place: str, words: str) -> None:
+def test_parse_pipeline_invalid_definition_error_names_line_and_column(text: str, position: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_pipeline(text, "p.yaml")
-    assert caught.value.message.startswith(f"p.yaml{place}")
-    assert words in caught.value.message
+    assert caught.value.message.startswith(f"p.yaml{position}")
+    assert message in caught.value.message
 
 
-def test_a_huge_definition_is_refused() -> None:
+def test_parse_pipeline_too_large_definition_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="larger than"):
         parse_pipeline("#" * (2 << 20))
     with pytest.raises(UsageError, match="more than 100"):

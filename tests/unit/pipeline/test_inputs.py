@@ -1,4 +1,4 @@
-"""Folders and globs as inputs, and the names of what is kept of many inputs."""
+"""Folders and globs as inputs, and the output names of many inputs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tests.fakes.provider import FakeProvider
-from tests.unit.pipeline.conftest import content, run
+from tests.unit.pipeline.conftest import install_bundle, run
 
 from svc.errors import UsageError
 from svc.pipeline.inputs import expand_inputs, output_names
 
 ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
-SAY = "name: say\nstages: [voice@1.0.0]\n"
+SPEAK = "name: speak\nstages: [voice@1.0.0]\n"
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def results(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_expand_folder_is_its_files_sorted(folder: Path) -> None:
+def test_expand_inputs_folder_returns_sorted_files(folder: Path) -> None:
     found = expand_inputs(["notes"])
     assert found.are_many
     assert found.filter_by_kind("text") == ["notes/a.txt", "notes/b.txt", "notes/c.md"]
 
 
-def test_expand_glob_is_what_it_matches(folder: Path) -> None:
+def test_expand_inputs_glob_returns_matching_files(folder: Path) -> None:
     assert expand_inputs(["notes/*.txt"]).filter_by_kind("text") == ["notes/a.txt", "notes/b.txt"]
     assert expand_inputs(["notes/**/*.txt"]).filter_by_kind("text") == [
         "notes/a.txt",
@@ -48,13 +48,13 @@ def test_expand_glob_is_what_it_matches(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["What is 2*3?", "[a", "a\nb*.txt", "x" * 5000, "Is it *.txt?", "2 * 3.5"])
-def test_expand_text_stays_a_text(folder: Path, text: str) -> None:
+def test_expand_inputs_text_is_unchanged(folder: Path, text: str) -> None:
     found = expand_inputs([text])
     assert [one.text for one in found.items] == [text]
     assert not found.are_many
 
 
-def test_expand_nothing_found_is_an_error(folder: Path) -> None:
+def test_expand_inputs_no_match_raises_usage_error(folder: Path) -> None:
     for text in ("notes/*.wav", "*.wav"):
         with pytest.raises(UsageError, match="No file matches"):
             expand_inputs([text])
@@ -63,7 +63,7 @@ def test_expand_nothing_found_is_an_error(folder: Path) -> None:
         expand_inputs(["notes/empty"])
 
 
-def test_of_kind_passes_over_files_of_a_folder_and_no_others(folder: Path) -> None:
+def test_filter_by_kind_skips_only_files_of_folders(folder: Path) -> None:
     (folder / "one.WAV").write_bytes(b"")
     assert expand_inputs(["notes"]).filter_by_kind("audio") == ["notes/one.WAV"]
     assert expand_inputs(["notes/a.txt", "notes"]).filter_by_kind("audio") == ["notes/a.txt", "notes/one.WAV"]
@@ -71,7 +71,7 @@ def test_of_kind_passes_over_files_of_a_folder_and_no_others(folder: Path) -> No
         expand_inputs(["notes"]).filter_by_kind("image")
 
 
-def test_names_are_those_of_the_inputs_and_collisions_are_resolved(folder: Path) -> None:
+def test_output_names_follow_inputs_and_resolve_collisions(folder: Path) -> None:
     for name in ("a.wav", "A.md", "a-2.txt", "x.wav.txt", "x.txt"):
         (folder / "deep" / name).write_text("")
     inputs = [
@@ -87,13 +87,13 @@ def test_names_are_those_of_the_inputs_and_collisions_are_resolved(folder: Path)
     assert found == output_names([*inputs, "notes/deep/x.txt"], Path("kept"))
 
 
-def test_names_never_lead_to_an_input(folder: Path) -> None:
+def test_output_names_never_overwrite_an_input(folder: Path) -> None:
     (folder / "talk.wav").write_bytes(b"the input")
     assert output_names(["notes/talk.wav", "notes/a.txt"], folder) == ["talk-2", "a"]
     assert output_names(["notes/talk.wav"], Path("kept")) == ["talk"]
 
 
-def test_run_folder_keeps_the_names_of_its_files(
+def test_run_folder_keep_uses_file_names(
     gateway: FakeProvider, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(ASK, "--input", "notes", "--keep", "kept", "-o", "out.jsonl") == 0
@@ -106,17 +106,17 @@ def test_run_folder_keeps_the_names_of_its_files(
     assert kept == [f"kept/{name}/01-ask.txt" for name in "abc"]
 
 
-def test_run_glob_takes_a_line_for_each_file(
+def test_run_glob_writes_one_result_per_file(
     gateway: FakeProvider, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(ASK, "--input", "notes/*.txt", "--input", "a text") == 0
     assert [line["input"] for line in results(capsys.readouterr().out)] == ["notes/a.txt", "notes/b.txt", "a text"]
 
 
-def test_run_audio_is_written_under_the_name_of_the_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_audio_output_is_named_after_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     voice = {"tts.json": b'{"engine": "espeak", "voice": "en-us"}'}
-    content("voice", {"type": "Speech"}, voice, type="Speech", metadata={"task": "text-to-speech"})
-    assert run(SAY, "--input", "notes/*.txt", "--input", "Hello.", "--keep", "kept") == 0
+    install_bundle("voice", {"type": "Speech"}, voice, type="Speech", metadata={"task": "text-to-speech"})
+    assert run(SPEAK, "--input", "notes/*.txt", "--input", "Hello.", "--keep", "kept") == 0
     paths = [line["output"]["path"] for line in results(capsys.readouterr().out)]
     assert paths == ["kept/a.wav", "kept/b.wav", "kept/00003.wav"]
     for path in paths:

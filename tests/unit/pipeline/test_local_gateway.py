@@ -1,4 +1,4 @@
-"""svc run beside a gateway that `svc up` runs: it is taken when nothing names one, and its key goes nowhere else."""
+"""`svc run` uses the gateway of `svc up` by default, and sends its key to no other server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, 
 
 
 @pytest.fixture
-def up(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProvider]:
-    """The fake stands for the gateway of `svc up`: this process says where it is, as that one does."""
+def local_gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProvider]:
+    """A fake gateway whose address this process records as `svc up` does."""
     monkeypatch.setattr(config, "_config_holder", config._ConfigHolder())
     home = Path("home")
     with FakeProvider(OpenAIWire(), key=_local_gateway.ensure_api_key(home)) as fake:
@@ -26,23 +26,27 @@ def up(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProvider]:
         yield fake
 
 
-def test_the_gateway_of_svc_up_is_found(up: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_gateway_of_svc_up_is_used(local_gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ASK % "", "--check") == 0
-    assert f"{up.address}/v1" in capsys.readouterr().out
+    assert f"{local_gateway.address}/v1" in capsys.readouterr().out
     assert run(ASK % "", "--input", "Hi") == 0
-    assert up.wait(1).path == "/v1/chat/completions"
+    assert local_gateway.wait(1).path == "/v1/chat/completions"
 
 
-def test_its_key_goes_nowhere_else(up: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_local_gateway_key_is_not_sent_elsewhere(
+    local_gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
     with FakeProvider(OpenAIWire(), key="sk-other") as other:
-        named = f", options: {{gateway_url: '{other.address}'}}"
-        assert run(ASK % named, "--input", "Hi") == 1
+        options = f", options: {{gateway_url: '{other.address}'}}"
+        assert run(ASK % options, "--input", "Hi") == 1
         assert "authentication_error" in capsys.readouterr().err
         assert "authorization" not in other.wait(1).headers
-    assert up.requests == []
+    assert local_gateway.requests == []
 
 
-def test_what_is_named_comes_first(up: FakeProvider, gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_configured_gateway_precedes_local_gateway(
+    local_gateway: FakeProvider, gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(ASK % "", "--input", "Hi") == 0
     assert gateway.wait(1).path == "/v1/chat/completions"
-    assert up.requests == []
+    assert local_gateway.requests == []

@@ -1,4 +1,4 @@
-"""ONNX stages over small real models, made here: what the steps compute, what is refused, and when."""
+"""ONNX stages with small generated models: what the steps compute, and which bundles and inputs are rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from tests.unit.pipeline.conftest import content, result, run
+from tests.unit.pipeline.conftest import install_bundle, result, run
 
 TEMPLATE = {"type": "Onnx", "model_file": "model.onnx"}
 ONE = "name: x\nstages: [thing@1.0.0]"
@@ -20,7 +20,7 @@ TABLE = np.random.default_rng(7).standard_normal((len(WORDS), 5)).astype(np.floa
 
 
 def model(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], constants: dict[str, Any] | None = None) -> bytes:
-    """An ONNX model whose last node gives `out`."""
+    """Return an ONNX model whose last node has the output `out`."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -32,23 +32,23 @@ def model(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], constants:
     return bytes(made.SerializeToString())
 
 
-def same(shape: list[Any]) -> bytes:
-    """Gives what it takes."""
+def identity_model(shape: list[Any]) -> bytes:
+    """Return a model that outputs its input."""
     return model([helper.make_node("Identity", ["x"], ["out"])], {"x": (TensorProto.FLOAT, shape)})
 
 
-def embedder(name: str = "input_ids", mask: bool = True) -> bytes:
-    """A row of the table for each token."""
+def embedding_model(name: str = "input_ids", mask: bool = True) -> bytes:
+    """Return a model that outputs a row of the table for each token."""
     row = (TensorProto.INT64, [None, None])
     inputs = {name: row, **({"attention_mask": row} if mask else {})}
     return model([helper.make_node("Gather", ["table", name], ["out"])], inputs, {"table": TABLE})
 
 
-def embeds(**step: Any) -> None:
-    content(
+def install_embedding_bundle(**step: Any) -> None:
+    install_bundle(
         "thing",
         TEMPLATE,
-        {"model.onnx": embedder(), "vocab.txt": "\n".join(WORDS).encode()},
+        {"model.onnx": embedding_model(), "vocab.txt": "\n".join(WORDS).encode()},
         preprocessing=[{"type": "Tokenize", "vocab_file": "vocab.txt", "tokenizer_type": "WordPiece", **step}],
         postprocessing=[{"type": "MeanPool", "dim": 1}],
     )
@@ -58,27 +58,27 @@ def output(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(result(capsys)["output"]["text"])
 
 
-def test_text_becomes_an_embedding(capsys: pytest.CaptureFixture[str]) -> None:
-    embeds()
+def test_onnx_text_gives_embedding(capsys: pytest.CaptureFixture[str]) -> None:
+    install_embedding_bundle()
     assert run(ONE, "--input", "Hello goodbye, World", "--json") == 0
     expected = TABLE[[2, 4, 6, 7, 1, 5, 3]].mean(axis=0)  # [CLS] hello good ##bye [UNK] world [SEP]
     np.testing.assert_allclose(output(capsys), expected, rtol=1e-5)
 
 
-def test_long_text_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    embeds(max_length=3)
+def test_onnx_text_above_max_length_is_truncated(capsys: pytest.CaptureFixture[str]) -> None:
+    install_embedding_bundle(max_length=3)
     assert run(ONE, "--input", "hello " * 5000, "--json") == 0
     np.testing.assert_allclose(output(capsys), TABLE[[2, 4, 3]].mean(axis=0), rtol=1e-5)
 
 
-def test_a_tokenizer_json_and_a_model_with_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx_tokenizer_json_and_custom_input_name_are_supported(capsys: pytest.CaptureFixture[str]) -> None:
     about = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
-    words = {"type": "WordLevel", "vocab": {word: place for place, word in enumerate(WORDS)}, "unk_token": "[UNK]"}
-    about |= {"pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None, "model": words}
-    content(
+    word_level = {"type": "WordLevel", "vocab": {word: index for index, word in enumerate(WORDS)}, "unk_token": "[UNK]"}
+    about |= {"pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None, "model": word_level}
+    install_bundle(
         "thing",
         TEMPLATE,
-        {"model.onnx": embedder("ids", mask=False), "tokenizer.json": json.dumps(about).encode()},
+        {"model.onnx": embedding_model("ids", mask=False), "tokenizer.json": json.dumps(about).encode()},
         preprocessing=[{"type": "Tokenize", "vocab_file": "tokenizer.json", "tokenizer_type": "BPE"}],
         postprocessing=[{"type": "MeanPool", "dim": 1}],
     )
@@ -86,13 +86,13 @@ def test_a_tokenizer_json_and_a_model_with_a_name_of_its_own(capsys: pytest.Capt
     np.testing.assert_allclose(output(capsys), TABLE[[4, 5]].mean(axis=0), rtol=1e-5)
 
 
-def test_a_stage_takes_the_numbers_of_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
-    embeds()
+def test_onnx_stage_accepts_numbers_of_previous_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    install_embedding_bundle()
     weights = np.eye(5, dtype=np.float32)[:, ::-1].copy()
     node = helper.make_node("MatMul", ["x", "w"], ["out"])
     made = model([node], {"x": (TensorProto.FLOAT, [None, 5])}, {"w": weights})
     steps = [{"type": "Softmax", "dim": 1}, {"type": "Argmax"}]
-    content("second", TEMPLATE, {"model.onnx": made}, postprocessing=steps)
+    install_bundle("second", TEMPLATE, {"model.onnx": made}, postprocessing=steps)
     text = "name: x\nstages: [thing@1.0.0, second@1.0.0]"
     assert run(text, "--input", "hello", "--json") == 0
     assert output(capsys) == int(TABLE[[2, 4, 3]].mean(axis=0)[::-1].argmax())
@@ -101,8 +101,8 @@ def test_a_stage_takes_the_numbers_of_the_one_before(capsys: pytest.CaptureFixtu
 TONES = {"h": 400, "i": 1000, "|": 1800}
 
 
-def hears_tones() -> bytes:
-    """Frames of 20 ms; how much of each tone is in them, beside a threshold that stands for silence."""
+def tone_detector_model() -> bytes:
+    """Return a model that outputs, for each 20 ms frame, the energy of each tone after a silence threshold."""
     at = np.arange(320) / 16000
     waves = [part(2 * np.pi * hertz * at) for hertz in TONES.values() for part in (np.cos, np.sin)]
     nodes = [
@@ -123,33 +123,33 @@ def hears_tones() -> bytes:
 
 
 @pytest.mark.parametrize("rate", [16000, 48000, 22050])
-def test_audio_becomes_text(capsys: pytest.CaptureFixture[str], rate: int) -> None:
-    vocabulary = json.dumps({"<pad>": 0, **{letter: place for place, letter in enumerate(TONES, 1)}}).encode()
-    content(
+def test_onnx_audio_at_any_rate_gives_text(capsys: pytest.CaptureFixture[str], rate: int) -> None:
+    vocabulary = json.dumps({"<pad>": 0, **{letter: index for index, letter in enumerate(TONES, 1)}}).encode()
+    install_bundle(
         "thing",
         TEMPLATE,
-        {"model.onnx": hears_tones(), "vocab.json": vocabulary},
+        {"model.onnx": tone_detector_model(), "vocab.json": vocabulary},
         preprocessing=[{"type": "AudioDecode", "sample_rate": 16000, "channels": 1}],
         postprocessing=[{"type": "CTCDecode", "vocab_file": "vocab.json", "blank_index": 0}],
     )
     at = np.arange(rate // 10) / rate
-    said = [0.5 * np.sin(2 * np.pi * TONES[letter] * at) if letter in TONES else 0 * at for letter in "hii ih|hi"]
-    with wave.open("said.wav", "wb") as file:
+    samples = [0.5 * np.sin(2 * np.pi * TONES[letter] * at) if letter in TONES else 0 * at for letter in "hii ih|hi"]
+    with wave.open("tones.wav", "wb") as file:
         file.setparams((1, 2, rate, 0, "NONE", ""))
-        file.writeframes((np.concatenate(said) * 32767).astype("<i2").tobytes())
-    assert run(ONE, "--input", "said.wav", "--json") == 0
+        file.writeframes((np.concatenate(samples) * 32767).astype("<i2").tobytes())
+    assert run(ONE, "--input", "tones.wav", "--json") == 0
     assert result(capsys)["output"]["text"] == "hiih hi"
 
 
-def sees(channels: int = 3) -> None:
-    """How much there is of each channel."""
+def install_image_bundle(channels: int = 3) -> None:
+    """Install a bundle whose model outputs the mean of each channel."""
     nodes = [
         helper.make_node("GlobalAveragePool", ["x"], ["p"]),
         helper.make_node("Reshape", ["p", "flat"], ["out"]),
     ]
     made = model(nodes, {"x": (TensorProto.FLOAT, [1, channels, 8, 8])}, {"flat": np.array([1, channels])})
     values = [0.5, 0.25, 0.125][:channels]
-    content(
+    install_bundle(
         "thing",
         TEMPLATE,
         {"model.onnx": made},
@@ -163,8 +163,8 @@ def sees(channels: int = 3) -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "bmp", "webp"])
-def test_an_image_becomes_classes(capsys: pytest.CaptureFixture[str], ending: str) -> None:
-    sees()
+def test_onnx_image_gives_class_scores(capsys: pytest.CaptureFixture[str], ending: str) -> None:
+    install_image_bundle()
     Image.new("RGB", (40, 30), (51, 255, 0)).save(f"green.{ending}", **({"lossless": True} if ending == "webp" else {}))
     assert run(f"{ONE}\ninput: {{kind: Image}}", "--input", f"green.{ending}", "--json") == 0
     powers = np.exp((np.array([0.2, 1.0, 0.0]) - [0.5, 0.25, 0.125]) / 0.5)
@@ -173,30 +173,30 @@ def test_an_image_becomes_classes(capsys: pytest.CaptureFixture[str], ending: st
     assert first["score"] == pytest.approx(powers[1] / powers.sum(), rel=1e-4)
 
 
-def test_a_model_of_one_channel_sees_in_grey(capsys: pytest.CaptureFixture[str]) -> None:
-    sees(1)
+def test_onnx_one_channel_model_gets_grayscale_image(capsys: pytest.CaptureFixture[str]) -> None:
+    install_image_bundle(1)
     Image.new("RGB", (40, 30), (51, 51, 51)).save("grey.png")
     assert run(ONE, "--input", "grey.png", "--json") == 0
     assert output(capsys) == pytest.approx((0.2 - 0.5) / 0.5, rel=1e-4)
 
 
-def test_a_crop_beyond_the_edges_is_black(capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx_center_crop_beyond_edges_is_black(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [{"type": "CenterCrop", "width": 4, "height": 2}]
-    content("thing", TEMPLATE, {"model.onnx": same([None, 3, 2, 4])}, preprocessing=steps)
+    install_bundle("thing", TEMPLATE, {"model.onnx": identity_model([None, 3, 2, 4])}, preprocessing=steps)
     Image.new("RGB", (2, 3), (255, 0, 0)).save("small.png")
     assert run(ONE, "--input", "small.png", "--json") == 0
     assert output(capsys) == [[[0, 1, 1, 0]] * 2, [[0] * 4] * 2, [[0] * 4] * 2]
 
 
-def test_numbers_that_are_none_are_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx_nan_and_infinity_are_null(capsys: pytest.CaptureFixture[str]) -> None:
     node = helper.make_node("Log", ["x"], ["out"])
-    content("thing", TEMPLATE, {"model.onnx": model([node], {"x": (TensorProto.FLOAT, [None, 3])})})
+    install_bundle("thing", TEMPLATE, {"model.onnx": model([node], {"x": (TensorProto.FLOAT, [None, 3])})})
     assert run(ONE, "--input", "[1, 0, -1]", "--json") == 0
     assert output(capsys) == [0, None, None]
 
 
 @pytest.mark.parametrize(
-    ("about", "words"),
+    ("about", "message"),
     [
         ({"preprocessing": [{"type": "Phonemize"}]}, "`preprocessing` has the unknown step 'Phonemize'"),
         ({"postprocessing": [{"type": "WhisperDecode"}]}, "`postprocessing` has the unknown step 'WhisperDecode'"),
@@ -218,48 +218,50 @@ def test_numbers_that_are_none_are_null(capsys: pytest.CaptureFixture[str]) -> N
         ({"execution_template": {"type": "Onnx", "model_file": "other.onnx"}}, "has no file 'other.onnx'"),
     ],
 )
-def test_what_cannot_run_is_refused_when_it_is_checked(
-    capsys: pytest.CaptureFixture[str], about: dict[str, Any], words: str
+def test_onnx_invalid_metadata_is_rejected_by_check_and_run(
+    capsys: pytest.CaptureFixture[str], about: dict[str, Any], message: str
 ) -> None:
-    content("thing", **{"template": TEMPLATE, "files": {"model.onnx": same([None, 3])}, **about})
+    install_bundle("thing", **{"template": TEMPLATE, "files": {"model.onnx": identity_model([None, 3])}, **about})
     for arguments in (["--check"], ["--input", "x"]):
         assert run(ONE, *arguments) == 1
-        shown = capsys.readouterr().err
-        assert shown.startswith("svc: Stage 'thing': ")
-        assert words in shown
+        error = capsys.readouterr().err
+        assert error.startswith("svc: Stage 'thing': ")
+        assert message in error
 
 
 @pytest.mark.parametrize(
-    ("data", "given", "words"),
+    ("data", "given", "message"),
     [
         (b"no model", "[1]", "The model of thing@1.0.0 cannot be loaded"),
-        (same([None, 3]), "[1, 2]", "The model of thing@1.0.0 failed"),
-        (same([None, 3]), "three numbers", "This stage takes numbers"),
-        (same([None, 3]), "[[1], [2, 3]]", "This stage takes numbers"),
-        (same([None, 3]), '["1"]', "This stage takes numbers"),
-        (same([None, 3]), "[" * 5000, "This stage takes numbers"),
-        (same([None, 3]), "[]", "no numbers"),
-        (embedder(), "[1]", "takes input_ids, attention_mask, but gets one input"),
+        (identity_model([None, 3]), "[1, 2]", "The model of thing@1.0.0 failed"),
+        (identity_model([None, 3]), "three numbers", "This stage takes numbers"),
+        (identity_model([None, 3]), "[[1], [2, 3]]", "This stage takes numbers"),
+        (identity_model([None, 3]), '["1"]', "This stage takes numbers"),
+        (identity_model([None, 3]), "[" * 5000, "This stage takes numbers"),
+        (identity_model([None, 3]), "[]", "no numbers"),
+        (embedding_model(), "[1]", "takes input_ids, attention_mask, but gets one input"),
         (model([helper.make_node("Identity", ["x"], ["out"])], {"x": (TensorProto.BOOL, [1])}), "[1]", "tensor(bool)"),
     ],
 )
-def test_what_fails_says_why(capsys: pytest.CaptureFixture[str], data: bytes, given: str, words: str) -> None:
-    content("thing", TEMPLATE, {"model.onnx": data})
+def test_onnx_failing_stage_error_names_the_reason(
+    capsys: pytest.CaptureFixture[str], data: bytes, given: str, message: str
+) -> None:
+    install_bundle("thing", TEMPLATE, {"model.onnx": data})
     assert run(ONE, "--input", given) == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith("svc: Stage 'thing' failed (")
-    assert words in shown
-    assert shown.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("svc: Stage 'thing' failed (")
+    assert message in error
+    assert error.count("\n") == 1
 
 
-def test_what_is_no_image(capsys: pytest.CaptureFixture[str]) -> None:
-    sees()
+def test_onnx_invalid_image_error_names_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    install_image_bundle()
     assert run(ONE, "--input", "a text") == 2
     assert "takes image, and the file 'a text' does not exist" in capsys.readouterr().err
     Path("broken.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 50)
     Image.new("1", (9_000, 9_000)).save("bomb.png")
-    for name, words in (("broken.png", "image cannot be decoded"), ("bomb.png", "")):
+    for name, message in (("broken.png", "image cannot be decoded"), ("bomb.png", "")):
         assert run(ONE, "--input", name) == 1
-        shown = capsys.readouterr().err
-        assert shown.startswith("svc: Stage 'thing' failed (invalid_request)")
-        assert words in shown
+        error = capsys.readouterr().err
+        assert error.startswith("svc: Stage 'thing' failed (invalid_request)")
+        assert message in error

@@ -1,4 +1,4 @@
-"""svc run --check: a provider or a model that is in no catalogue is refused, without a network call."""
+"""`svc run --check` rejects unknown providers and models without a network call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STAGE = "name: one\nstages:\n  - {id: ask, target: integration, %s}\n"
 
 
 @pytest.fixture(autouse=True)
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+def reset_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "_config_holder", config._ConfigHolder())
 
 
@@ -27,33 +27,33 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize("key", [None, "sk-1"])
-def test_check_unknown_provider_or_model_is_refused_and_names_the_known(
+def test_check_unknown_provider_or_model_error_lists_known_names(
     names: str, words: list[str], key: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if key:
         monkeypatch.setenv("PROVIDER_A_API_KEY", key)
     assert run(STAGE % names, "--check") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("svc: Stage 'ask': ")
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("svc: Stage 'ask': ")
+    assert error.count("\n") == 1
     for word in words:
-        assert word in said
+        assert word in error
 
 
 @pytest.mark.parametrize(
     "names",
     ["provider: openai, model: gpt-4o", "provider: Anthropic, model: claude-3-haiku-20240307", "model: smollm2-135m"],
 )
-def test_check_known_names_pass_without_a_key(names: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_known_names_pass_without_api_key(names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(STAGE % names, "--check") == 0
 
 
-def test_check_stage_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_stage_without_model_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("name: one\nstages:\n  - {id: ask, target: integration, provider: openai}\n", "--check") == 2
     assert "needs a 'model'" in capsys.readouterr().err
 
 
-def test_check_knows_providers_and_models_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_configured_provider_and_model_pass(capsys: pytest.CaptureFixture[str]) -> None:
     text = '[[providers]]\nname = "vllm"\nbase_url = "http://10.0.0.5:8000/v1"\napi_key_env = "NO_SUCH_KEY"\n'
     Path("svc.toml").write_text(text + 'models = [{ id = "qwen3-32b" }]\n')
     assert run(STAGE % "provider: vllm, model: qwen3-32b", "--check") == 0
@@ -62,13 +62,13 @@ def test_check_knows_providers_and_models_of_the_configuration(capsys: pytest.Ca
     assert "Did you mean 'qwen3-32b'?" in capsys.readouterr().err
 
 
-def test_check_judges_no_names_at_a_gateway_on_another_machine(
+def test_check_remote_gateway_skips_name_validation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = "model: theirs, options: {gateway_url: 'http://10.0.0.5:3000'}"
-    assert run(STAGE % elsewhere, "--check") == 0
-    assert run(STAGE % elsewhere.replace("10.0.0.5", "127.0.0.1"), "--check") == 2
+    remote_stage = "model: custom, options: {gateway_url: 'http://10.0.0.5:3000'}"
+    assert run(STAGE % remote_stage, "--check") == 0
+    assert run(STAGE % remote_stage.replace("10.0.0.5", "127.0.0.1"), "--check") == 2
     monkeypatch.setenv("SVC_GATEWAY_URL", "https://gateway.example/v1")
-    assert run(STAGE % "provider: theirs, model: theirs", "--check") == 0
+    assert run(STAGE % "provider: custom, model: custom", "--check") == 0
     monkeypatch.setenv("SVC_GATEWAY_URL", "http://localhost:3000/v1")
-    assert run(STAGE % "provider: theirs, model: theirs", "--check") == 2
+    assert run(STAGE % "provider: custom, model: custom", "--check") == 2

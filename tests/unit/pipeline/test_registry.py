@@ -1,4 +1,4 @@
-"""The registry of a definition in all its forms: what `--check` reads of it, how long it waits, how often it asks."""
+"""Registries of a definition: what `--check` reads, timeouts and retries."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ NUMBERS = {"type": "Onnx", "model_file": "m.onnx"}
 
 
 class Registry(http.server.ThreadingHTTPServer):
-    """Serves bundles as a registry does, after so many failures of a kind."""
+    """Serves bundles as a registry does, after `failures` failures."""
 
     daemon_threads = True
     failures = 0
-    how = "refuse"
+    failure_mode = "refuse"
     ranges = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.bundles: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
         self.sent = 0
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are part of the tests."""
+        """Ignore clients that disconnect: the tests do so."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Registry
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["range"]))
+        self.server.requests.append((self.path, self.headers["range"]))
         if self.server.failures:
             self.server.failures -= 1
-            if self.server.how == "hang":
+            if self.server.failure_mode == "hang":
                 time.sleep(3)
-            elif self.server.how == "503":
+            elif self.server.failure_mode == "503":
                 self.send_error(503)
             return
         if self.path.startswith("/index"):
-            self.answer(200, json.dumps({key: self.entry(key) for key in self.server.bundles}).encode())
+            self.send(200, json.dumps({key: self.entry(key) for key in self.server.bundles}).encode())
             return
         data = self.server.bundles[self.path.removeprefix("/bundles/").rpartition("/")[0]]
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)?", self.headers["range"] or "")
-        if asked and self.server.ranges:
-            first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
-            self.answer(206, data[first : last + 1], f"bytes {first}-{last}/{len(data)}")
+        byte_range = re.fullmatch(r"bytes=(\d+)-(\d+)?", self.headers["range"] or "")
+        if byte_range and self.server.ranges:
+            first, last = int(byte_range[1]), min(int(byte_range[2] or len(data)), len(data) - 1)
+            self.send(206, data[first : last + 1], f"bytes {first}-{last}/{len(data)}")
         else:
-            self.answer(200, data)
+            self.send(200, data)
 
     def entry(self, key: str) -> dict[str, Any]:
         model_id, version, target = key.split("/")
         about = {"model_id": model_id, "version": version, "target": target, "path": f"{key}/{model_id}.xyb"}
         return {**about, "size_bytes": len(self.server.bundles[key])}
 
-    def answer(self, status: int, body: bytes, range_: str = "") -> None:
+    def send(self, status: int, body: bytes, range_: str = "") -> None:
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         if range_:
@@ -90,12 +90,12 @@ def registry() -> Iterator[Registry]:
         thread.join()
 
 
-def packed(template: dict[str, Any], **about: Any) -> bytes:
+def packed_bundle(template: dict[str, Any], **about: Any) -> bytes:
     folder = Path("thing")
     folder.mkdir(exist_ok=True)
     (folder / "m.onnx").write_bytes(b"weights" * 100_000)
-    said = {"model_id": "thing", "version": "1.0.0", "execution_template": template, "files": ["m.onnx"], **about}
-    (folder / "model_metadata.json").write_text(json.dumps(said))
+    metadata = {"model_id": "thing", "version": "1.0.0", "execution_template": template, "files": ["m.onnx"], **about}
+    (folder / "model_metadata.json").write_text(json.dumps(metadata))
     pack(folder, Path("thing.xyb"))
     return Path("thing.xyb").read_bytes()
 
@@ -109,33 +109,33 @@ def downloaded() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("about", "words"),
+    ("about", "message"),
     [
         ({"template": {"type": "CoreMl"}}, "the type 'CoreMl', which is not supported"),
         ({"template": NUMBERS, "preprocessing": [{"type": "Phonemize"}]}, "has the unknown step 'Phonemize'"),
         ({"template": {"type": "Onnx"}}, "has no `model_file`"),
     ],
 )
-def test_check_refuses_what_it_has_not_downloaded(
-    registry: Registry, capsys: pytest.CaptureFixture[str], about: dict[str, Any], words: str
+def test_check_unsupported_remote_bundle_is_rejected_without_download(
+    registry: Registry, capsys: pytest.CaptureFixture[str], about: dict[str, Any], message: str
 ) -> None:
-    registry.bundles["thing/1.0.0/any"] = packed(**about)
+    registry.bundles["thing/1.0.0/any"] = packed_bundle(**about)
     served = Path("served/thing/1.0.0/any/thing.xyb")
     served.parent.mkdir(parents=True)
     served.write_bytes(registry.bundles["thing/1.0.0/any"])
-    for place in (registry.url, f"file://{Path('served').absolute()}"):
-        assert run(pipeline(place), "--check") == 1
-        shown = capsys.readouterr().err
-        assert shown.startswith("svc: Stage 'thing': ")
-        assert words in shown
+    for location in (registry.url, f"file://{Path('served').absolute()}"):
+        assert run(pipeline(location), "--check") == 1
+        error = capsys.readouterr().err
+        assert error.startswith("svc: Stage 'thing': ")
+        assert message in error
     assert not downloaded()
     assert registry.sent < 100_000
 
 
-def test_check_knows_the_kinds_of_what_it_has_not_downloaded(
+def test_check_remote_bundle_kind_mismatch_is_rejected_without_download(
     registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    registry.bundles["thing/1.0.0/any"] = packed(NUMBERS, preprocessing=[{"type": "AudioDecode"}])
+    registry.bundles["thing/1.0.0/any"] = packed_bundle(NUMBERS, preprocessing=[{"type": "AudioDecode"}])
     after = "[thing@1.0.0, {id: ask, target: integration, model: gpt-4o-mini}]"
     assert run(pipeline(registry.url, after), "--check") == 0
     assert "0.7 MB to download" in capsys.readouterr().out
@@ -148,33 +148,37 @@ def test_check_knows_the_kinds_of_what_it_has_not_downloaded(
     assert not downloaded()
 
 
-def test_check_of_a_registry_without_parts(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_registry_without_range_requests_passes_without_download(
+    registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
     registry.ranges = False
-    registry.bundles["thing/1.0.0/any"] = packed({"type": "CoreMl"})
+    registry.bundles["thing/1.0.0/any"] = packed_bundle({"type": "CoreMl"})
     assert run(pipeline(registry.url), "--check") == 0
     assert "MB to download" in capsys.readouterr().out
     assert not downloaded()
 
 
-@pytest.mark.parametrize("how", ["refuse", "503"])
-def test_a_registry_that_fails_is_asked_again(registry: Registry, capsys: pytest.CaptureFixture[str], how: str) -> None:
-    registry.bundles["thing/1.0.0/any"] = packed({"type": "CoreMl"})
-    registry.how, registry.failures = how, 2
+@pytest.mark.parametrize("failure_mode", ["refuse", "503"])
+def test_registry_failure_is_retried_up_to_retry_attempts(
+    registry: Registry, capsys: pytest.CaptureFixture[str], failure_mode: str
+) -> None:
+    registry.bundles["thing/1.0.0/any"] = packed_bundle({"type": "CoreMl"})
+    registry.failure_mode, registry.failures = failure_mode, 2
     twice = f"{{remote: {{base_url: '{registry.url}', retry_attempts: 2}}}}"
     assert run(pipeline(twice), "--check") == 1
     assert "CoreMl" in capsys.readouterr().err
-    assert [path for path, _ in registry.asked[:3]] == ["/index/thing"] * 3
-    registry.asked.clear()
+    assert [path for path, _ in registry.requests[:3]] == ["/index/thing"] * 3
+    registry.requests.clear()
     registry.failures = 9
     once = f"{{remote: {{base_url: '{registry.url}', retry_attempts: 1}}}}"
     assert run(pipeline(once), "--input", "x") == 1
     assert "Stage 'thing': " in capsys.readouterr().err
-    assert len(registry.asked) == 2
+    assert len(registry.requests) == 2
 
 
-def test_a_registry_that_says_nothing_is_given_up(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
-    registry.bundles["thing/1.0.0/any"] = packed({"type": "CoreMl"})
-    registry.how, registry.failures = "hang", 1
+def test_registry_without_response_times_out(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    registry.bundles["thing/1.0.0/any"] = packed_bundle({"type": "CoreMl"})
+    registry.failure_mode, registry.failures = "hang", 1
     for arguments in (["--check"], ["--input", "x"]):
         began = time.monotonic()
         assert run(pipeline(f"{{remote: {{base_url: '{registry.url}', timeout_ms: 200}}}}"), *arguments) == 1
@@ -183,8 +187,8 @@ def test_a_registry_that_says_nothing_is_given_up(registry: Registry, capsys: py
         registry.failures = 1
 
 
-def test_bundles_of_a_local_path(capsys: pytest.CaptureFixture[str]) -> None:
-    packed({"type": "CoreMl"})
+def test_registry_local_path_bundle_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    packed_bundle({"type": "CoreMl"})
     assert main(["registry", "add", "thing.xyb", "--root", "own"]) == 0
     assert run(pipeline(f"{{local_path: {Path('own').absolute()}}}"), "--check") == 1
     assert "CoreMl" in capsys.readouterr().err

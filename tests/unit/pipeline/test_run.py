@@ -1,4 +1,4 @@
-"""svc run over a provider that is real on its socket: routes, results, failures, many inputs; and how speech is cut."""
+"""`svc run` with a fake provider on a real socket: routes, results, failures, many inputs, sentence splitting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes import openai_wire
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Script, answer, fin, sse, stall
-from tests.unit.pipeline.conftest import content, result, run
+from tests.unit.pipeline.conftest import install_bundle, result, run
 
 from svc.cli import main
 from svc.pipeline.stages.voice import split_sentences
@@ -23,16 +23,16 @@ ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, 
 TWO = ONE + "  - {id: again, target: integration, provider: openai, model: gpt-4o, options: {system_prompt: S}}\n"
 
 
-def test_through_the_gateway(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_provider_key_uses_gateway(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TWO, "--input", "Hi", "--json") == 0
-    got = result(capsys)
-    assert {name: got[name] for name in ("pipeline", "input", "output", "error")} == {
+    run_result = result(capsys)
+    assert {name: run_result[name] for name in ("pipeline", "input", "output", "error")} == {
         "pipeline": "one",
         "input": "Hi",
         "output": {"kind": "text", "text": openai_wire.TEXT},
         "error": None,
     }
-    first, second = got["stages"]
+    first, second = run_result["stages"]
     assert (first["id"], first["route"], first["model"], first["provider"]) == (
         "ask",
         "gateway",
@@ -41,13 +41,13 @@ def test_through_the_gateway(gateway: FakeProvider, capsys: pytest.CaptureFixtur
     )
     assert first["usage"] == openai_wire.USAGE
     assert second["output"]["text"] == openai_wire.TEXT
-    assert all(stage["ms"] >= 0 for stage in got["stages"])
-    asked = gateway.wait(2).json["messages"]
-    assert asked == [{"role": "system", "content": "S"}, {"role": "user", "content": openai_wire.TEXT}]
+    assert all(stage["ms"] >= 0 for stage in run_result["stages"])
+    sent_messages = gateway.wait(2).json["messages"]
+    assert sent_messages == [{"role": "system", "content": "S"}, {"role": "user", "content": openai_wire.TEXT}]
 
 
 @pytest.mark.parametrize("name", ["PROVIDER_A_API_KEY", "OPENAI_API_KEY"])
-def test_directly_when_there_is_a_key(
+def test_run_with_provider_key_calls_provider_directly(
     provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     monkeypatch.setenv(name, "sk-a")
@@ -56,7 +56,9 @@ def test_directly_when_there_is_a_key(
     assert result(capsys)["stages"][0]["route"] == "direct"
 
 
-def test_directly_in_another_dialect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_anthropic_key_uses_its_dialect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = "name: b\nstages: [{target: integration, provider: anthropic, model: claude-3-haiku-20240307}]"
     with FakeProvider(AnthropicWire(), key="sk-b") as fake:
         monkeypatch.setenv("PROVIDER_B_API_KEY", "sk-b")
@@ -69,7 +71,7 @@ def test_directly_in_another_dialect(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert stage["output"]["text"]
 
 
-def test_an_address_in_the_options_beats_the_key(
+def test_run_gateway_url_option_overrides_provider_key(
     provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-never")
@@ -80,47 +82,45 @@ def test_an_address_in_the_options_beats_the_key(
     assert result(capsys)["stages"][0]["route"] == "gateway"
 
 
-def test_plain_output(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_text_output_is_plain_text(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ONE, "--input", "Hi") == 0
     assert capsys.readouterr().out == f"{openai_wire.TEXT}\n"
     Path("question.txt").write_text("From a file?")
     assert run(ONE, "--input", "question.txt", "-o", "out/answer.txt", "--watch") == 0
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.split() == ["ask:", "started", "ask:", "done"]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.split() == ["ask:", "started", "ask:", "done"]
     assert Path("out/answer.txt").read_text() == f"{openai_wire.TEXT}\n"
     assert gateway.wait(2).json["messages"][0]["content"] == "From a file?"
 
 
-def test_a_failing_stage_says_which_and_why_and_keeps(
+def test_run_failed_stage_is_reported_and_earlier_outputs_are_kept(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refusal = answer(400, openai_wire.error("too long", "invalid_request_error"))
-    usual = sse(openai_wire.stream())
-    gateway.plays(usual, refusal, usual, sse(openai_wire.stream()[:4], end=fin()))
+    bad_request = answer(400, openai_wire.error("too long", "invalid_request_error"))
+    complete = sse(openai_wire.stream())
+    gateway.plays(complete, bad_request, complete, sse(openai_wire.stream()[:4], end=fin()))
     assert run(TWO, "--input", "Hi", "--json", "--keep", "kept") == 1
-    got = result(capsys)
-    assert got["error"] == {"stage": "again", "code": "invalid_request", "message": "too long"}
-    assert got["output"] is None
-    assert [stage["output"] is None for stage in got["stages"]] == [False, True]
+    run_result = result(capsys)
+    assert run_result["error"] == {"stage": "again", "code": "invalid_request", "message": "too long"}
+    assert run_result["output"] is None
+    assert [stage["output"] is None for stage in run_result["stages"]] == [False, True]
     assert [path.name for path in Path("kept").iterdir()] == ["01-ask.txt"]
     assert run(TWO, "--input", "Hi", "--keep", "cut") == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith("svc: Stage 'again' failed (gateway_error): The gateway")
+    captured = capsys.readouterr()
+    assert captured.err.startswith("svc: Stage 'again' failed (gateway_error): The gateway")
     assert sorted(path.name for path in Path("cut").iterdir()) == ["01-ask.txt", "02-again.txt"]
 
 
-def test_stages_after_the_one_that_failed_are_not_in_the_result(
-    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_failed_stage_result_omits_later_stages(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.plays(answer(400, openai_wire.error("no", "invalid_request_error")))
     assert run(TWO, "--input", "Hi", "--json") == 1
-    got = result(capsys)
-    assert [stage["id"] for stage in got["stages"]] == ["ask"]
-    assert got["error"]["stage"] == "ask"
+    run_result = result(capsys)
+    assert [stage["id"] for stage in run_result["stages"]] == ["ask"]
+    assert run_result["error"]["stage"] == "ask"
 
 
-def test_wrong_use(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_invalid_arguments_exit_without_request(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("name: x\nstages: [", "--check") == 2
     assert main(["run", "nowhere.yaml", "--check"]) == 2
     assert run(ONE) == 2
@@ -133,7 +133,7 @@ def test_wrong_use(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) ->
     assert gateway.requests == []
 
 
-def test_check_runs_nothing_and_needs_no_key(provider: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_stages_without_key_or_request(provider: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ONE, "--check", "--json") == 0
     assert result(capsys)["stages"] == [
         {
@@ -149,11 +149,11 @@ def test_check_runs_nothing_and_needs_no_key(provider: FakeProvider, capsys: pyt
 
 
 def bundle(template: str, **files: str) -> None:
-    content("thing", {"type": template}, {name.replace("_", "."): text.encode() for name, text in files.items()})
+    install_bundle("thing", {"type": template}, {name.replace("_", "."): text.encode() for name, text in files.items()})
 
 
 @pytest.mark.parametrize(
-    ("template", "files", "words"),
+    ("template", "files", "message"),
     [
         ("CoreMl", {}, "the type 'CoreMl', which is not supported"),
         ("Gguf", {}, "no file for its `model_file`"),
@@ -163,39 +163,39 @@ def bundle(template: str, **files: str) -> None:
         ("Speech", {"tts_json": '{"engine": "sherpa", "files": {"model": "../../x"}}'}, "has no file '../../x'"),
     ],
 )
-def test_what_cannot_run_is_refused_when_it_is_checked(
-    capsys: pytest.CaptureFixture[str], template: str, files: dict[str, str], words: str
+def test_check_invalid_bundle_is_rejected(
+    capsys: pytest.CaptureFixture[str], template: str, files: dict[str, str], message: str
 ) -> None:
     bundle(template, **files)
     for arguments in (["--check"], ["--input", "x"]):
         assert run("name: x\nstages: [thing@1.0.0]", *arguments) == 1
-        shown = capsys.readouterr().err
-        assert shown.startswith("svc: Stage 'thing': ")
-        assert words in shown
+        captured = capsys.readouterr().err
+        assert captured.startswith("svc: Stage 'thing': ")
+        assert message in captured
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "message"),
     [
         (b"", "is missing or empty"),
         (b"\x08\x09", "lacks the properties sample_rate, n_speakers, language"),
         (b"".join(bytes([10, len(name)]) + name for name in (b"sample_rate", b"n_speakers", b"language")), "be loaded"),
     ],
 )
-def test_a_voice_that_is_none_is_said_and_ends_nothing(
-    capsys: pytest.CaptureFixture[str], model: bytes, words: str
+def test_run_invalid_voice_model_is_an_error_and_process_survives(
+    capsys: pytest.CaptureFixture[str], model: bytes, message: str
 ) -> None:
-    """The library would end the whole process."""
+    """The library itself would end the whole process."""
     about = {"engine": "sherpa", "family": "vits", "files": {"model": "voice.onnx", "tokens": "tokens.txt"}}
     files = {"voice.onnx": model, "tokens.txt": b"a 1\n", "tts.json": json.dumps(about).encode()}
-    content("thing", {"type": "Speech"}, files, metadata={"task": "text-to-speech"})
+    install_bundle("thing", {"type": "Speech"}, files, metadata={"task": "text-to-speech"})
     assert run("name: x\nstages: [thing@1.0.0]", "--input", "Hi", "-o", "out.wav") == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith("svc: Stage 'thing' failed (")
-    assert words in shown
+    captured = capsys.readouterr().err
+    assert captured.startswith("svc: Stage 'thing' failed (")
+    assert message in captured
 
 
-def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_stage_kind_mismatch_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     bundle("Speech", tts_json='{"engine": "espeak"}')
     text = "name: x\nstages: [thing@1.0.0, {id: ask, target: integration, model: gpt-4o-mini}]"
     assert run(text, "--check") == 1
@@ -205,7 +205,7 @@ def test_kinds_that_do_not_fit_are_refused_when_checked(capsys: pytest.CaptureFi
 # many inputs
 
 
-def test_many_inputs_in_order_and_one_failure_stops_none(
+def test_run_many_inputs_keep_order_and_failure_stops_no_other(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("list.txt").write_text("a\n\nb\n  c  \nd\n")
@@ -221,7 +221,9 @@ def test_many_inputs_in_order_and_one_failure_stops_none(
     assert all(json.loads(line)["error"] is None for line in Path("out.jsonl").read_text().splitlines())
 
 
-def test_resume_after_a_cut_and_with_other_inputs(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_truncated_output_continues_and_other_inputs_are_rejected(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(ONE, "--input", "a", "--input", "b", "--jobs", "4") == 0
     lines = capsys.readouterr().out.splitlines()
     Path("out.jsonl").write_text(f"{lines[0]}\n{lines[1][:30]}")
@@ -231,13 +233,13 @@ def test_resume_after_a_cut_and_with_other_inputs(gateway: FakeProvider, capsys:
     assert len(Path("out.jsonl").read_text().splitlines()) == 2
 
 
-def test_resume_after_kills(gateway: FakeProvider) -> None:
-    """Twice by kill -9, each time while the first input is at work and others are done: none of these is done again."""
+def test_resume_after_sigkill_repeats_no_completed_input(gateway: FakeProvider) -> None:
+    """The process is killed twice while an input is running. Completed inputs are not run again."""
     Path("p.yaml").write_text(ONE)
     Path("list.txt").write_text("".join(f"{number}\n" for number in range(8)))
     command = [sys.executable, "-m", "svc", "run", "p.yaml", "--input-list", "list.txt", "-o", "out.jsonl", "--resume"]
 
-    def killed_when_there_were(requests: int, *scripts: Script, written: int = 0) -> None:
+    def kill_after_requests(requests: int, *scripts: Script, written: int = 0) -> None:
         gateway.forget()
         gateway.plays(*scripts)
         with subprocess.Popen([*command, "--jobs", "1"], stderr=subprocess.DEVNULL) as process:
@@ -252,9 +254,9 @@ def test_resume_after_kills(gateway: FakeProvider) -> None:
 
     bad = answer(400, openai_wire.error("no", "invalid_request_error"))
     good = sse(openai_wire.stream())
-    killed_when_there_were(5, bad, good, good, good, stall(), written=3)
+    kill_after_requests(5, bad, good, good, good, stall(), written=3)
     assert done() == 3
-    killed_when_there_were(1, stall())
+    kill_after_requests(1, stall())
     assert not Path("out.jsonl").exists()
     gateway.forget()
     assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--resume") == 0
@@ -263,7 +265,7 @@ def test_resume_after_kills(gateway: FakeProvider) -> None:
     assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]
 
 
-def test_a_new_run_forgets_what_was_kept(gateway: FakeProvider) -> None:
+def test_run_without_resume_discards_earlier_results(gateway: FakeProvider) -> None:
     assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
     Path("out.jsonl.kept").write_bytes(Path("out.jsonl").read_bytes())
     assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
@@ -271,7 +273,9 @@ def test_a_new_run_forgets_what_was_kept(gateway: FakeProvider) -> None:
     assert not Path("out.jsonl.kept").exists()
 
 
-def test_what_is_kept_of_many(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_many_inputs_keep_writes_a_folder_per_input(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("taken").write_text("a file")
     for keep, status in (("kept", 0), ("taken/here", 1)):
         assert run(TWO, "--input", "a", "--input", "b", "--keep", keep, "--jobs", "2") == status
@@ -286,21 +290,21 @@ def test_what_is_kept_of_many(gateway: FakeProvider, capsys: pytest.CaptureFixtu
 # speech
 
 
-def test_sentences_are_spoken_as_soon_as_they_are_whole() -> None:
-    taken: list[str] = []
+def test_split_sentences_yields_each_sentence_when_complete() -> None:
+    consumed: list[str] = []
 
-    def pieces() -> Iterator[str]:
-        for piece in ("Hel", "lo there. How", " are you? 3.5 is", " a number", ".\n\n- \n\nBye"):
-            taken.append(piece)
-            yield piece
+    def chunks() -> Iterator[str]:
+        for chunk in ("Hel", "lo there. How", " are you? 3.5 is", " a number", ".\n\n- \n\nBye"):
+            consumed.append(chunk)
+            yield chunk
 
-    found = split_sentences(pieces())
+    found = split_sentences(chunks())
     assert next(found) == "Hello there."
-    assert len(taken) == 2
+    assert len(consumed) == 2
     assert list(found) == ["How are you?", "3.5 is a number.", "Bye"]
 
 
-def test_endless_text_is_cut_at_a_space() -> None:
+def test_split_sentences_long_text_is_split_at_space() -> None:
     parts = list(split_sentences(iter(["word " * 500])))
     assert max(map(len, parts)) <= 600
     assert " ".join(parts).split() == ["word"] * 500

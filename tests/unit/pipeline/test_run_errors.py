@@ -1,4 +1,4 @@
-"""What svc run refuses, and how it says so: before the work is done, where that can be."""
+"""The errors of `svc run`, before the run where possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.pipeline.files import check_output_paths
 ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
 
 
-def test_a_provider_that_is_away_is_no_gateway(
+def test_run_unreachable_provider_error_names_provider(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-a")
@@ -30,7 +30,7 @@ def test_a_provider_that_is_away_is_no_gateway(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["-o", "home"], "home is a folder. -o needs a file."),
         (["-o", "out.wav"], "out.wav would contain text, not audio. Use another suffix."),
@@ -39,23 +39,23 @@ def test_a_provider_that_is_away_is_no_gateway(
         (["--input", "b", "--keep", "p.yaml", "--json"], "p.yaml is a file. --keep needs a folder."),
     ],
 )
-def test_places_that_cannot_be_written_to(
-    gateway: FakeProvider, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_run_invalid_output_path_is_rejected_before_any_request(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("home").mkdir()
     assert run(ONE, "--input", "Hi", *arguments) == 2
-    assert capsys.readouterr() == ("", f"svc: {said}\n")
+    assert capsys.readouterr() == ("", f"svc: {message}\n")
     assert gateway.requests == []
 
 
-def test_audio_is_written_as_wav(tmp_path: Path) -> None:
+def test_check_output_paths_audio_needs_wav_suffix(tmp_path: Path) -> None:
     for name in ("a.wav", "a.WAV", "a"):
         check_output_paths("audio", output_path=tmp_path / name, keep_folder=tmp_path / "new")
     with pytest.raises(UsageError, match=r"written as WAV: -o .*/a\.wav"):
         check_output_paths("audio", output_path=tmp_path / "a.txt", keep_folder=None)
 
 
-def test_a_bundle_that_is_nowhere_says_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_missing_bundle_error_names_registry_setting(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--check"], ["--input", "Hi"]):
         assert run("name: x\nstages: [moonshine-tiny-en@1.0.0]", *arguments) == 1
         assert capsys.readouterr().err.endswith(
@@ -64,20 +64,22 @@ def test_a_bundle_that_is_nowhere_says_where_to_look(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name: a\nstages: ['../x@1']\n", "p.yaml:2:10: '../x@1' is not a reference ID@VERSION: "),
         ("name: a\nstages: [x@1]\n---\nname: b\n", "p.yaml:3:1: expected a single document"),
     ],
 )
-def test_one_sentence_with_one_full_stop(capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_check_error_is_one_sentence_with_one_full_stop(
+    capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     assert run(text, "--check") == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"svc: {said}")
+    assert err.startswith(f"svc: {message}")
     assert not err.endswith("..\n")
 
 
-def test_a_warning_is_one_line_like_an_error(gateway: FakeProvider) -> None:
+def test_check_warning_is_one_line(gateway: FakeProvider) -> None:
     Path("p.yaml").write_text(ONE)
     command = [sys.executable, "-m", "svc", "run", "p.yaml", "--check"]
     environ = {**os.environ, "SVC_GATEWAY_URL": f"{gateway.address}/api"}
@@ -86,7 +88,7 @@ def test_a_warning_is_one_line_like_an_error(gateway: FakeProvider) -> None:
     assert done.stderr == "svc: SVC_GATEWAY_URL does not end in /v1. It is used unchanged.\n"
 
 
-def test_two_runs_do_not_write_one_file(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_output_file_in_use_is_rejected(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.yaml").write_text(ONE)
     many = ["--input", "a", "--input", "b", "-o", "out.jsonl", "--jobs", "1"]
     gateway.plays(stall())
@@ -104,7 +106,7 @@ def test_two_runs_do_not_write_one_file(gateway: FakeProvider, capsys: pytest.Ca
     assert not Path("out.jsonl.part").exists()
 
 
-def test_a_refused_resume_leaves_nothing(gateway: FakeProvider) -> None:
+def test_resume_rejected_leaves_no_partial_file(gateway: FakeProvider) -> None:
     assert run(ONE, "--input", "a", "--input", "b", "-o", "out.jsonl") == 0
     assert run(ONE, "--input", "x", "--input", "b", "-o", "out.jsonl", "--resume") == 2
     assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]

@@ -20,28 +20,28 @@ from tests.unit.pipeline.conftest import run
 TWO = "name: x\nstages: [{id: ask, target: integration, model: m}, {id: again, target: integration, model: m}]\n"
 
 
-def on_a_terminal(*arguments: str, until: bytes, then: Gate) -> tuple[str, str]:
-    """What was drawn, and what came on standard output. The gate is opened when `until` has been drawn."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+def run_on_terminal(*arguments: str, until: bytes, gate: Gate) -> tuple[str, str]:
+    """Return the terminal output and standard output. The gate opens when `until` is in the terminal output."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     command = [sys.executable, "-m", "svc", "run", "p.yaml", "--watch", *arguments]
     drawn = b""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
-        os.close(theirs)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as process:
+        os.close(terminal)
         try:
-            while piece := os.read(ours, 4096):
-                drawn += piece
+            while data := os.read(controller, 4096):
+                drawn += data
                 if until in drawn:
-                    then.open()
-        except OSError:  # the other side is closed
+                    gate.open()
+        except OSError:  # the process closed its terminal
             pass
-        os.close(ours)
-        said = process.communicate(timeout=20)[0]
-    return drawn.decode(), said
+        os.close(controller)
+        stdout_text = process.communicate(timeout=20)[0]
+    return drawn.decode(), stdout_text
 
 
 def screen(drawn: str) -> list[str]:
-    """What a terminal shows after all that."""
+    """Return the lines that a terminal shows after this output."""
     lines: list[str] = [""]
     at = 0
     for row in drawn.replace("\r\n", "\n").split("\n"):
@@ -64,37 +64,37 @@ def screen(drawn: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def test_one_run_on_a_terminal(gateway: FakeProvider) -> None:
+def test_watch_terminal_one_run_redraws_stages_in_place(gateway: FakeProvider) -> None:
     Path("p.yaml").write_text(TWO)
     gate = Gate()
     gateway.plays(hold(gate) + answer(400, openai_wire.error("no", "invalid_request_error")))
-    drawn, said = on_a_terminal("--input", "Hi", until="▸ ask".encode(), then=gate)
+    drawn, stdout_text = run_on_terminal("--input", "Hi", until="▸ ask".encode(), gate=gate)
     assert "▸ ask" in drawn
     first, second, error = screen(drawn)
     assert first.startswith("✗ ask")
     assert first.endswith(" s")
     assert second == "· again"
     assert error.startswith("svc: Stage 'ask' failed")
-    assert said == ""
-    drawn, said = on_a_terminal("--input", "Hi", until=b"never", then=gate)
+    assert stdout_text == ""
+    drawn, stdout_text = run_on_terminal("--input", "Hi", until=b"never", gate=gate)
     length = len(openai_wire.TEXT)
     assert [line[:7] for line in screen(drawn)] == ["✓ ask  ", "✓ again"]
     assert all(line.endswith(f"{length} characters") for line in screen(drawn))
-    assert said == f"{openai_wire.TEXT}\n"
+    assert stdout_text == f"{openai_wire.TEXT}\n"
 
 
-def test_many_on_a_terminal(gateway: FakeProvider) -> None:
+def test_watch_terminal_many_inputs_shows_progress(gateway: FakeProvider) -> None:
     Path("p.yaml").write_text(TWO)
     gate = Gate()
     gateway.plays(hold(gate) + answer(400, openai_wire.error("no", "invalid_request_error")))
     inputs = ["--input", "a\n" * 400, "--input", "b", "--input", "c", "--jobs", "1", "-o", "out.jsonl"]
-    drawn, _ = on_a_terminal(*inputs, until="▸ ask: a a".encode(), then=gate)
+    drawn, _ = run_on_terminal(*inputs, until="▸ ask: a a".encode(), gate=gate)
     assert "0 of 3 done" in drawn
     assert screen(drawn)[0] == "3 of 3 done, 1 failed"
-    assert len(screen(drawn)) == 2  # and the error
+    assert len(screen(drawn)) == 2  # the second line is the error
 
 
-def test_lines_in_a_pipe(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_pipe_writes_lines(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TWO, "--input", "Hi", "--watch") == 0
     assert capsys.readouterr().err.splitlines() == ["ask: started", "again: started", "ask: done", "again: done"]
     assert run(TWO, "--input", "a", "--input", "b", "--watch", "--jobs", "1") == 0

@@ -19,7 +19,7 @@ def wav(samples: bytes, *, tag: int = 1, channels: int = 1, rate: int = 8000, bi
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
-def test_a_wav_file_of_the_library():
+def test_parse_wav_file_of_wave_module_has_format_and_samples():
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(2)
@@ -31,12 +31,12 @@ def test_a_wav_file_of_the_library():
 
 
 @pytest.mark.parametrize("size", [None, 0, 0x7FFF0000, 0xFFFFFFFF])
-def test_writers_to_a_pipe_do_not_know_the_size(size):
+def test_parse_wav_unknown_data_size_reads_to_end(size):
     read = parse_wav(wav(b"abcdef", size=size))
     assert (read.format.rate, bytes(read.samples), read.truncation_warning) == (8000, b"abcdef", "")
 
 
-def test_what_is_cut_off_is_said():
+def test_parse_wav_truncated_file_has_truncation_warning():
     whole = wav(bytes(64000))
     read = parse_wav(whole[:-48001])
     assert len(read.samples) == 15998
@@ -59,14 +59,14 @@ def test_what_is_cut_off_is_said():
         b"RIFF\0\0\0\0WAVEfmt \x04\0\0\0abcd",
     ],
 )
-def test_what_is_no_wav_file_is_refused(data):
+def test_parse_wav_invalid_file_raises_invalid_request(data):
     with pytest.raises(InvalidRequest):
         parse_wav(data)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data):
+def test_parse_wav_any_bytes_is_parsed_or_rejected(data):
     try:
         read = parse_wav(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + data)
     except InvalidRequest:
@@ -77,11 +77,11 @@ def test_any_bytes_are_read_or_refused(data):
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=7)), st.integers(1, 8))
-def test_samples_are_joined_however_they_are_split(pieces, size):
+def test_sample_aligner_any_split_yields_whole_samples(chunks, size):
     joiner = SampleAligner(size)
-    out = [joiner.push(piece) for piece in pieces]
-    whole = b"".join(pieces)
-    assert all(len(piece) % size == 0 for piece in out)
+    out = [joiner.push(chunk) for chunk in chunks]
+    whole = b"".join(chunks)
+    assert all(len(chunk) % size == 0 for chunk in out)
     assert b"".join(out) == whole[: len(whole) - len(whole) % size]
 
 
@@ -96,12 +96,12 @@ def test_samples_are_joined_however_they_are_split(pieces, size):
         ("f64", struct.pack("<2d", 0.5, -0.5)),
     ],
 )
-def test_every_encoding(encoding, data):
+def test_to_mono_floats_each_encoding_is_decoded(encoding, data):
     assert to_mono_floats(data, AudioFormat(16000, 1, encoding)).tolist() == [0.5, -0.5]
     assert to_mono_floats(data, AudioFormat(16000, 2, encoding)).tolist() == [0.0]
 
 
-def test_what_is_not_a_number_is_silence():
+def test_to_mono_floats_nan_is_silence_and_values_are_clipped():
     assert to_mono_floats(
         struct.pack("<3f", float("nan"), float("inf"), 9.0), AudioFormat(16000, 1, "f32")
     ).tolist() == [
@@ -112,7 +112,7 @@ def test_what_is_not_a_number_is_silence():
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 24000, 32000, 44100, 48000, 96000])
-def test_a_tone_keeps_its_pitch_and_its_strength(rate):
+def test_resampler_tone_keeps_frequency_and_amplitude(rate):
     seconds = np.arange(rate) / rate
     tone = np.sin(2 * np.pi * 1000 * seconds).astype(np.float32)
     resampler = Resampler(rate)
@@ -122,25 +122,25 @@ def test_a_tone_keeps_its_pitch_and_its_strength(rate):
     assert np.abs(out - wanted)[200:-200].max() < 1e-3
 
 
-def test_what_is_above_half_the_rate_is_gone():
+def test_resampler_frequency_above_nyquist_is_removed():
     high = np.sin(2 * np.pi * 9500 * np.arange(48000) / 48000).astype(np.float32)
     assert np.abs(Resampler(48000).push(high)[100:]).max() < 1e-3
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 700), max_size=8), st.sampled_from([8000, 16000, 44100, 48000]))
-def test_pieces_make_no_difference(sizes, rate):
+def test_resampler_any_split_gives_same_samples(sizes, rate):
     noise = np.random.default_rng(1).normal(0, 0.1, sum(sizes)).astype(np.float32)
     whole, parts = Resampler(rate), Resampler(rate)
     one = np.concatenate((whole.push(noise), whole.finish()))
-    pieces, place = [], 0
+    chunks, position = [], 0
     for size in sizes:
-        pieces.append(parts.push(noise[place : place + size]))
-        place += size
-    np.testing.assert_allclose(np.concatenate((*pieces, parts.finish())), one, atol=1e-6)
+        chunks.append(parts.push(noise[position : position + size]))
+        position += size
+    np.testing.assert_allclose(np.concatenate((*chunks, parts.finish())), one, atol=1e-6)
 
 
-def test_the_converter_gives_what_the_socket_takes():
+def test_converter_output_is_16_khz_signed_16_bit():
     converter = Converter(AudioFormat(8000, 1, "s16"))
     out = converter.push(struct.pack("<800h", *[1000] * 800)) + converter.push(b"")
     assert abs(len(out) - 3200) <= 4

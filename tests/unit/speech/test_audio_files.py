@@ -1,4 +1,4 @@
-"""How long a sound file may last: by what its header says, and by what comes out of it."""
+"""The maximum duration of an audio file: by its header and by its decoded samples."""
 
 import io
 from pathlib import Path
@@ -16,7 +16,7 @@ NOISE = np.random.default_rng(1).integers(-9000, 9000, 16000 * 8).astype("<i2").
 
 
 def without_length(kind: str) -> bytes:
-    """8 s of noise in a file whose header does not say so."""
+    """Return 8 s of noise in a file whose header does not state the duration."""
     if kind == "flac":  # STREAMINFO has the number of samples in 36 bits; 0 is unknown
         data = bytearray(encoded(NOISE, "flac")[1])
         head = int.from_bytes(data[18:26], "big") >> 36 << 36
@@ -32,49 +32,49 @@ def without_length(kind: str) -> bytes:
     return out.getvalue()
 
 
-async def drain(sound: AudioSource) -> None:
-    """Takes all samples."""
-    async for _ in sound.chunks():
+async def drain(source: AudioSource) -> None:
+    """Read all samples."""
+    async for _ in source.chunks():
         pass
 
 
-async def heard(path: Path, max_seconds: float) -> float:
-    """Seconds that come out."""
+async def decoded_seconds(path: Path, max_seconds: float) -> float:
+    """Return the decoded seconds."""
     with path.open("rb") as file:
-        async with open_audio(file, max_seconds) as sound:
-            await drain(sound)
-            return sound.seconds
+        async with open_audio(file, max_seconds) as source:
+            await drain(source)
+            return source.seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_opened_header_says_too_long_is_refused_before_decoding(kind: str, tmp_path: Path):
-    path = tmp_path / "sound"
+async def test_open_audio_header_above_max_seconds_is_rejected_before_decoding(kind: str, tmp_path: Path):
+    path = tmp_path / "audio"
     path.write_bytes(encoded(NOISE, kind)[1])
-    assert await heard(path, 9) == pytest.approx(8, abs=0.3)
+    assert await decoded_seconds(path, 9) == pytest.approx(8, abs=0.3)
     with path.open("rb") as file, pytest.raises(InvalidRequest, match=r"longer than 5 seconds.*max_upload_seconds"):
         async with open_audio(file, 5):
-            pytest.fail("it was to be refused when it was opened")
+            pytest.fail("open_audio accepted the file")
 
 
 @pytest.mark.parametrize("kind", ["flac", "aac"])
-async def test_opened_header_without_length_is_refused_while_decoding(kind: str, tmp_path: Path):
-    path = tmp_path / "sound"
+async def test_open_audio_header_without_length_is_rejected_while_decoding(kind: str, tmp_path: Path):
+    path = tmp_path / "audio"
     path.write_bytes(without_length(kind))
-    assert await heard(path, 9) == pytest.approx(8, abs=0.3)
+    assert await decoded_seconds(path, 9) == pytest.approx(8, abs=0.3)
     with path.open("rb") as file:
-        async with open_audio(file, 2.5) as sound:
+        async with open_audio(file, 2.5) as source:
             with pytest.raises(InvalidRequest, match=r"longer than 2.5 seconds"):
-                await drain(sound)
-            assert sound.seconds < 4
+                await drain(source)
+            assert source.seconds < 4
 
 
-async def test_opened_mp3_with_a_changing_bit_rate_is_not_refused_by_a_guess(tmp_path: Path):
-    """By the bit rate of its first, silent frames the file would last three times as long."""
+async def test_open_audio_variable_bit_rate_mp3_is_not_rejected_by_estimate(tmp_path: Path):
+    """The bit rate of the first, silent frames would give three times the duration."""
     samples = np.concatenate((np.zeros(16000 * 4, np.int16), np.frombuffer(NOISE, "<i2")))
     out = io.BytesIO()
     soundfile.write(out, samples, 16000, format="MP3", subtype="MPEG_LAYER_III", bitrate_mode="VARIABLE")
     data = out.getvalue()
-    path = tmp_path / "sound.mp3"
-    path.write_bytes(data[data.index(b"\xff\xf3", 4) :])  # the first frame has the length
+    path = tmp_path / "audio.mp3"
+    path.write_bytes(data[data.index(b"\xff\xf3", 4) :])  # the first frame states the length
     assert soundfile.info(path).duration > 20
-    assert await heard(path, 15) == pytest.approx(12, abs=0.5)
+    assert await decoded_seconds(path, 15) == pytest.approx(12, abs=0.5)

@@ -36,18 +36,18 @@ def folder(path: Path, *names: str, **stt: object) -> Path:
         ("a", ["model.bin", "config.json", "tokenizer.json"], "faster-whisper", "whisper"),
     ],
 )
-def test_a_folder_is_known_by_its_files(tmp_path, name, files, engine, family):
+def test_detect_model_folder_is_recognized_by_its_files(tmp_path, name, files, engine, family):
     found = detect_model(folder(tmp_path / name, *files))
     assert (found.name, found.engine, found.family, found.languages) == (name, engine, family, ())
     assert all(Path(path).is_file() for path in found.files.values())
 
 
-def test_the_quantised_file_is_taken(tmp_path):
+def test_detect_model_quantized_file_is_preferred(tmp_path):
     names = ["encoder.onnx", "encoder.int8.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"]
     assert detect_model(folder(tmp_path, *names)).files["encoder"].endswith("encoder.int8.onnx")
 
 
-def test_a_description_comes_before_the_files(tmp_path):
+def test_detect_model_description_overrides_file_names(tmp_path):
     files = {"model": "m.onnx", "tokens": "t.txt"}
     described = folder(
         tmp_path / "x", "m.onnx", "t.txt", engine="mine", family="f", files=files, languages=["de"], name="n"
@@ -67,14 +67,14 @@ def test_a_description_comes_before_the_files(tmp_path):
         '{"engine": "e", "family": "f", "files": {"model": "/etc/passwd"}}',
     ],
 )
-def test_a_description_that_is_wrong(tmp_path, stt):
+def test_detect_model_invalid_description_raises_speech_failed(tmp_path, stt):
     (tmp_path / "stt.json").write_text(stt)
     with pytest.raises(SpeechFailed):
         detect_model(tmp_path)
 
 
 @pytest.mark.parametrize("files", [[], ["tokens.txt"], ["model.onnx", "tokens.txt"], ["model.bin"]])
-def test_a_folder_that_is_no_model(tmp_path, files):
+def test_detect_model_incomplete_folder_raises_speech_failed(tmp_path, files):
     with pytest.raises(SpeechFailed):
         detect_model(folder(tmp_path / "a", *files))
 
@@ -96,7 +96,7 @@ def home(tmp_path) -> Path:
     return tmp_path
 
 
-def catalogue(home: Path, *dirs: str) -> SpeechModelCatalog:
+def make_catalog(home: Path, *dirs: str) -> SpeechModelCatalog:
     speech = SpeechSettings(default_model="talk", model_dirs=dirs)
     return SpeechModelCatalog(Settings(home=home, speech=speech), SpeechBundleSource(lambda reference: None, list))
 
@@ -114,61 +114,61 @@ def catalogue(home: Path, *dirs: str) -> SpeechModelCatalog:
         ("talk@latest", "1.10.0"),
     ],
 )
-def test_references(home, name, version):
-    assert catalogue(home).resolve(ConfigMessage(model=name))[0].family == version
+def test_catalog_reference_resolves_to_version(home, name, version):
+    assert make_catalog(home).resolve(ConfigMessage(model=name))[0].family == version
 
 
 @pytest.mark.parametrize("name", ["other", "talk@3", "talk@", "..", "../registry/talk", "talk@../1.2.0", "", "a b"])
-def test_names_that_are_not_there(home, name):
+def test_catalog_unknown_name_raises_model_not_found(home, name):
     if name in ("", "talk@"):
-        assert catalogue(home).resolve(ConfigMessage(model=name))
+        assert make_catalog(home).resolve(ConfigMessage(model=name))
         return
-    with pytest.raises(ModelNotFound) as refusal:
-        catalogue(home).resolve(ConfigMessage(model=name))
-    assert "talk" in refusal.value.message
+    with pytest.raises(ModelNotFound) as caught:
+        make_catalog(home).resolve(ConfigMessage(model=name))
+    assert "talk" in caught.value.message
 
 
-def test_a_folder_that_cannot_be_read(home):
-    """The session is told, instead of waiting for a model for ever."""
+def test_catalog_unreadable_bundle_raises_speech_failed(home):
+    """The session gets an error instead of waiting forever."""
 
     def unpack(reference: str) -> Path:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/its/place")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/bundle")
 
     full = SpeechModelCatalog(Settings(home=home), SpeechBundleSource(unpack, list))
-    with pytest.raises(SpeechFailed) as failure:
+    with pytest.raises(SpeechFailed) as caught:
         full.resolve(ConfigMessage(model="another"))
-    assert failure.value.message == "The model's files cannot be read: No space left on device."
+    assert caught.value.message == "The model's files cannot be read: No space left on device."
     assert full.missing_reference(ConfigMessage(model="another")) is None
 
 
-def test_languages(home):
-    choose = catalogue(home).resolve
+def test_catalog_language_is_matched_or_rejected(home):
+    choose = make_catalog(home).resolve
     assert choose(ConfigMessage(language="EN-gb"))[1] == "en"
     assert choose(ConfigMessage(language="pt_br"))[1] == "pt-BR"
     assert choose(ConfigMessage())[1] is None
-    with pytest.raises(InvalidRequest) as refusal:
+    with pytest.raises(InvalidRequest) as caught:
         choose(ConfigMessage(language="fr"))
-    assert "en, pt-BR" in refusal.value.message
+    assert "en, pt-BR" in caught.value.message
 
 
-def test_a_folder_without_a_detector_borrows_one(home):
-    model, language = catalogue(home).resolve(ConfigMessage(model="bare", language="de"))
+def test_catalog_folder_without_vad_uses_installed_vad(home):
+    model, language = make_catalog(home).resolve(ConfigMessage(model="bare", language="de"))
     assert model.files["vad"].endswith(VAD)
     assert (model.engine, language) == ("faster-whisper", "de")
 
 
-def test_only_allowed_folders(home, tmp_path):
+def test_catalog_folder_outside_model_dirs_raises_invalid_request(home, tmp_path):
     outside = folder(tmp_path / "elsewhere" / "m", "model.bin", "config.json")
     (home / "models" / "link").symlink_to(outside)
     for wanted in (outside, home / "models" / "link", home / "models" / ".." / "elsewhere" / "m", home / "none"):
         with pytest.raises(InvalidRequest):
-            catalogue(home).resolve(ConfigMessage(model_dir=str(wanted)))
-    assert catalogue(home).resolve(ConfigMessage(model_dir=str(home / "models" / "bare")))[0].name == "bare"
-    assert catalogue(home, str(tmp_path / "elsewhere")).resolve(ConfigMessage(model_dir=str(outside)))[0].name == "m"
+            make_catalog(home).resolve(ConfigMessage(model_dir=str(wanted)))
+    assert make_catalog(home).resolve(ConfigMessage(model_dir=str(home / "models" / "bare")))[0].name == "bare"
+    assert make_catalog(home, str(tmp_path / "elsewhere")).resolve(ConfigMessage(model_dir=str(outside)))[0].name == "m"
 
 
-def test_a_bundle_that_nobody_has_unpacked(home):
+def test_catalog_packed_bundle_is_unpacked_and_listed(home):
     made = folder(home / "made", "model.bin", "config.json")
-    catalogue = SpeechModelCatalog(Settings(home=home), SpeechBundleSource({"fresh@1": made}.get, lambda: ["fresh"]))
-    assert catalogue._find_installed_folder("fresh@1") == made
-    assert catalogue.model_names() == ["bare", "fresh", "talk"]
+    catalog = SpeechModelCatalog(Settings(home=home), SpeechBundleSource({"fresh@1": made}.get, lambda: ["fresh"]))
+    assert catalog._find_installed_folder("fresh@1") == made
+    assert catalog.model_names() == ["bare", "fresh", "talk"]

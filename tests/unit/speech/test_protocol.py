@@ -1,4 +1,4 @@
-"""Every order of messages: the session is a machine without I/O, so it can be driven by plain values."""
+"""Every order of messages. The session is a state machine without I/O, so tests pass plain values to it."""
 
 import json
 
@@ -14,11 +14,11 @@ from svc.wire import speech as wire
 CONFIG, FLUSH, RESET, CLOSE = (json.dumps({"type": kind}) for kind in ("config", "flush", "reset", "close"))
 
 
-def sent(session: SpeechSession) -> list[wire.ServerMessage]:
-    return [order.message for order in session.take_actions() if isinstance(order, protocol.SendToClient)]
+def sent_messages(session: SpeechSession) -> list[wire.ServerMessage]:
+    return [action.message for action in session.take_actions() if isinstance(action, protocol.SendToClient)]
 
 
-def live() -> SpeechSession:
+def live_session() -> SpeechSession:
     session = SpeechSession("s", now=0)
     session.receive(CONFIG, 0)
     session.on_attached(1, "toy")
@@ -26,49 +26,49 @@ def live() -> SpeechSession:
     return session
 
 
-def test_config_then_ready():
+def test_session_config_attaches_worker_and_sends_ready():
     session = SpeechSession("s", now=0)
     session.receive(json.dumps({"type": "config", "model": "toy", "more": 1}), 0)
     (attach,) = session.take_actions()
     assert attach == protocol.AttachWorker(1, wire.ConfigMessage(model="toy"))
     session.on_attached(1, "toy")
-    assert sent(session) == [wire.ReadyEvent("s", "toy", 16000)]
+    assert sent_messages(session) == [wire.ReadyEvent("s", "toy", 16000)]
 
 
 @pytest.mark.parametrize("first", [b"ab", FLUSH])
-def test_audio_or_flush_before_any_config_uses_the_defaults_and_loses_nothing(first):
+def test_session_audio_or_flush_before_config_uses_defaults_and_is_kept(first):
     session = SpeechSession("s", now=0)
     session.receive(first, 0)
     assert session.take_actions() == [protocol.AttachWorker(1, wire.ConfigMessage())]
     assert not session.can_read
     session.on_attached(1, "toy")
-    ready, order = session.take_actions()
+    ready, action = session.take_actions()
     assert ready == protocol.SendToClient(wire.ReadyEvent("s", "toy"))
-    assert order == (protocol.SendAudio(b"ab") if first == b"ab" else protocol.FlushWorker())
+    assert action == (protocol.SendAudio(b"ab") if first == b"ab" else protocol.FlushWorker())
 
 
-def test_reset_before_any_config_is_nothing():
+def test_session_reset_before_config_has_no_action():
     session = SpeechSession("s", now=0)
     session.receive(RESET, 0)
     assert session.take_actions() == []
 
 
-def test_an_odd_byte_waits_for_the_next_frame():
-    session = live()
+def test_session_odd_byte_is_kept_for_next_message():
+    session = live_session()
     for data in (b"a", b"bc", b"", b"d"):
         session.receive(data, 0)
     assert session.take_actions() == [protocol.SendAudio(b"ab"), protocol.SendAudio(b"cd")]
 
 
-def test_session_reset_within_a_sample_drops_its_first_half():
-    session = live()
+def test_session_reset_within_sample_drops_half_sample():
+    session = live_session()
     for message in (b"abc", RESET, b"de"):
         session.receive(message, 0)
     assert session.take_actions() == [protocol.SendAudio(b"ab"), protocol.ResetWorker(), protocol.SendAudio(b"de")]
 
 
-def test_flush_twice_is_answered_twice_and_in_order():
-    session = live()
+def test_session_two_flushes_get_two_finals_in_order():
+    session = live_session()
     session.receive(bytes(3200), 0)
     session.receive(FLUSH, 0)
     session.receive(bytes(6400), 0)
@@ -76,20 +76,20 @@ def test_flush_twice_is_answered_twice_and_in_order():
     session.take_actions()
     session.on_final("one", 2)
     session.on_final("two", 3)
-    session.on_final("never asked for", 3)
-    assert sent(session) == [wire.Final("one", 100, 2), wire.Final("two", 200, 3)]
+    session.on_final("not requested", 3)
+    assert sent_messages(session) == [wire.Final("one", 100, 2), wire.Final("two", 200, 3)]
 
 
-def test_partials_count_from_zero_in_each_utterance_whatever_was_sent_ahead():
-    session = live()
+def test_session_partial_index_restarts_in_each_utterance():
+    session = live_session()
     session.receive(bytes(3200) + b"", 0)
-    session.receive(FLUSH, 0)  # the client is further on than the worker
+    session.receive(FLUSH, 0)  # the client is ahead of the worker
     session.take_actions()
     session.on_hypothesis(0, "one", False)
     session.on_final("one", 1)
     session.on_hypothesis(0, "two", False)
     session.on_hypothesis(0, "two", True)
-    assert sent(session) == [
+    assert sent_messages(session) == [
         wire.Partial("one", False, 0),
         wire.Final("one", 100, 1),
         wire.Partial("two", False, 0),
@@ -97,44 +97,44 @@ def test_partials_count_from_zero_in_each_utterance_whatever_was_sent_ahead():
     ]
 
 
-def test_reset_during_decoding_drops_what_comes_late():
-    session = live()
+def test_session_reset_during_decoding_drops_late_hypotheses():
+    session = live_session()
     session.receive(bytes(3200), 0)
     session.receive(RESET, 0)
     session.on_hypothesis(0, "too late", False)
     session.on_hypothesis(1, "new", False)
     session.receive(FLUSH, 0)
     session.on_final("new", 1)
-    assert sent(session) == [wire.Partial("new", False, 0), wire.Final("new", 0, 1)]
+    assert sent_messages(session) == [wire.Partial("new", False, 0), wire.Final("new", 0, 1)]
 
 
-def test_config_twice_replaces_the_session():
-    session = live()
+def test_session_second_config_replaces_worker():
+    session = live_session()
     session.receive(json.dumps({"type": "config", "model": "other"}), 0)
     assert session.take_actions() == [
         protocol.ReleaseWorker(),
         protocol.AttachWorker(2, wire.ConfigMessage(model="other")),
     ]
-    session.on_attached(1, "toy")  # the answer to the first comes late
+    session.on_attached(1, "toy")  # the reply to the first request is late
     assert session.take_actions() == []
     session.on_attached(2, "other")
-    assert sent(session) == [wire.ReadyEvent("s", "other")]
+    assert sent_messages(session) == [wire.ReadyEvent("s", "other")]
 
 
 @pytest.mark.parametrize("message", [CONFIG, CLOSE])
-def test_what_ends_the_session_waits_for_the_final_that_is_owed(message):
-    session = live()
+def test_session_config_or_close_after_flush_waits_for_final(message):
+    session = live_session()
     session.receive(FLUSH, 0)
     session.receive(message, 0)
     assert session.take_actions() == [protocol.FlushWorker()]
-    session.on_final("said", 1)
+    session.on_final("text", 1)
     first, *others = session.take_actions()
-    assert first == protocol.SendToClient(wire.Final("said", 0, 1))
+    assert first == protocol.SendToClient(wire.Final("text", 0, 1))
     assert others[0] == protocol.ReleaseWorker()
 
 
-def test_close_without_flush():
-    session = live()
+def test_session_close_without_flush_closes_at_once():
+    session = live_session()
     session.receive(bytes(3200), 0)
     session.take_actions()
     session.receive(CLOSE, 0)
@@ -155,10 +155,10 @@ BAD += ['{"type":"config","model":"' + "x" * 5000 + '"}', "[" * 60000, "x" * 10_
 
 
 @pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
-def test_a_message_that_is_wrong_is_an_error_and_the_session_goes_on(text):
-    session = live()
+def test_session_invalid_message_sends_error_and_stays_live(text):
+    session = live_session()
     session.receive(text, 0)
-    (message,) = sent(session)
+    (message,) = sent_messages(session)
     assert isinstance(message, wire.ErrorEvent)
     assert message.code == "invalid_request"
     assert len(message.message) < 300
@@ -173,60 +173,60 @@ def test_a_message_that_is_wrong_is_an_error_and_the_session_goes_on(text):
         (RateLimited("full"), "rate_limit_exceeded"),
     ],
 )
-def test_a_model_that_fails_is_an_error_and_another_config_may_come(error, code):
+def test_session_attach_failure_sends_error_and_accepts_new_config(error, code):
     session = SpeechSession("s", now=0)
     session.receive(CONFIG, 0)
     session.on_attach_failed(1, error)
     session.receive(b"ab", 0)
     session.receive(FLUSH, 0)
-    first, *others = sent(session)
+    first, *others = sent_messages(session)
     assert first == wire.ErrorEvent(error.message, code)
     assert others[-1] == wire.Final("", 0, 0)
     session.receive(CONFIG, 0)
     session.on_attached(2, "toy")
-    assert sent(session) == [wire.ReadyEvent("s", "toy")]
+    assert sent_messages(session) == [wire.ReadyEvent("s", "toy")]
 
 
-def test_a_worker_that_dies_takes_nothing_back():
-    session = live()
+def test_session_worker_lost_keeps_stable_text():
+    session = live_session()
     session.receive(bytes(3200), 0)
     session.on_hypothesis(0, "this is stable", True)
     session.on_hypothesis(0, "this is stable and this", False)
     session.take_actions()
-    session.on_worker_lost("it died")
+    session.on_worker_lost("worker lost")
     error, attach = session.take_actions()
-    assert error == protocol.SendToClient(wire.ErrorEvent("it died"))
+    assert error == protocol.SendToClient(wire.ErrorEvent("worker lost"))
     session.on_attached(attach.attach_id, "toy")
     session.on_hypothesis(0, "goes on", False)
     session.receive(FLUSH, 0)
     session.on_final("goes on", 1)
-    assert sent(session) == [
+    assert sent_messages(session) == [
         wire.Partial("this is stable goes on", False, 2),
         wire.Final("this is stable goes on", 100, 1),
     ]
 
 
-def test_a_worker_that_dies_before_the_final_leaves_what_was_stable():
-    session = live()
+def test_session_worker_lost_before_final_sends_stable_text_as_final():
+    session = live_session()
     session.receive(bytes(3200), 0)
     session.on_hypothesis(0, "this is stable", True)
     session.receive(FLUSH, 0)
     session.take_actions()
-    session.on_worker_lost("it died")
-    assert sent(session) == [wire.ErrorEvent("it died"), wire.Final("this is stable", 100, 0)]
+    session.on_worker_lost("worker lost")
+    assert sent_messages(session) == [wire.ErrorEvent("worker lost"), wire.Final("this is stable", 100, 0)]
 
 
-def test_workers_that_die_again_and_again():
-    session = live()
+def test_session_repeated_worker_losses_reject_session():
+    session = live_session()
     for _ in range(protocol.MAX_CONSECUTIVE_WORKER_LOSSES):
-        session.on_worker_lost("it died")
-        (attach,) = [order for order in session.take_actions() if isinstance(order, protocol.AttachWorker)]
+        session.on_worker_lost("worker lost")
+        (attach,) = [action for action in session.take_actions() if isinstance(action, protocol.AttachWorker)]
         session.on_attached(attach.attach_id, "toy")
-    session.on_worker_lost("it died")
+    session.on_worker_lost("worker lost")
     assert session.state == "refused"
 
 
-def test_time():
+def test_session_idle_timeout_and_max_duration_close_session():
     session = SpeechSession("s", now=0, idle_timeout=10, max_duration=100)
     session.receive(CONFIG, 5)
     session.on_attached(1, "toy")
@@ -234,14 +234,14 @@ def test_time():
     session.check_timeouts(14)
     assert session.take_actions() == []
     session.check_timeouts(15)
-    assert wire.ClosedEvent("idle_timeout") in sent(session)
+    assert wire.ClosedEvent("idle_timeout") in sent_messages(session)
     session = SpeechSession("s", now=0, idle_timeout=10, max_duration=100)
     session.receive(RESET, 99)
     session.check_timeouts(100)
-    assert sent(session) == [wire.ClosedEvent("session_limit")]
+    assert sent_messages(session) == [wire.ClosedEvent("session_limit")]
 
 
-def test_no_room():
+def test_session_rejected_sends_rate_limit_error_and_closes():
     session = SpeechSession("s", now=0)
     session.reject(RateLimited("full"))
     error, close = session.take_actions()
@@ -249,79 +249,69 @@ def test_no_room():
     assert close == protocol.CloseWebSocket(1013)
 
 
-EVENTS = st.lists(
-    st.one_of(
-        st.sampled_from([CONFIG, FLUSH, RESET, FLUSH, "bad", '{"type":"config","vad":3}', "opened", "refused", "lost"]),
-        st.sampled_from(["heard", "heard", "stable", "done", "done", "tick", CLOSE]),
-        st.binary(max_size=5),
-    ),
-    max_size=40,
-)
-
-
-class World:
-    """Plays the worker, which answers in order and may die, and checks all that the client is told."""
+class SessionDriver:
+    """Simulates a worker that replies in order and may be lost, and checks every message to the client."""
 
     def __init__(self) -> None:
         self.session = SpeechSession("s", now=0)
         self.closed = False
         self.attached = self.epoch = self.index = self.flushes = self.finals = 0
-        self.said = self.stable = ""
+        self.transcript = self.stable = ""
         self.work: list[protocol.SessionAction] = []
 
-    def happen(self, event: bytes | str) -> None:
+    def apply(self, event: bytes | str) -> None:
         session = self.session
-        if isinstance(event, bytes) or event not in EVENTS_OF_THE_WORLD:
+        if isinstance(event, bytes) or event not in DRIVER_EVENTS:
             if not self.closed and event == FLUSH:
                 self.flushes += 1
             session.receive(event, 0)
-        elif event == "opened":
+        elif event == "attached":
             session.on_attached(self.attached, "toy")
-        elif event == "refused":
+        elif event == "attach failed":
             session.on_attach_failed(self.attached, SpeechFailed("no"))
         elif event == "tick":
             session.check_timeouts(1)
         elif session.state == "live":
-            self.worker(event)
-        self.look()
+            self.run_worker(event)
+        self.check_actions()
 
-    def worker(self, event: str) -> None:
+    def run_worker(self, event: str) -> None:
         if event == "lost":
-            self.session.on_worker_lost("died")
-        elif event == "works":
+            self.session.on_worker_lost("worker lost")
+        elif event == "work":
             self.step()
         else:
-            self.said += " word"
-            self.session.on_hypothesis(self.epoch, self.said.strip(), event == "stable")
+            self.transcript += " word"
+            self.session.on_hypothesis(self.epoch, self.transcript.strip(), event == "stable")
 
     def step(self) -> None:
-        """The next order that is about utterances."""
+        """Run the next action that concerns an utterance."""
         while self.work:
-            order = self.work.pop(0)
-            if isinstance(order, protocol.FlushWorker):
-                self.session.on_final(self.said.strip(), 1)
-            elif isinstance(order, protocol.ResetWorker):
+            action = self.work.pop(0)
+            if isinstance(action, protocol.FlushWorker):
+                self.session.on_final(self.transcript.strip(), 1)
+            elif isinstance(action, protocol.ResetWorker):
                 self.epoch += 1
             else:
                 continue
-            self.said = ""
+            self.transcript = ""
             return
 
-    def look(self) -> None:
-        for order in self.session.take_actions():
-            assert not self.closed, "nothing comes after the close"
-            if isinstance(order, protocol.AttachWorker):
-                self.attached, self.epoch, self.said, self.work = order.attach_id, 0, "", []
-            elif isinstance(order, protocol.CloseWebSocket):
+    def check_actions(self) -> None:
+        for action in self.session.take_actions():
+            assert not self.closed, "an action follows the close"
+            if isinstance(action, protocol.AttachWorker):
+                self.attached, self.epoch, self.transcript, self.work = action.attach_id, 0, "", []
+            elif isinstance(action, protocol.CloseWebSocket):
                 self.closed = True
-            elif isinstance(order, protocol.SendToClient):
-                self.told(order.message)
+            elif isinstance(action, protocol.SendToClient):
+                self.check_message(action.message)
             else:
-                self.work.append(order)
-                if isinstance(order, protocol.ResetWorker) and not self.session.has_pending_flush:
+                self.work.append(action)
+                if isinstance(action, protocol.ResetWorker) and not self.session.has_pending_flush:
                     self.stable, self.index = "", 0
 
-    def told(self, message: wire.ServerMessage) -> None:
+    def check_message(self, message: wire.ServerMessage) -> None:
         if isinstance(message, wire.Partial):
             assert message.text.startswith(self.stable)
             assert message.chunk_index == self.index
@@ -335,11 +325,11 @@ class World:
             self.stable, self.index = "", 0
 
 
-EVENTS_OF_THE_WORLD = ("opened", "refused", "lost", "heard", "stable", "works", "tick")
+DRIVER_EVENTS = ("attached", "attach failed", "lost", "hypothesis", "stable", "work", "tick")
 EVENTS = st.lists(
     st.one_of(
         st.sampled_from([CONFIG, FLUSH, RESET, FLUSH, "bad", '{"type":"config","vad":3}', CLOSE]),
-        st.sampled_from([*EVENTS_OF_THE_WORLD, "opened", "heard", "works"]),
+        st.sampled_from([*DRIVER_EVENTS, "attached", "hypothesis", "work"]),
         st.binary(max_size=5),
     ),
     max_size=40,
@@ -348,16 +338,16 @@ EVENTS = st.lists(
 
 @settings(max_examples=500, deadline=None)
 @given(EVENTS)
-def test_every_order_of_messages(events):
-    world = World()
+def test_session_any_message_order_answers_every_flush_once(events):
+    driver = SessionDriver()
     for event in events:
-        world.happen(event)
-    for _ in range(len(events) + 1):  # the worker comes to its end
-        world.happen("opened")
+        driver.apply(event)
+    for _ in range(len(events) + 1):  # the worker completes all actions
+        driver.apply("attached")
         for _ in range(len(events) + 1):
-            world.happen("works")
-    assert world.session.state in ("new", "live", "refused", "closed")
-    if not world.closed:
-        assert world.finals == world.flushes
-        assert world.session.can_read
-    assert world.finals <= world.flushes
+            driver.apply("work")
+    assert driver.session.state in ("new", "live", "refused", "closed")
+    if not driver.closed:
+        assert driver.finals == driver.flushes
+        assert driver.session.can_read
+    assert driver.finals <= driver.flushes

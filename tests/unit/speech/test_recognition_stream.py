@@ -1,4 +1,4 @@
-"""What work a voice has, and what may wait for what: the engine here is one that says how much it has heard."""
+"""Scheduling of a stream's decoding jobs. The fake engine reports how much audio it decoded."""
 
 from typing import Any
 
@@ -22,17 +22,17 @@ SPEECH, SILENCE = (np.full(512, level, "<i2").tobytes() for level in (9000, 0))
 
 
 class LoudnessDetector:
-    """A detector that takes every sound for speech, and nothing else."""
+    """A detector that treats every nonzero window as speech."""
 
     def is_speech(self, window: Any) -> bool:
         return bool(window.any())
 
     def reset(self) -> None:
-        """It has no state."""
+        """The detector has no state."""
 
 
 class WordCountEngine:
-    """An engine and its own hearing: a word for each second of audio that it is given, and one more."""
+    """An engine that decodes one word for each second of audio, and one more."""
 
     details = ipc.DecodingDetails()
 
@@ -49,7 +49,7 @@ class WordCountEngine:
 
 
 class StreamDriver:
-    """A voice, what it said, and the jobs that it gave out."""
+    """A recognition stream, its messages and its decoding jobs."""
 
     def __init__(self, **engine: bool) -> None:
         self.messages: list[Any] = []
@@ -75,7 +75,7 @@ class StreamDriver:
         return due[0] if due else None
 
     def start_job(self, urgency: int) -> DecodeJob:
-        """A job of that urgency, which has begun and has not ended."""
+        """Start a job, which must have this urgency."""
         assert self.urgency() == urgency
         job = self.stream.start_work()
         assert job is not None
@@ -86,79 +86,79 @@ class StreamDriver:
 
 
 @pytest.fixture
-def person() -> StreamDriver:
-    """One who speaks, and whose partial is out: others keep the core from it."""
-    person = StreamDriver()
-    start_partial(person)
-    return person
+def driver() -> StreamDriver:
+    """A stream with speech whose partial is running."""
+    driver = StreamDriver()
+    start_partial(driver)
+    return driver
 
 
-def start_partial(person: StreamDriver) -> DecodeJob:
-    person.send_audio(SPEECH, 8)
-    person.complete_job(person.start_job(URGENCY_FIRST_PARTIAL))
-    person.send_audio(SPEECH, 40)
-    job = person.start_job(URGENCY_NEXT_PARTIAL)
-    assert person.urgency() is None
+def start_partial(driver: StreamDriver) -> DecodeJob:
+    driver.send_audio(SPEECH, 8)
+    driver.complete_job(driver.start_job(URGENCY_FIRST_PARTIAL))
+    driver.send_audio(SPEECH, 40)
+    job = driver.start_job(URGENCY_NEXT_PARTIAL)
+    assert driver.urgency() is None
     return job
 
 
-def test_a_flush_after_a_pause_is_answered_from_what_is_there_whatever_is_out(person: StreamDriver):
-    person.send_audio(SILENCE, 2)
-    person.complete_job(person.start_job(URGENCY_PREDECODE))
-    person.send_audio(SILENCE, 7)
-    person.flush()
-    assert person.urgency() == URGENCY_INSTANT
-    assert person.stream.start_work() is None
-    assert isinstance(person.messages[-1], ipc.FinalTranscript)
-    assert person.messages[-1].text == "w0 w1"
+def test_stream_flush_after_silence_uses_predecoded_text_at_once(driver: StreamDriver):
+    driver.send_audio(SILENCE, 2)
+    driver.complete_job(driver.start_job(URGENCY_PREDECODE))
+    driver.send_audio(SILENCE, 7)
+    driver.flush()
+    assert driver.urgency() == URGENCY_INSTANT
+    assert driver.stream.start_work() is None
+    assert isinstance(driver.messages[-1], ipc.FinalTranscript)
+    assert driver.messages[-1].text == "w0 w1"
 
 
-def test_a_flush_does_not_wait_for_a_partial(person: StreamDriver):
-    person.flush()
-    person.complete_job(person.start_job(URGENCY_FLUSH))
-    assert isinstance(person.messages[-1], ipc.FinalTranscript)
+def test_stream_flush_does_not_wait_for_running_partial(driver: StreamDriver):
+    driver.flush()
+    driver.complete_job(driver.start_job(URGENCY_FLUSH))
+    assert isinstance(driver.messages[-1], ipc.FinalTranscript)
 
 
-def test_the_end_of_a_segment_does_not_wait_for_a_partial(person: StreamDriver):
-    person.send_audio(SILENCE, 60)
-    person.complete_job(person.start_job(URGENCY_SEGMENT_END))
-    assert person.messages[-1] == ipc.RecognitionHypothesis(1, 0, "w0 w1", is_stable=True)
+def test_stream_segment_end_does_not_wait_for_running_partial(driver: StreamDriver):
+    driver.send_audio(SILENCE, 60)
+    driver.complete_job(driver.start_job(URGENCY_SEGMENT_END))
+    assert driver.messages[-1] == ipc.RecognitionHypothesis(1, 0, "w0 w1", is_stable=True)
 
 
-def test_a_partial_that_comes_late_is_not_told():
-    person = StreamDriver()
-    late = start_partial(person)
-    person.send_audio(SILENCE, 2)
-    person.complete_job(person.start_job(URGENCY_PREDECODE))
-    told = len(person.messages)
-    person.complete_job(late)
-    person.send_audio(SPEECH, 2)
-    assert len(person.messages) == told
-    person.send_audio(SPEECH, 20)
-    person.complete_job(person.start_job(URGENCY_NEXT_PARTIAL))
-    assert len(person.messages) > told
+def test_stream_late_partial_is_not_sent():
+    driver = StreamDriver()
+    late = start_partial(driver)
+    driver.send_audio(SILENCE, 2)
+    driver.complete_job(driver.start_job(URGENCY_PREDECODE))
+    sent = len(driver.messages)
+    driver.complete_job(late)
+    driver.send_audio(SPEECH, 2)
+    assert len(driver.messages) == sent
+    driver.send_audio(SPEECH, 20)
+    driver.complete_job(driver.start_job(URGENCY_NEXT_PARTIAL))
+    assert len(driver.messages) > sent
 
 
-def test_the_next_utterance_begins_while_a_partial_of_the_last_one_is_out():
-    person = StreamDriver()
-    late = start_partial(person)
-    person.flush()
-    person.complete_job(person.start_job(URGENCY_FLUSH))
-    person.send_audio(SPEECH, 8)
-    person.complete_job(person.start_job(URGENCY_FIRST_PARTIAL))
-    told = list(person.messages)
-    person.send_audio(SPEECH, 40)
-    assert person.urgency() is None  # one partial at a time
-    person.complete_job(late)
-    assert person.messages == told
-    person.complete_job(person.start_job(URGENCY_NEXT_PARTIAL))
-    assert person.messages[-1].text == "w0 w1"
+def test_stream_next_utterance_starts_while_old_partial_is_running():
+    driver = StreamDriver()
+    late = start_partial(driver)
+    driver.flush()
+    driver.complete_job(driver.start_job(URGENCY_FLUSH))
+    driver.send_audio(SPEECH, 8)
+    driver.complete_job(driver.start_job(URGENCY_FIRST_PARTIAL))
+    sent = list(driver.messages)
+    driver.send_audio(SPEECH, 40)
+    assert driver.urgency() is None  # one partial at a time
+    driver.complete_job(late)
+    assert driver.messages == sent
+    driver.complete_job(driver.start_job(URGENCY_NEXT_PARTIAL))
+    assert driver.messages[-1].text == "w0 w1"
 
 
-def test_an_incremental_engine_is_asked_one_thing_at_a_time():
-    person = StreamDriver(incremental=True)
-    partial = start_partial(person)
-    person.send_audio(SILENCE, 2)
-    assert person.urgency() is None
-    person.complete_job(partial)
-    assert person.urgency() == URGENCY_PREDECODE
+def test_stream_incremental_engine_gets_one_job_at_a_time():
+    driver = StreamDriver(incremental=True)
+    partial = start_partial(driver)
+    driver.send_audio(SILENCE, 2)
+    assert driver.urgency() is None
+    driver.complete_job(partial)
+    assert driver.urgency() == URGENCY_PREDECODE
