@@ -89,7 +89,7 @@ def test_prompt_tokens_thirty_megabytes_takes_linear_time() -> None:
     ):
         began = time.process_time()
         estimate_prompt_tokens(raw)
-        assert time.process_time() - began < 20.0  # no figure: what is not linear takes minutes
+        assert time.process_time() - began < 20.0  # a quadratic scan takes minutes
 
 
 OPENING = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -112,7 +112,7 @@ def test_completion_tokens_short_last_event_does_not_raise_estimate(last: bytes)
         ("語".encode() * 110, 100),
         ("क".encode() * 160, 100),
         ("🚀".encode() * 100, 200),
-        (b'\\"' * 200, 200),  # a mark of JSON within JSON: half a token, and two bytes of ASCII
+        (b'\\"' * 200, 200),  # an escaped quote: two bytes and one token
         (b"\\u0439" * 280, 100),
         (b"\\u8a9e" * 110, 100),
         (b"\\u0915" * 160, 100),
@@ -137,7 +137,7 @@ def test_completion_tokens_interrupted_stream_interpolates_between_first_and_las
     assert estimate_completion_tokens(len(WORD) * 50, WORD, WORD * 4) == 50
     assert (
         estimate_completion_tokens(len(OPENING) * 30, OPENING, OPENING) == 29
-    )  # no text at either end: one for each event
+    )  # no text in the first and last events: one token for each event
     assert estimate_completion_tokens(len(OPENING) * 30, OPENING * 2, b": ping\n\n") == pytest.approx(28, abs=1)
 
 
@@ -165,4 +165,4 @@ def test_prompt_tokens_runs_similar_to_base64_take_linear_time() -> None:
     raw = body([{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": ("a" * 255 + " ") * 32_768}])
     began = time.process_time()
     estimate_prompt_tokens(raw)
-    assert time.process_time() - began < 1.0  # 2.6 s when each letter of a run was a start of its own
+    assert time.process_time() - began < 1.0  # a scan that restarts at each letter takes 2.6 s

@@ -22,8 +22,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chunk(choices: list[dict[str, Any]], chunk_id: str = "c1", created: int = 5, **fields: Any) -> bytes:
-    frame = {"id": chunk_id, "object": "chat.completion.chunk", "created": created, "model": "m", "choices": choices}
-    return b"data: " + json.dumps({**frame, **fields}, separators=(",", ":")).encode() + b"\n\n"
+    chunk_body = {
+        "id": chunk_id,
+        "object": "chat.completion.chunk",
+        "created": created,
+        "model": "m",
+        "choices": choices,
+    }
+    return b"data: " + json.dumps({**chunk_body, **fields}, separators=(",", ":")).encode() + b"\n\n"
 
 
 def choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, Any]]:
@@ -43,17 +49,24 @@ def stream(chunk_id: str = "c1", created: int = 5, *, usage: dict[str, int] | No
 
 def run(target: ModelProfile, events: list[bytes], *, usage: bool = False) -> tuple[bytes, object]:
     """Return the client's bytes and the state of the transform."""
-    pipe = create_stream_passthrough(dialect, include_usage=usage, profile=target)
+    transform = create_stream_passthrough(dialect, include_usage=usage, profile=target)
     out = b""
     try:
         for event in events:
-            out += pipe.feed(event) if not pipe.has_ended else b""
-        out += pipe.end()
+            out += transform.feed(event) if not transform.has_ended else b""
+        out += transform.end()
     except SvcError as error:
         return out, (type(error), error.message)
-    error_message = pipe.error.message if pipe.error is not None else None
+    error_message = transform.error.message if transform.error is not None else None
     out = re.sub(rb'(chatcmpl|call)-?_?[0-9a-f]{32}|"created":(?!5|6|17[0-4])\d{10}', b"ours", out)
-    return out, (pipe.has_started, pipe.has_ended, pipe.finish_reason, pipe.usage, pipe.model, error_message)
+    return out, (
+        transform.has_started,
+        transform.has_ended,
+        transform.finish_reason,
+        transform.usage,
+        transform.model,
+        error_message,
+    )
 
 
 def target_after(events: list[bytes], *, usage: bool = False) -> ModelProfile:
@@ -65,11 +78,11 @@ def target_after(events: list[bytes], *, usage: bool = False) -> ModelProfile:
 def test_chunk_cache_second_stream_has_template_after_first_chunk() -> None:
     target = target_after(stream())
     events = stream("another-id", 1234567890)
-    pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
-    assert pipe.passthrough_template is None
-    assert pipe.feed(events[0]) is events[0]
-    assert pipe.passthrough_template is not None  # text chunks can bypass the transform
-    assert pipe.feed(events[1]) is events[1]
+    transform = create_stream_passthrough(dialect, include_usage=False, profile=target)
+    assert transform.passthrough_template is None
+    assert transform.feed(events[0]) is events[0]
+    assert transform.passthrough_template is not None  # text chunks can bypass the transform
+    assert transform.feed(events[1]) is events[1]
     assert run(target, events) == run(ModelProfile("m"), events)
 
 
@@ -149,10 +162,10 @@ def test_chunk_cache_changed_text_field_is_learned_again() -> None:
     before = target.chunk_caches[False].text_parts
     run(target, stream("c2", 6))
     assert target.chunk_caches[False].text_parts != before
-    pipe = create_stream_passthrough(dialect, include_usage=False, profile=target)
+    transform = create_stream_passthrough(dialect, include_usage=False, profile=target)
     events = stream("c3", 7)
-    pipe.feed(events[0])
-    assert pipe.feed(events[1]) is events[1]
+    transform.feed(events[0])
+    assert transform.feed(events[1]) is events[1]
 
 
 GOLDEN_STREAMS = sorted(path for path in GOLDEN.glob("*.openai.sse") if ".to-" not in path.name)
@@ -175,7 +188,7 @@ def compact(raw: bytes) -> bytes:
 def test_chunk_cache_damaged_stream_gives_uncached_output(path: Path, data: st.DataObject) -> None:
     raw = path.read_bytes()
     if data.draw(st.booleans()):
-        raw = compact(raw)  # as OpenAI writes: only such chunks are recognised in the next stream
+        raw = compact(raw)  # OpenAI sends compact JSON, and only such chunks are cached
     usage = data.draw(st.booleans())
     valid = [event + b"\n\n" for event in raw.split(b"\n\n") if event]
     damaged = bytearray(raw)

@@ -33,8 +33,8 @@ def response(*calls: dict[str, Any], **fields: Any) -> bytes:
 
 def chunk(delta: dict[str, Any], finish: str | None = None, *, chunk_id: str = "c") -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    frame = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-    return b"data: " + json.dumps(frame, separators=(",", ":")).encode() + b"\n\n"
+    chunk_body = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(chunk_body, separators=(",", ":")).encode() + b"\n\n"
 
 
 def calls(*tool_calls: dict[str, Any], chunk_id: str = "c") -> bytes:

@@ -18,8 +18,8 @@ DONE = b"data: [DONE]\n\n"
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: Any = 0, **fields: Any) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": finish}
-    frame = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m", "choices": [choice], **fields}
-    return b"data: " + json.dumps(frame, separators=(",", ":")).encode() + b"\n\n"
+    body = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m", "choices": [choice], **fields}
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
 FIRST = chunk({"role": "assistant", "content": ""})
@@ -87,8 +87,8 @@ def test_passthrough_usage_is_sent_only_when_requested() -> None:
 
 
 def test_passthrough_upstream_usage_chunk_is_sent_only_when_requested() -> None:
-    frame = json.loads(FIRST[6:]) | {"choices": [], "usage": USAGE}
-    stream = FIRST + LAST + b"data: " + json.dumps(frame).encode() + b"\n\n" + DONE
+    body = json.loads(FIRST[6:]) | {"choices": [], "usage": USAGE}
+    stream = FIRST + LAST + b"data: " + json.dumps(body).encode() + b"\n\n" + DONE
     assert run(stream)[1] == FIRST + LAST + DONE
     assert sum(1 for made in chunks(run(stream, usage=True)[1]) if made != "[DONE]" and made["usage"]) == 1
 

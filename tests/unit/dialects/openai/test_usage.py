@@ -32,8 +32,8 @@ def response(usage: object) -> bytes:
 
 
 def chunk(choices: list[Any], chunk_id: str = "c", **fields: Any) -> bytes:
-    frame = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
-    return b"data: " + json.dumps({**frame, "usage": None, **fields}, separators=(",", ":")).encode() + b"\n\n"
+    chunk_body = {"id": chunk_id, "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
+    return b"data: " + json.dumps({**chunk_body, "usage": None, **fields}, separators=(",", ":")).encode() + b"\n\n"
 
 
 def choice(delta: dict[str, Any], finish: str | None = None) -> list[Any]:

@@ -29,7 +29,7 @@ SCHEMA = SOURCE / "stores" / "database" / "schema"
 PAGE = ROOT / "docs" / "reference" / "ledger.md"
 REGION = re.compile(r"( *)# begin: ([a-z ]+), from ledger_fields.toml by `make ledger`\n.*?# end: \2\n", flags=re.S)
 POSITIONAL = ("endpoint", "requested_model", "status", "http_status")
-"""Attributes that RequestRecord takes without their names, after the key."""
+"""Positional attributes of RequestRecord, after the key."""
 USAGE_POSITIONAL = (*("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"),)
 """The first arguments of TokenUsage. New ones follow."""
 OTHER_ATTRIBUTES = {
@@ -37,7 +37,7 @@ OTHER_ATTRIBUTES = {
     'client_field: bytes = b""': "The end of the access log line, see `encode_client_field`.",
     "is_timed: bool = True": "Whether the duration is a latency. The client determines the duration of live speech.",
 }
-"""Attributes of RequestRecord that are in no entry."""
+"""Attributes of RequestRecord that entries do not have."""
 JSON_OF_TYPE = {"str": "text", "int": "integer", "bool": "boolean"}
 JSON_LITERALS = {"None": "null", "False": "false", "()": "null"}
 SUM_TABLES = ("hours", "days")
@@ -86,7 +86,7 @@ good.
 
 @dataclass(frozen=True)
 class Field:
-    """One line of the table; `ledger_fields.toml` says what each part means."""
+    """One line of the table. `ledger_fields.toml` documents each part."""
 
     name: str
     type: str
@@ -102,7 +102,7 @@ class Field:
 
     @property
     def declaration(self) -> str:
-        """Of the attribute of the record; empty where the value comes from elsewhere."""
+        """The declaration of the record's attribute. Empty if the value has another source."""
         default = f" = {self.default}" if self.usual and self.default is not None else ""
         return "" if self.value else self.record or f"{self.name}: {self.type}{default}"
 
@@ -112,7 +112,7 @@ class Field:
 
     @property
     def expression(self) -> str:
-        """The value, in the encoder."""
+        """The expression of the value in the encoder."""
         return self.value or f"record.{self.attribute}"
 
     @property
@@ -131,7 +131,7 @@ class Field:
 
     @property
     def argument(self) -> str:
-        """What stands for the placeholder, as bytes or as an integer."""
+        """The expression that fills the placeholder, as bytes or as an integer."""
         return self._null_or(self._encoded())
 
     def _encoded(self) -> str:
@@ -157,7 +157,7 @@ class Field:
 
     @property
     def is_usual(self) -> str:
-        """The condition that the value is the usual one."""
+        """The condition under which the value is the usual one."""
         known = "usage is not None and " if self.is_usage else ""
         if self.usual == "None":
             return f"{self.expression} is None"
@@ -166,7 +166,7 @@ class Field:
 
     @property
     def segment_kind(self) -> str:
-        """Neighbours of one kind are written together."""
+        """The kind of the field. Adjacent fields of one kind are encoded together."""
         if self.shared:
             return "shared"
         if self.usual:
@@ -175,13 +175,13 @@ class Field:
 
 
 def fields(table: str) -> list[Field]:
-    """The lines of `entry` or `attempt`."""
+    """Return the lines of the table `entry` or `attempt`."""
     rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))[table]
     return [Field(name, **row) for name, row in rows.items()]
 
 
 def entry_region() -> str:
-    """The structs that the journal and the database are read into."""
+    """Return the structs that the journal and the database are decoded into."""
     attempt = _struct("AttemptDetail", "One attempt at a provider, as an entry has it.", fields("attempt"))
     about = "One request that reached for an upstream. Unknown is None, never 0."
     return f"{attempt}\n\n{_struct('LedgerEntry', about, fields('entry'))}"
@@ -196,7 +196,7 @@ def _struct(name: str, about: str, members: list[Field]) -> str:
 
 
 def request_record_region() -> str:
-    """Slots and constructor. What is in no entry stands at the end."""
+    """Return the slots and the constructor. Attributes that entries do not have come last."""
     own = [field.declaration for field in fields("entry") if field.declaration]
     named = {declaration.partition(":")[0]: declaration for declaration in own}
     keyed = [each for name, each in named.items() if name not in POSITIONAL]
@@ -225,7 +225,7 @@ def attempt_encoder_region() -> str:
 
 
 def encoder_region() -> str:
-    """RecordEncoder, and what it calls for neighbours of one kind."""
+    """Return RecordEncoder and the functions that it calls for adjacent fields of one kind."""
     template, arguments, functions, constants = [], [], [], []
     for kind, members in _segments():
         first = kind == "single" and not arguments
@@ -269,7 +269,7 @@ def _group_function(name: str, parameters: str, roots: str, members: list[Field]
 
 
 def _roots(members: list[Field]) -> str:
-    """The assignments of the names that their values begin with."""
+    """Return assignments for the names that the values begin with."""
     values = [field.value for field in members]
     bill = any(value.startswith("bill.") for value in values)
     usage = any(value.startswith("usage.") for value in values)
@@ -422,7 +422,7 @@ def _json_literal(literal: str) -> str:
 
 
 def page() -> str:
-    """The reference page."""
+    """Return the reference page."""
     entry = fields("entry")
     sums = {
         "Entries are summed up by": names_of("sum"),
@@ -434,7 +434,7 @@ def page() -> str:
 
 
 def names_of(column: str) -> list[str]:
-    """The fields of an entry that have such a column in the database."""
+    """Return the names of the fields that have a database column of this kind."""
     return [field.name for field in fields("entry") if field.column == column]
 
 
@@ -461,7 +461,7 @@ REGIONS = {
 
 
 def module(path: Path) -> str:
-    """The text of a module with its regions made anew, formatted."""
+    """Return the formatted text of a module with its regions generated."""
 
     def replace(match: re.Match[str]) -> str:
         begin = match[0].partition("\n")[0]
