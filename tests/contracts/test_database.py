@@ -180,6 +180,19 @@ def test_pages_of_entries(database: Database) -> None:
     assert database.list_entries(key_id="other") == []
 
 
+def test_get_entry_finds_one_request_in_batches_of_one_and_of_many(database: Database) -> None:
+    ids = [f"req_{1:016x}{number:08x}" for number in range(3)]
+    data = b"".join(msgspec.json.encode(an_entry(id)) + b"\n" for id in ids)
+    database.ingest("j", database.committed_offset("j"), len(data), journal_lines.parse_segment(data))
+    database.insert_entries([an_entry("r1")])
+    for id in (*ids, "r1"):
+        found = database.get_entry(id)
+        assert found is not None
+        assert found.request_id == id
+    for id in ("r2", "", f"req_{1:016x}{3:08x}", f"req_{2:016x}{1:08x}"):
+        assert database.get_entry(id) is None
+
+
 @pytest.mark.parametrize(
     ("since", "expected"),
     [

@@ -1,4 +1,4 @@
-"""Show usage and cost: ledger entries, newest first, or totals.
+"""Show usage and cost: ledger entries, newest first, totals, or one request with its attempts.
 
 Costs are in USD, and empty where a price is unknown. An entry appears within two seconds of its response.
 With --gateway URL the entries are those of a remote gateway, and SVC_API_KEY holds a key with its scope admin.
@@ -9,6 +9,7 @@ Examples:
   svc usage --key "web shop"
   svc usage --limit 1000 | less
   svc usage --by tag:team --since 2027-01-01 --json
+  svc usage --request req_cc5ac4d813c6dab80000001a
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from svc.cli import _admin_client, base
+from svc.cli import _admin_client, _ledger_entry, base
 from svc.cli._admin_client import AdminClient
 from svc.cli._key_lookup import KEY_ID, find_key_id, printable_label
-from svc.errors import NotFound, UsageError
+from svc.errors import CommandFailed, NotFound, UsageError
 from svc.keys.usage_query import MAX_USAGE_ROWS
 from svc.stores.database.segment import TOTAL_FIELDS
 
@@ -40,14 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="KEY", help="only this key: its name, its id, or a prefix of either")
     limits = f"maximum number of rows (default: {TERMINAL_USAGE_ROWS} on a terminal, else {MAX_USAGE_ROWS})"
     parser.add_argument("--limit", metavar="N", help=limits)
+    parser.add_argument("--request", metavar="ID", help="one request with each attempt, by its x-request-id")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _admin_client.add_gateway_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Query the ledger. Journals of a crashed gateway are ingested first."""
-    names = ("by", "since", "until", "key", "limit")
+    names = ("by", "since", "until", "key", "limit", "request")
     parameters = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.request is not None:
+        return _show_request(args, parameters)
     is_truncatable = args.limit is None and not args.json and sys.stdout.isatty()
     parameters.setdefault("limit", str(TERMINAL_USAGE_ROWS + 1 if is_truncatable else MAX_USAGE_ROWS))
     with _admin_client.open_admin_client(args) as admin:
@@ -69,6 +73,22 @@ def run(args: argparse.Namespace) -> int:
             "--until, --key, or a pipe, such as: svc usage | less",
             file=sys.stderr,
         )
+    return 0
+
+
+def _show_request(args: argparse.Namespace, parameters: dict[str, str]) -> int:
+    """Show one request. Raises CommandFailed if it has no entry."""
+    with _admin_client.open_admin_client(args) as admin:
+        rows = admin.query_usage(parameters)
+    if not rows:
+        raise CommandFailed(
+            f"There is no ledger entry of the request {printable_label(args.request)!r}. "
+            "A new entry appears within 2 s. A request that reached no provider has none. See: svc usage"
+        )
+    if args.json:
+        base.print_json(rows[0])
+    else:
+        _ledger_entry.print_entry(rows[0])
     return 0
 
 

@@ -16,7 +16,8 @@ from svc.stores.database.base import AttemptDetail, Database, GroupBy, LedgerEnt
 MAX_USAGE_ROWS = 10_000
 DEFAULT_USAGE_ENTRIES = 1000
 _GROUPINGS: tuple[GroupBy, ...] = ("key", "model", "provider", "day")
-_USAGE_QUERY_FIELDS = {"by", "since", "until", "key", "limit", "before"}
+_USAGE_QUERY_FIELDS = {"by", "since", "until", "key", "limit", "before", "request"}
+_MAX_REQUEST_ID_LENGTH = 64
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -31,9 +32,14 @@ class UsageQuery(msgspec.Struct, frozen=True):
     """Maximum rows. None selects the default for entries, or the maximum for totals."""
     before: str | None = None
     key_id: str | None = None
+    request_id: str | None = None
+    """Selects the entry of one request. Only `key_id` restricts it."""
 
     def execute(self, database: Database) -> list[dict[str, Any]]:
         """Return entries, newest first, or with `by` totals, highest cost first. Raises StoreUnavailable."""
+        if self.request_id is not None:
+            entry = database.get_entry(self.request_id)
+            return [] if entry is None or self.key_id not in (None, entry.key_id) else [_show_entry(entry)]
         if self.by is None:
             span = {"since": self.since, "until": self.until}
             found = database.list_entries(
@@ -53,26 +59,35 @@ class UsageQuery(msgspec.Struct, frozen=True):
 
 
 def _show_entry(entry: LedgerEntry) -> dict[str, Any]:
-    """The entry with every attempt: that of a request with one successful attempt is not in its journal line."""
+    """Return the entry with its attempts. The journal omits a single successful attempt."""
+    if entry.attempts_detail is None and entry.attempts <= 1:
+        entry = msgspec.structs.replace(entry, attempts_detail=[_single_attempt(entry)] * entry.attempts)
     shown: dict[str, Any] = msgspec.to_builtins(entry)
-    if entry.attempts_detail is None and entry.attempts == 0:
-        shown["attempts_detail"] = []
-    elif entry.attempts_detail is None and entry.attempts == 1 and entry.status == "ok":
-        attempt = AttemptDetail(
-            provider=entry.provider or "", model=entry.model or "", outcome="ok", ms=entry.latency_ms
-        )
-        shown["attempts_detail"] = [msgspec.to_builtins(attempt)]
     return shown
 
 
+def _single_attempt(entry: LedgerEntry) -> AttemptDetail:
+    """Return the only attempt of a request. It failed if an older version recorded the error of the request alone."""
+    has_failed = entry.status in ("error", "cut")
+    return AttemptDetail(
+        provider=entry.provider or "",
+        model=entry.model or "",
+        outcome="error" if has_failed else "ok",
+        code=entry.code if has_failed else None,
+        ms=entry.latency_ms,
+    )
+
+
 def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
-    """Parse `by`, `since`, `until`, `key`, `limit` and `before`. Raises InvalidRequest with the field name."""
+    """Parse the parameters of the API: `by`, `since` and so on. Raises InvalidRequest with the field name."""
     unknown = sorted(set(parameters) - _USAGE_QUERY_FIELDS)
     if unknown:
         raise InvalidRequest(
             f"{unknown[0][:64]!r} is not a parameter of this query: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.",
             param=unknown[0][:64],
         )
+    if "request" in parameters:
+        return _parse_request_query(parameters)
     by, tag = _parse_group_by(parameters.get("by"))
     limit = parameters.get("limit")
     if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_USAGE_ROWS):
@@ -86,6 +101,16 @@ def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
         before=parameters.get("before"),
         key_id=parameters.get("key"),
     )
+
+
+def _parse_request_query(parameters: Mapping[str, str]) -> UsageQuery:
+    others = sorted(set(parameters) - {"request"})
+    if others:
+        raise InvalidRequest(f"request cannot be combined with {', '.join(others)}.", param="request")
+    id = parameters["request"]
+    if not id.isprintable() or not 0 < len(id) <= _MAX_REQUEST_ID_LENGTH:
+        raise InvalidRequest("request is the x-request-id of a response, such as req_….", param="request")
+    return UsageQuery(request_id=id)
 
 
 def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:

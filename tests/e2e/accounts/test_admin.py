@@ -203,7 +203,9 @@ def test_usage_by_key_and_in_a_span(gateway: Gateway, admin: Admin) -> None:
         by = admin("GET", f"/v1/admin/usage?by=key&key={made['id']}&{span}").json["data"]
         assert sum(row["requests"] for row in by) == count
     assert len(admin("GET", "/v1/admin/usage?by=key&limit=1").json["data"]) == 1
-    for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h"):
+    assert admin("GET", f"/v1/admin/usage?request={rows[0]['request_id']}").json["data"] == rows
+    assert admin("GET", "/v1/admin/usage?request=req_0").json["data"] == []
+    for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h", "request=", "request=r&by=key"):
         assert admin("GET", f"/v1/admin/usage?{wrong}").json["error"]["param"] == wrong.partition("=")[0]
     own = gateway.request("GET", "/v1/usage?key=key_other", key=made["key"]).json["data"]
     assert [row["key_id"] for row in own] == [made["id"]]  # whatever it asks for, a key sees its own

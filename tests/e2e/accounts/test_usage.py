@@ -113,6 +113,21 @@ def test_each_attempt_of_a_failover_is_in_the_entry(start_gateway: StartGateway,
     admin = create(gateway, "--name", "boss", "--scope", "admin")
     assert gateway.request("GET", "/v1/admin/usage", key=admin["key"]).json["data"] == [entry]
     assert usage(gateway) == [entry]
+    query = f"?request={entry['request_id']}"
+    assert gateway.request("GET", f"/v1/admin/usage{query}", key=admin["key"]).json["data"] == [entry]
+    assert gateway.request("GET", f"/v1/usage{query}", key=gateway.key).json["data"] == [entry]
+    other = create(gateway, "--name", "other")
+    assert gateway.request("GET", f"/v1/usage{query}", key=other["key"]).json["data"] == []
+    remote = {"SVC_API_KEY": admin["key"]}
+    for place, env in (((), None), (("--gateway", gateway.url), remote)):
+        one = ("usage", "--request", entry["request_id"], *place)
+        assert json.loads(run(*one, "--json", home=gateway.home, env=env).stdout) == entry
+        shown = run(*one, home=gateway.home, env=env).stdout
+        assert entry["request_id"] in shown
+        assert [line.split()[1] for line in shown.splitlines()[-3:]] == ["openai", "openai", "anthropic"]
+        done = run("usage", "--request", "req_0", *place, home=gateway.home, env=env)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert "no ledger entry of the request 'req_0'" in done.stderr
 
 
 def test_the_one_attempt_of_a_plain_answer_is_shown_and_not_written(gateway: Gateway) -> None:

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from svc.cli import base, main
-from svc.stores.database.base import LedgerEntry
+from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.stores.database.factory import open_database
 
 Command = Callable[..., str]
@@ -153,6 +154,66 @@ def test_usage_aligns_its_numbers_to_the_right(command: Command, shop: dict[str,
     end = head.index("PROMPT") + len("PROMPT")
     assert {row[:end].rsplit(" ", 1)[1] for row in rows} == {"7", "70", "700", "7000"}
     assert len({len(row) for row in (head, *rows)}) == 1
+
+
+def test_usage_of_one_request_shows_fields_formula_and_attempts(command: Command, home: Path) -> None:
+    attempts = [
+        AttemptDetail(provider="openai", model="gpt-4o", outcome="error", code="provider_error", ms=12.34),
+        AttemptDetail(provider="anthropic", model="claude-3-haiku-20240307", outcome="ok", ms=801.0),
+    ]
+    database = open_database(f"sqlite:///{home / 'svc.db'}")
+    database.migrate()
+    entry = LedgerEntry(
+        time="2026-03-04T10:20:30.456Z",
+        request_id="req_c37a0b2ee7673eb900000001",
+        client_request_id="mine\x1b[31m",
+        key_id="k",
+        key_name="web shop",
+        tags={"team": "x", "app": "y"},
+        endpoint="/v1/messages",
+        model="claude-3-haiku-20240307",
+        provider="anthropic",
+        attempts=2,
+        status="ok",
+        http_status=200,
+        prompt_tokens=10,
+        completion_tokens=4,
+        cost_usd=0.0000075,
+        latency_ms=823.4567,
+        attempts_detail=attempts,
+    )
+    database.insert_entries([entry])
+    database.close()
+    shown = command("usage", "--request", entry.request_id)
+    fields, _, table = shown.partition("\n\n")
+    values = {name: value.strip() for name, _, value in (line.partition(" ") for line in fields.splitlines())}
+    assert list(values) == [name for name in LedgerEntry.__struct_fields__ if name != "attempts_detail"]
+    assert values["client_request_id"] == "mine?[31m"
+    assert values["tags"] == "team=x, app=y"
+    assert values["cost_usd"] == "0.000007500  = (10 x 0.25 + 4 x 1.25) / 1000000"
+    assert (values["latency_ms"], values["ttfb_ms"], values["estimated"]) == ("823.5", "-", "no")
+    assert [line.split() for line in table.splitlines()] == [
+        ["ATTEMPT", "PROVIDER", "MODEL", "OUTCOME", "CODE", "MS"],
+        ["1", "openai", "gpt-4o", "error", "provider_error", "12.3"],
+        ["2", "anthropic", "claude-3-haiku-20240307", "ok", "-", "801.0"],
+    ]
+    row = json.loads(command("usage", "--request", entry.request_id, "--json"))
+    assert row == msgspec.to_builtins(entry)
+
+
+def test_usage_of_an_unknown_request_fails(command: Command, shop: dict[str, str], home: Path) -> None:
+    spend(home, shop, 1)
+    assert json.loads(command("usage", "--request", "req-0", "--json"))["attempts_detail"][0]["outcome"] == "ok"
+    for arguments in ((), ("--json",)):
+        said = command("usage", "--request", "req-1", *arguments, status=1)
+        assert "no ledger entry of the request 'req-1'" in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--by", "--since", "--until", "--key", "--limit"])
+def test_usage_of_one_request_takes_no_other_filter(command: Command, option: str) -> None:
+    said = command("usage", "--request", "req-0", option, "1", status=2)
+    assert f"--request cannot be combined with {option.removeprefix('--')}" in said
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ class PriceTable:
             for offer in backends
             if ((provider := offer.provider).name, (model := offer.model).id) not in self._configured
         ]
-        shipped = _load_builtin_prices() if self.price_lookups else {}
+        shipped = load_builtin_prices() if self.price_lookups else {}
         known = {(name, here): shipped.get((name, there)) for name, here, there, _ in self.price_lookups}
         retained = {
             at: price for at, price in previous_prices.items() if at not in known or at not in previous_configured
@@ -104,7 +104,7 @@ class PriceTable:
         return self._prices.get((provider or "", model or ""))
 
 
-def _load_builtin_prices() -> dict[tuple[str, str], Price]:
+def load_builtin_prices() -> dict[tuple[str, str], Price]:
     """Return the prices of the built-in models, by provider and upstream model."""
     text = resources.files("svc.gateway").joinpath("prices.json").read_bytes()
     rows = msgspec.json.decode(text, type=list[tuple[str, str, Price]])

@@ -231,6 +231,9 @@ class Database(Protocol):
         `before` is the last request id of the previous page.
         """
 
+    def get_entry(self, request_id: str) -> LedgerEntry | None:
+        """Return the entry of one request, or None for an unknown id."""
+
     def aggregate_usage(
         self,
         group_by: GroupBy,

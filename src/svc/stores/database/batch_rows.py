@@ -53,13 +53,15 @@ class BatchRows(SqlConnection):
     ) -> list[LedgerEntry]:
         start, end = to_ceil_millis(since), (to_ceil_millis(until), "")
         if before is not None:
-            last_entry = next(
-                (entry for entry in self._candidate_entries({before}) if entry.request_id == before), None
-            )
+            last_entry = self.get_entry(before)
             if last_entry is None:
                 return []
             end = min(end, (entry_millis(last_entry), before))
         return [*islice(self._iter_newest_first(start, end, key_id), limit)]
+
+    def get_entry(self, request_id: str) -> LedgerEntry | None:
+        candidates = self._candidate_entries({request_id})
+        return next((entry for entry in candidates if entry.request_id == request_id), None)
 
     def _iter_newest_first(self, start: int, end: tuple[int, str], key_id: str | None) -> Iterator[LedgerEntry]:
         """Yield entries in descending order of time and request id, from `start` (ms) to before `end` (ms, id)."""

@@ -63,8 +63,11 @@ its fields. A value that is not known is null, never 0. An entry contains no tex
 """
 MIDDLE = """
 `attempts_detail` is null in the journal and in the access log if one attempt was made and it succeeded, because the
-other fields describe that attempt. The API and `svc usage --json` show it as a list of one, with `latency_ms` as its
-time. They show null if the entry is from a version that did not record attempts and one of them failed.
+other fields describe that attempt. The API and `svc usage` show it as a list of one, with `latency_ms` as its time.
+They show null if a version that did not record attempts wrote the entry, and several attempts were made.
+
+`svc usage --request ID` and the parameter `request` of the API show the entry of one request. The command also shows
+how the cost results from prices in USD per million tokens, if the built-in price of the model leads to this cost.
 
 ## Attempts
 
