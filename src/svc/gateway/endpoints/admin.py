@@ -147,26 +147,25 @@ class AdminApi:
         return _json_response(created, 201, secret=True)
 
     async def _get_key(self, request: Request) -> Response:
-        id = request.path_params["id"]
-        return _json_response(await self._database.run_query(lambda database: lifecycle.get_key(database, id)))
+        key_id = request.path_params["id"]
+        return _json_response(await self._database.run_query(lambda database: lifecycle.get_key(database, key_id)))
 
     async def _update_key(self, request: Request) -> Response:
-        id, change = request.path_params["id"], lifecycle.parse_key_request(lifecycle.Change, await _read_body(request))
+        key_id = request.path_params["id"]
+        change = lifecycle.parse_key_request(lifecycle.Change, await _read_body(request))
         return _json_response(
-            await self._database.run_query(lambda database: lifecycle.update_key(database, id, change))
+            await self._database.run_query(lambda database: lifecycle.update_key(database, key_id, change))
         )
 
     async def _rotate_key(self, request: Request) -> Response:
-        id, rotation = (
-            request.path_params["id"],
-            lifecycle.parse_key_request(lifecycle.Rotation, await _read_body(request) or b"{}"),
-        )
-        rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, id, rotation))
+        key_id = request.path_params["id"]
+        rotation = lifecycle.parse_key_request(lifecycle.Rotation, await _read_body(request) or b"{}")
+        rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, key_id, rotation))
         return _json_response(rotated, secret=True)
 
     async def _revoke_key(self, request: Request) -> Response:
-        id = request.path_params["id"]
-        return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, id)))
+        key_id = request.path_params["id"]
+        return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, key_id)))
 
     # usage, limits and providers
 
@@ -175,11 +174,12 @@ class AdminApi:
         return _json_response({"object": "list", "data": rows})
 
     async def _get_limits(self, request: Request) -> Response:
-        id = request.query_params.get("key")
-        if id is None:
+        key_id = request.query_params.get("key")
+        if key_id is None:
             keys, has_more = await self._key_page(request)
         else:
-            keys, has_more = [await self._database.run_query(lambda database: lifecycle.get_key(database, id))], False
+            key = await self._database.run_query(lambda database: lifecycle.get_key(database, key_id))
+            keys, has_more = [key], False
         page = await self._metrics_publisher.aggregate()
         defaults = self._context.config.current.settings.limits
         reached = {
@@ -200,7 +200,7 @@ class AdminApi:
         backends_by_provider: dict[str, list[Backend]] = {}
         for backend in self._context.router.backends():
             backends_by_provider.setdefault(backend.provider_name, []).append(backend)
-        data = [self._provider_state(offers, states) for offers in backends_by_provider.values()]
+        data = [self._provider_state(backends, states) for backends in backends_by_provider.values()]
         return _json_response({"object": "list", "data": data})
 
     def _provider_state(self, backends: list[Backend], states: dict[str, BreakerState]) -> ProviderState:
@@ -210,15 +210,15 @@ class AdminApi:
             dialect=provider.dialect.name,
             base_url=_public_base_url(provider),
             accounts=max(1, len(backends[0].account_backends)),
-            models=[self._model_state(offer, states) for offer in backends],
+            models=[self._model_state(backend, states) for backend in backends],
         )
 
     def _model_state(self, backend: Backend, states: dict[str, BreakerState]) -> ModelState:
         model, price = backend.model, self._context.ledger.prices.get(backend.provider_name, backend.model_id)
         name = f"{backend.provider_name}/{model.id}"
-        accounts: dict[str, BreakerState] = {
-            str(one.account_number): states.get(f"{name}#{one.account_number}", "closed")
-            for one in backend.account_backends
+        account_states: dict[str, BreakerState] = {
+            str(account.account_number): states.get(f"{name}#{account.account_number}", "closed")
+            for account in backend.account_backends
         }
         return ModelState(
             id=model.id,
@@ -226,8 +226,8 @@ class AdminApi:
             max_output_tokens=model.max_output_tokens,
             input_price=price.input if price else None,
             output_price=price.output if price else None,
-            breaker=worst_state([states.get(name, "closed"), *accounts.values()]),
-            accounts=accounts,
+            breaker=worst_state([states.get(name, "closed"), *account_states.values()]),
+            accounts=account_states,
         )
 
 

@@ -55,7 +55,7 @@ class MetricsPublisher:
 
     def list_degraded(self) -> list[str]:
         """Return the names of the degraded components."""
-        return [name for name, is_so in self._component_states().items() if is_so]
+        return [name for name, is_degraded in self._component_states().items() if is_degraded]
 
     def _component_states(self) -> dict[str, bool]:
         ledger = self._context.ledger
@@ -81,7 +81,7 @@ class MetricsPublisher:
                 f'svc_limits_reached_total{{limit="{name}"}}': count
                 for name, count in context.metrics.limit_refusals.items()
             },
-            **{f'svc_degraded{{what="{name}"}}': is_so for name, is_so in self._component_states().items()},
+            **{f'svc_degraded{{what="{name}"}}': is_degraded for name, is_degraded in self._component_states().items()},
         }
         for name, state in context.load_balancer.breaker_states().items():
             provider, _, model = name.partition("/")

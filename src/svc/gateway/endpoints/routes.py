@@ -137,7 +137,7 @@ class AccessLogMiddleware:
         client: str | None = (scope.get("client") or (None,))[0]
         scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client)
         status = 0
-        began = time.monotonic()
+        started_at = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -155,10 +155,10 @@ class AccessLogMiddleware:
             log.exception("fault in request %s", request_id)
             if scope["type"] != "http" or status:
                 raise
-            words = f"Something went wrong here. Report it with the request id {request_id}."
-            await error_response(InternalError(words))(scope, receive, send_with_id)
+            error_message = f"Something went wrong here. Report it with the request id {request_id}."
+            await error_response(InternalError(error_message))(scope, receive, send_with_id)
         finally:
-            self._log_request(scope, status, time.monotonic() - began)
+            self._log_request(scope, status, time.monotonic() - started_at)
 
     def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         request_id, client_request_id, client = scope["request_ids"]
@@ -166,7 +166,7 @@ class AccessLogMiddleware:
             self._context.tracked_request_ids.discard(request_id)
             return
         key: ApiKey | None = scope.get(SCOPE_API_KEY)
-        line = AccessLogEntry(
+        entry = AccessLogEntry(
             time=self._context.ledger.timestamp(),
             request_id=request_id,
             client_request_id=client_request_id,
@@ -179,7 +179,7 @@ class AccessLogMiddleware:
             latency_ms=round(seconds * 1000, 3),
             code=scope.get(SCOPE_ERROR_CODE),
         )
-        self._context.report_other_response(line, encode_client_field(client))
+        self._context.report_other_response(entry, encode_client_field(client))
 
 
 class HostCheckMiddleware:
@@ -195,9 +195,9 @@ class HostCheckMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._hosts.allows(host_header_values(scope)):
-            refusal = await self._host_error(Request(scope))
-            if refusal is not None:
-                await error_response(refusal)(scope, receive, send)
+            error = await self._host_error(Request(scope))
+            if error is not None:
+                await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -256,39 +256,41 @@ def create_app(
     async def root(request: Request) -> Response:
         return _json_response(Health("ok", __version__, "svc-gateway"))
 
-    async def listed(request: Request) -> list[Model | SpeechModel]:
+    async def list_models(request: Request) -> list[Model | SpeechModel]:
         key = await authenticate_request(context, request)
         if not key.scopes & MODEL_LIST_SCOPES:
             raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech': there are no models for it.")
-        chat = [_model_object(offer, created) for offer in context.router.models() if key.may_use(offer.model_id)]
-        return [*chat, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
+        chat_models = [
+            _model_object(backend, created) for backend in context.router.models() if key.may_use(backend.model_id)
+        ]
+        return [*chat_models, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
-    async def models(request: Request) -> Response:
-        return _json_response(ModelList(await listed(request)))
+    async def get_models(request: Request) -> Response:
+        return _json_response(ModelList(await list_models(request)))
 
-    async def model(request: Request) -> Response:
+    async def get_model(request: Request) -> Response:
         name = request.path_params["id"]
-        for each in await listed(request):
-            if each.id == name:
-                return _json_response(each)
+        for entry in await list_models(request):
+            if entry.id == name:
+                return _json_response(entry)
         raise context.router.model_not_found_error(name, request.scope[SCOPE_API_KEY])
 
-    async def no_socket(socket: WebSocket) -> None:
+    async def reject_websocket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {quote_name(socket.url.path)}.")
         try:
             await context.keyring.authenticate(secret_from_headers(socket.headers.get("authorization")))
-        except SvcError as refusal:
-            error = refusal
+        except SvcError as auth_error:
+            error = auth_error
         await socket.send_denial_response(error_response(error))
 
     routes: list[BaseRoute] = [
         Route("/", root, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
-        Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/models/{id:path}", model, methods=["GET"]),
+        Route("/v1/models", get_models, methods=["GET"]),
+        Route("/v1/models/{id:path}", get_model, methods=["GET"]),
         *(Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path),
         *(extra_routes or []),
-        WebSocketRoute("/{path:path}", no_socket),
+        WebSocketRoute("/{path:path}", reject_websocket),
     ]
     app = Starlette(
         routes=routes, middleware=_middleware(context, endpoints), exception_handlers=_exception_handlers(context)
@@ -344,22 +346,22 @@ def _middleware(context: GatewayContext, endpoints: EndpointTable) -> list[Middl
 def _exception_handlers(
     context: GatewayContext,
 ) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
-    async def ours(request: Request, error: Exception) -> Response:
+    async def handle_svc_error(request: Request, error: Exception) -> Response:
         return error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Unknown fault."))
 
-    async def http(request: Request, error: Exception) -> Response:
+    async def handle_http_error(request: Request, error: Exception) -> Response:
         try:
             if f"{request.scope['path']}/".startswith("/v1/"):
                 await authenticate_request(context, request)  # without a key, unknown paths are 401 as well
-        except SvcError as refusal:
-            return error_response(refusal)
+        except SvcError as auth_error:
+            return error_response(auth_error)
         return error_response(_to_svc_error(request, error))
 
-    async def down(request: Request, error: Exception) -> Response:
+    async def handle_store_unavailable(request: Request, error: Exception) -> Response:
         log.error("a question to the database failed: %s", error)
         return error_response(StoreUnavailable("The database does not answer at the moment; try again."))
 
-    return {StoreUnavailable: down, SvcError: ours, HTTPException: http}
+    return {StoreUnavailable: handle_store_unavailable, SvcError: handle_svc_error, HTTPException: handle_http_error}
 
 
 def _to_svc_error(request: Request, error: Exception) -> SvcError:

@@ -18,10 +18,10 @@ def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]
 
     async def usage(request: Request) -> Response:
         key = await authenticate_request(context, request)
-        asked = parse_usage_query(request.query_params)
+        query = parse_usage_query(request.query_params)
         if "admin" not in key.scopes:
-            asked = msgspec.structs.replace(asked, key_id=key.id)
-        rows = await database.run_query(asked.execute)
+            query = msgspec.structs.replace(query, key_id=key.id)
+        rows = await database.run_query(query.execute)
         return Response(msgspec.json.encode({"object": "list", "data": rows}), media_type="application/json")
 
     return [Route("/v1/usage", usage, methods=["GET"])]

@@ -33,17 +33,19 @@ async def run_embedded_model(settings: Settings, router: Router) -> AsyncIterato
     context = int(template["context_length"])
     entry = ProviderSettings(name="local", models=(_model_settings(settings.local.model, context),))
 
-    def moved(base_url: str) -> None:
-        router.put_backends(build_backends(build_provider(entry, base_url, model.api_key)))
+    def on_address(base_url: str) -> None:
+        router.put_backends(build_backends(build_provider(entry, base_url, supervisor.api_key)))
 
     path = make.content_folder(loaded_recipe, settings.registry_root) / str(template["model_file"])
     sampling = msgspec.convert(template.get("sampling", {}), Sampling)
-    model = LocalModelSupervisor(settings.local.model, path, context=context, sampling=sampling, on_address=moved)
-    await model.start()
+    supervisor = LocalModelSupervisor(
+        settings.local.model, path, context=context, sampling=sampling, on_address=on_address
+    )
+    await supervisor.start()
     try:
         yield
     finally:
-        await model.stop()
+        await supervisor.stop()
 
 
 def _model_settings(name: str, context: int) -> ModelSettings:

@@ -140,7 +140,7 @@ class LocalModelSupervisor:
 
     async def _supervise(self, started: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
-        early_ends = 0
+        early_exits = 0
         while True:
             started_at = loop.time()
             try:
@@ -148,17 +148,17 @@ class LocalModelSupervisor:
             except (OSError, TimeoutError, ValueError) as error:
                 status = f"{type(error).__name__}: {error}"
             if not started.done():
-                reason = next((said for said in reversed(self._log_tail) if said.strip()), status)
+                reason = next((line for line in reversed(self._log_tail) if line.strip()), status)
                 started.set_exception(
                     CommandFailed(f"The embedded model did not start: {reason[:300]}{_install_hint(reason)}")
                 )
                 return
             if loop.time() - started_at > STABLE_UPTIME_SECONDS:
-                early_ends = 0
-            delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_ends)
+                early_exits = 0
+            delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_exits)
             log.warning("the embedded model ended (%s); it is started again in %.1f s", status, delay)
             await asyncio.sleep(delay)
-            early_ends += 1
+            early_exits += 1
 
     async def _run_child(self, started: asyncio.Future[None]) -> str:
         """Run the child until it exits. Return its exit status for the log."""
