@@ -21,18 +21,18 @@ PARALLEL_IMPLEMENTATIONS = (
     ("svc.dialects.openai", "svc.dialects.anthropic"),
     ("svc.speech.engines.sherpa_offline", "svc.speech.engines.sherpa_online", "svc.speech.engines.faster_whisper"),
 )
-"""Implementations of one seam, which name the same thing alike. No other module repeats a name of another module."""
+"""Implementations of one interface, which share names. No other module repeats a name of another module."""
 TABLES = ("gateway", "routing", "local", "speech", "limits", "ledger")
 
 
-def test_every_setting_is_documented() -> None:
+def test_settings_every_field_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     for table in TABLES:
         for field in msgspec.structs.fields(type(getattr(FileSettings(), table))):
             assert f"`{field.encode_name}`" in page, f"[{table}] {field.encode_name}"
 
 
-def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
+def test_settings_documented_example_is_valid(tmp_path: Path) -> None:
     from svc import settings
 
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
@@ -42,13 +42,13 @@ def test_the_example_in_the_documents_is_a_valid_file(tmp_path: Path) -> None:
     assert settings.load({}, config=str(path)).providers[0].name == "vllm"
 
 
-def test_every_command_is_documented() -> None:
+def test_cli_every_command_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     for verb in plugins.names("cli"):
         assert f"`svc {verb}" in page, verb
 
 
-def test_every_package_that_is_depended_on_is_explained() -> None:
+def test_dependencies_every_package_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "dependencies.md").read_text().lower()
     text = (ROOT / "pyproject.toml").read_text()
     section = text[text.index("dependencies = [") : text.index("[project.scripts]")]
@@ -65,7 +65,7 @@ DOCUMENTS_ELSEWHERE = re.compile(
 )
 
 
-def test_no_file_refers_to_a_document_outside_the_repository() -> None:
+def test_files_references_point_into_the_repository() -> None:
     paths = [path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES]
     found = [
         f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
@@ -78,7 +78,7 @@ def test_no_file_refers_to_a_document_outside_the_repository() -> None:
 
 
 def _repeated_names(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
-    """The modules of each name that several modules define, but for parallel implementations of one seam."""
+    """Return the names that several modules define, with those modules. Parallel implementations are exempt."""
     modules: dict[str, list[str]] = defaultdict(list)
     for module, tree in MODULES.items():
         for name in names_of(tree):
@@ -99,7 +99,7 @@ def _class_names(tree: ast.Module) -> Iterator[str]:
 
 
 def _constant_names(tree: ast.Module) -> Iterator[str]:
-    """UPPER_CASE names of the module, but for type variables, which each module has to define for itself."""
+    """Yield UPPER_CASE names of the module, except type variables, which each module must define itself."""
     for node in tree.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -110,16 +110,16 @@ def _constant_names(tree: ast.Module) -> Iterator[str]:
                     yield name.id
 
 
-def test_no_class_name_is_used_twice() -> None:
+def test_modules_class_names_are_unique() -> None:
     assert _repeated_names(_class_names) == {}
 
 
-def test_no_constant_name_is_used_twice() -> None:
+def test_modules_constant_names_are_unique() -> None:
     assert _repeated_names(_constant_names) == {}
 
 
 def _imports(tree: ast.Module) -> set[str]:
-    """The modules of svc that a module imports by name, those under TYPE_CHECKING included."""
+    """Return the modules of svc that a module imports, including those under TYPE_CHECKING."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -132,8 +132,8 @@ def _imports(tree: ast.Module) -> set[str]:
     return found & MODULES.keys()
 
 
-def test_no_imports_form_a_cycle() -> None:
-    """Imports under TYPE_CHECKING count. A module that is part of no cycle ends up without imports, or importers."""
+def test_modules_imports_form_no_cycle() -> None:
+    """Imports under TYPE_CHECKING count. The loop removes modules without imports or importers until none is left."""
     imports = {module: _imports(tree) - {module} for module, tree in MODULES.items()}
     while True:
         imported = set().union(*imports.values())

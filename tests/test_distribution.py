@@ -1,4 +1,4 @@
-"""The distribution's name: on a public index `svc` belongs to somebody else, so no message may send a user there."""
+"""The distribution's name. On a public index `svc` is another project, so no message may tell a user to install it."""
 
 import re
 import tomllib
@@ -22,16 +22,16 @@ def _texts(*folders: str) -> list[Path]:
     return [*found, ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
 
 
-def test_distribution_has_the_name_of_the_constant_and_the_command_stays_svc() -> None:
+def test_distribution_metadata_matches_constant_and_command_is_svc() -> None:
     assert PROJECT["name"] == DISTRIBUTION_NAME == "svc-gateway"
     assert PROJECT["scripts"] == {"svc": "svc.cli:main"}
 
 
-def test_install_command_names_the_distribution_and_extras() -> None:
+def test_install_command_with_extras_names_distribution_and_extras() -> None:
     assert install_command("local", "speech") == "pip install 'svc-gateway[local,speech]'"
 
 
-def test_install_hints_in_source_and_documents_name_no_other_distribution() -> None:
+def test_install_hints_in_source_and_docs_name_only_this_distribution() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in _texts("src", "docs", "examples")
@@ -44,12 +44,12 @@ def test_install_hints_in_source_and_documents_name_no_other_distribution() -> N
     ]
 
 
-def test_install_hints_in_code_come_from_the_one_function() -> None:
+def test_install_hints_in_source_are_built_by_distribution_module() -> None:
     others = {path.name for path in (ROOT / "src").rglob("*.py") if "pip install" in path.read_text()}
     assert others == {"distribution.py"}
 
 
-def test_install_hints_name_extras_that_exist() -> None:
+def test_install_hints_extras_are_defined() -> None:
     extras = set(PROJECT["optional-dependencies"])
     named: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
@@ -65,5 +65,5 @@ def test_install_hints_name_extras_that_exist() -> None:
 @pytest.mark.parametrize(
     "text", ["pip install 'svc[local]'", "pip install svc", "pip install --upgrade svc", "uv add svc"]
 )
-def test_the_pattern_finds_the_hints_it_is_meant_for(text: str) -> None:
+def test_install_pattern_wrong_hint_is_found(text: str) -> None:
     assert INSTALL.findall(text) == ["svc"]

@@ -1,24 +1,24 @@
-"""What is stable about the gateway's cost may not grow by more than a tenth; `make ratchet` writes the limits anew."""
+"""The gateway's stable cost figures may not grow by more than 10 %. `make ratchet` records new limits."""
 
 import json
 
 from bench.ratchet import LIMITS, PER_PLATFORM, measure, measure_compiled, worse
 
 
-def test_nothing_has_become_a_tenth_worse() -> None:
+def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())
     found = measure()
     assert not worse(found, limits), "\n".join(["if that is meant: make ratchet", *worse(found, limits)])
     assert found.keys() == {name for name in limits if not name.startswith(PER_PLATFORM)}
 
 
-def test_nothing_compiled_takes_a_tenth_more_instructions() -> None:
+def test_instruction_counts_compiled_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())
     found = {name: value for name, value in measure_compiled().items() if name in limits}  # other platforms have none
     assert not worse(found, limits), "\n".join(["if that is meant: make ratchet", *worse(found, limits)])
 
 
-def test_a_figure_that_grew_is_named() -> None:
+def test_worse_figure_over_limit_is_reported() -> None:
     limits = {"Python calls per request": 100.0, "MB at rest": 40.0}
     assert worse({"Python calls per request": 110.0, "MB at rest": 30.0}, limits) == []
     assert worse({"Python calls per request": 111.0}, limits) == [

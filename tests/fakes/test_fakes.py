@@ -1,4 +1,4 @@
-"""The fake itself behaves: what a script says is what arrives, and what was asked is what is remembered."""
+"""The fake provider: it sends what its scripts say and records the requests."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def client(fake: FakeProvider) -> Iterator[RawClient]:
         yield one
 
 
-def ask(client: RawClient, **more: object) -> None:
+def send_chat(client: RawClient, **more: object) -> None:
     client.send(request_bytes("POST", "/v1/chat/completions", {**CHAT, **more}, key=KEY))
 
 
-def test_request_is_remembered(fake: FakeProvider, client: RawClient) -> None:
-    ask(client, seed=1)
+def test_fake_provider_request_is_recorded(fake: FakeProvider, client: RawClient) -> None:
+    send_chat(client, seed=1)
     assert client.read().status == 200
     seen = fake.wait()
     assert (seen.method, seen.path, seen.json["seed"]) == ("POST", "/v1/chat/completions", 1)
@@ -61,23 +61,23 @@ def test_request_is_remembered(fake: FakeProvider, client: RawClient) -> None:
     assert seen.left is None
 
 
-def test_scripts_are_played_in_order_and_then_the_usual_answer(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_scripts_play_in_order_then_default_response(fake: FakeProvider, client: RawClient) -> None:
     fake.plays(answer(503, b"a"), answer(429, b"b", headers={"retry-after": "7"}))
-    got = []
+    response = []
     for _ in range(3):
-        ask(client)
-        got.append(client.read())
-    assert [one.status for one in got] == [503, 429, 200]
-    assert got[1].headers["retry-after"] == "7"
+        send_chat(client)
+        response.append(client.read())
+    assert [one.status for one in response] == [503, 429, 200]
+    assert response[1].headers["retry-after"] == "7"
     assert {seen.connection for seen in fake.requests} == {1}
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-def test_framings(fake: FakeProvider, client: RawClient, framing: str) -> None:
+def test_fake_provider_any_framing_delivers_body(fake: FakeProvider, client: RawClient, framing: str) -> None:
     fake.plays(answer(200, b"hello", framing=framing))
-    ask(client)
-    got = client.read()
-    assert (got.body, got.whole) == (b"hello", True)
+    send_chat(client)
+    response = client.read()
+    assert (response.body, response.whole) == (b"hello", True)
 
 
 @pytest.mark.parametrize(
@@ -90,43 +90,45 @@ def test_framings(fake: FakeProvider, client: RawClient, framing: str) -> None:
         (reset(), b""),
     ],
 )
-def test_cuts(fake: FakeProvider, client: RawClient, script: object, body_seen: bytes) -> None:
+def test_fake_provider_truncated_script_gives_partial_body(
+    fake: FakeProvider, client: RawClient, script: object, body_seen: bytes
+) -> None:
     fake.plays(script)
-    ask(client)
-    got = client.read()
-    assert (got.body, got.whole) == (body_seen, False)
+    send_chat(client)
+    response = client.read()
+    assert (response.body, response.whole) == (body_seen, False)
 
 
-def test_reset_is_a_reset(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_reset_resets_connection(fake: FakeProvider, client: RawClient) -> None:
     fake.plays(reset())
-    ask(client)
+    send_chat(client)
     with pytest.raises(ConnectionResetError):
         client.socket.recv(1)
 
 
-def test_raw_bytes_go_out_as_they_are(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_raw_bytes_are_sent_unchanged(fake: FakeProvider, client: RawClient) -> None:
     fake.plays(raw(b"SSH-2.0-nonsense\r\n") + fin())
-    ask(client)
+    send_chat(client)
     assert client.socket.recv(100) == b"SSH-2.0-nonsense\r\n"
 
 
-def test_stream_in_pieces_is_the_same_stream(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_split_stream_has_same_bytes(fake: FakeProvider, client: RawClient) -> None:
     events = openai_wire.stream()
     for pieces in (None, 1000, 7, [3, 50]):
         fake.plays(sse(events, pieces=pieces))
-        ask(client, stream=True)
+        send_chat(client, stream=True)
         assert client.read().body == b"".join(events)
 
 
-def test_split() -> None:
+def test_split_size_or_offsets_cut_bytes() -> None:
     assert split(b"abcdefg", 3) == [b"abc", b"def", b"g"]
     assert split(b"abcdefg", [5, 1]) == [b"a", b"bcde", b"fg"]
 
 
-def test_gate_waits_for_the_test(fake: FakeProvider, client: RawClient) -> None:
+def test_gate_holds_script_until_opened(fake: FakeProvider, client: RawClient) -> None:
     gate = Gate()
     fake.plays(head() + body(b"one") + hold(gate) + body(b"two") + end())
-    ask(client)
+    send_chat(client)
     assert client.read_until(b"one").body == b"one"
     gate.reached()
     gate.open()
@@ -135,11 +137,11 @@ def test_gate_waits_for_the_test(fake: FakeProvider, client: RawClient) -> None:
 
 @pytest.mark.parametrize("script", [stall(), head() + stall(), head() + body(b"x") + pause(60)])
 @pytest.mark.parametrize("leave", ["close", "reset"])
-def test_fake_sees_at_once_that_the_caller_left(
+def test_fake_provider_client_disconnect_is_noticed_within_50_ms(
     fake: FakeProvider, client: RawClient, script: object, leave: str
 ) -> None:
     fake.plays(script)
-    ask(client)
+    send_chat(client)
     seen = fake.wait()
     left = time.monotonic()
     if leave == "reset":
@@ -149,35 +151,35 @@ def test_fake_sees_at_once_that_the_caller_left(
     assert 0 <= seen.wait_left() - left < 0.05
 
 
-def test_a_caller_that_does_not_read_stops_the_fake(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_slow_reader_applies_backpressure(fake: FakeProvider, client: RawClient) -> None:
     size = 64 * 1024 * 1024
     fake.plays(head(framing="length", length=size) + body(bytes(size)))
-    ask(client)
+    send_chat(client)
     seen = fake.wait()
     time.sleep(0.3)
     assert 0 < seen.sent < size
 
 
-def test_forget_breaks_off_what_runs(fake: FakeProvider, client: RawClient) -> None:
+def test_forget_closes_running_requests_and_clears_records(fake: FakeProvider, client: RawClient) -> None:
     fake.plays(head() + stall())
-    ask(client)
+    send_chat(client)
     fake.wait()
     fake.forget()
     assert client.read().whole is False
     assert fake.requests == []
 
 
-def test_wrong_key_is_refused_and_noted(fake: FakeProvider, client: RawClient) -> None:
+def test_fake_provider_wrong_key_returns_401_and_complaint(fake: FakeProvider, client: RawClient) -> None:
     assert client.request("POST", "/v1/chat/completions", CHAT, key="sk-other").status == 401
     assert fake.complaints == ["wrong key"]
 
 
 @pytest.mark.parametrize("more", [{"logprobs": True}, {"n": 2}, {"messages": [{"role": "user", "name": "x"}]}])
-def test_vendor_c_rejects(more: dict[str, object]) -> None:
+def test_openai_wire_rejected_parameter_returns_400(more: dict[str, object]) -> None:
     with FakeProvider(OpenAIWire(rejects=GROQ_REJECTS)) as fake, RawClient(fake.port) as client:
-        ask(client, n=1)
+        send_chat(client, n=1)
         assert client.read().status == 200
-        ask(client, **more)
+        send_chat(client, **more)
         assert client.read().status == 400
         assert len(fake.complaints) == 1
 
@@ -192,7 +194,7 @@ def test_vendor_c_rejects(more: dict[str, object]) -> None:
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]}]},
     ],
 )
-def test_anthropic_refuses(wrong: dict[str, object]) -> None:
+def test_anthropic_wire_invalid_request_returns_400(wrong: dict[str, object]) -> None:
     request = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
     headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
     with FakeProvider(AnthropicWire()) as fake, RawClient(fake.port) as client:
@@ -201,7 +203,7 @@ def test_anthropic_refuses(wrong: dict[str, object]) -> None:
         assert client.request("POST", "/v1/messages", request, headers=headers | {"x-api-key": "no"}).status == 401
 
 
-def test_the_openai_sdk_takes_it_for_real(fake: FakeProvider) -> None:
+def test_openai_wire_is_accepted_by_openai_sdk(fake: FakeProvider) -> None:
     client = openai.OpenAI(base_url=f"{fake.address}/v1", api_key=KEY, max_retries=0)
     messages = [{"role": "user", "content": "Hi"}]
     whole = client.chat.completions.create(model="gpt-4o", messages=messages)
@@ -218,7 +220,7 @@ def test_the_openai_sdk_takes_it_for_real(fake: FakeProvider) -> None:
     assert fake.complaints == []
 
 
-def test_the_anthropic_sdk_takes_it_for_real() -> None:
+def test_anthropic_wire_is_accepted_by_anthropic_sdk() -> None:
     with FakeProvider(AnthropicWire()) as fake:
         client = anthropic.Anthropic(base_url=fake.address, api_key=KEY, max_retries=0)
         blocks = [
@@ -227,16 +229,16 @@ def test_the_anthropic_sdk_takes_it_for_real() -> None:
             anthropic_wire.tool_use("toolu_1", "f", '{"a": 1}'),
         ]
         fake.plays(sse(anthropic_wire.stream(blocks, stop="tool_use")))
-        ask_it = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-        with client.messages.stream(**ask_it) as stream:
+        message_request = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        with client.messages.stream(**message_request) as stream:
             final = stream.get_final_message()
         assert [block.type for block in final.content] == ["thinking", "text", "tool_use"]
         assert (final.stop_reason, final.usage.output_tokens) == ("tool_use", 7)
-        assert client.messages.create(**ask_it).content[0].text == anthropic_wire.TEXT
+        assert client.messages.create(**message_request).content[0].text == anthropic_wire.TEXT
         assert fake.complaints == []
 
 
-def test_ports_that_misbehave() -> None:
+def test_ports_closed_port_refuses_and_silent_port_times_out() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", closed_port()), timeout=1)
     with silent_port() as port, pytest.raises(TimeoutError):

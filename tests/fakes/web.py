@@ -1,4 +1,4 @@
-"""A web server for tests that answers as a function says, and keeps what it was asked."""
+"""A web server for tests. A function gives the responses, and the server records the requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 
-class Asked(NamedTuple):
+class WebRequest(NamedTuple):
     """One request."""
 
     method: str
@@ -27,14 +27,16 @@ class Answer(NamedTuple):
 
 
 class WebServer(ThreadingHTTPServer):
-    """On loopback, with TLS if there is a context. Use it as a context, which ends it."""
+    """A server on loopback, with TLS if `tls` is given. Use it as a context manager."""
 
     daemon_threads = True
 
-    def __init__(self, answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None, name: str = "") -> None:
+    def __init__(
+        self, answer: Callable[[WebRequest], Answer], tls: ssl.SSLContext | None = None, name: str = ""
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer = answer
-        self.asked: list[Asked] = []
+        self.requests: list[WebRequest] = []
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.host = f"{name or '127.0.0.1'}:{self.server_address[1]}"
@@ -51,13 +53,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: WebServer
 
     def log_message(self, *args: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers["content-length"] or 0))
-        asked = Asked(self.command, self.path, self.headers["authorization"])
-        self.server.asked.append(asked)
-        status, headers, body = self.server.answer(asked)
+        request = WebRequest(self.command, self.path, self.headers["authorization"])
+        self.server.requests.append(request)
+        status, headers, body = self.server.answer(request)
         self.send_response(status)
         for name, value in ({"content-length": str(len(body))} | dict(headers)).items():
             self.send_header(name, value)

@@ -1,6 +1,6 @@
-"""Everything on (hedges, retries, fallbacks, accounts, resuming, the cache) before upstreams that fail as they like.
+"""All features enabled (hedges, retries, fallbacks, accounts, resuming, cache), with upstreams that fail at random.
 
-Whatever happens: an answer is whole, or an honest beginning of it, and each request is one line of the log.
+A response is either complete or reported as truncated, and each request has one line in the access log.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ models = [{{ id = "mc" }}]
 """
 
 
-class Unsteady:
-    """Answers with TEXT, from where the request leaves off, and breaks one time in three."""
+class RandomFaultWire:
+    """Responds with TEXT, continuing a prefilled message. About one response in three fails."""
 
     def __init__(self, wire: OpenAIWire | AnthropicWire, seed: int) -> None:
         self._wire = wire
@@ -70,69 +70,69 @@ class Unsteady:
         return self._wire.refusal(seen, key)
 
     def usual(self, seen: Recorded) -> Script:
-        asked, chance = seen.json, self._random
-        late = pause(chance.choice([0.0, 0.0, 0.0, 0.15]))
-        if chance.random() < 0.12:
-            status = chance.choice([429, 500, 503, 529])
+        request_body, rng = seen.json, self._random
+        late = pause(rng.choice([0.0, 0.0, 0.0, 0.15]))
+        if rng.random() < 0.12:
+            status = rng.choice([429, 500, 503, 529])
             error = anthropic_wire.error() if self._anthropic else openai_wire.error()
-            return late + chance.choice([answer(status, error), reset(), stall()])
-        breaks = chance.random() < 0.25
-        if not asked.get("stream"):
+            return late + rng.choice([answer(status, error), reset(), stall()])
+        breaks = rng.random() < 0.25
+        if not request_body.get("stream"):
             whole = anthropic_wire.message(TEXT) if self._anthropic else openai_wire.chat(TEXT)
-            half = head(framing="length", length=5000) + body(b'{"id": "x"') + chance.choice([reset(), stall()])
+            half = head(framing="length", length=5000) + body(b'{"id": "x"') + rng.choice([reset(), stall()])
             return late + (half if breaks else answer(200, whole))
-        rest = TEXT.removeprefix(_said(asked))
+        rest = TEXT.removeprefix(prefill_text(request_body))
         events = anthropic_wire.stream(rest) if self._anthropic else openai_wire.stream(rest)
         if breaks:
-            cut = chance.randrange(len(events))
-            return late + sse(events[:cut], end=chance.choice([reset(), end(), stall(), body(b"data: {") + end()]))
-        return late + sse(events, every=chance.choice([0.0, 0.0, 0.01]))
+            cut = rng.randrange(len(events))
+            return late + sse(events[:cut], end=rng.choice([reset(), end(), stall(), body(b"data: {") + end()]))
+        return late + sse(events, every=rng.choice([0.0, 0.0, 0.01]))
 
 
-def _said(asked: dict[str, Any]) -> str:
-    """What another target has said before."""
-    last = asked["messages"][-1]
+def prefill_text(request_body: dict[str, Any]) -> str:
+    """Return the text of the prefilled assistant message."""
+    last = request_body["messages"][-1]
     if last["role"] != "assistant":
         return ""
     content = last["content"]
     return str(content if isinstance(content, str) else content[0]["text"])
 
 
-def ask(gateway: Gateway, number: int) -> str:
-    """What became of one request; asserts that it is the truth."""
+def send_request(gateway: Gateway, number: int) -> str:
+    """Send one request, check the response, and return its outcome."""
     model, stream = ("ma", "mb", "mc")[number % 3], number % 5 > 1
-    seed = number if number % 10 else 0  # some come again, for the cache
+    seed = number if number % 10 else 0  # some requests repeat, for the cache
     if number % 13 == 0:
-        asked = {"model": model, "messages": HI, "stream": stream, "seed": number}
+        request_body = {"model": model, "messages": HI, "stream": stream, "seed": number}
         with gateway.raw() as client:
-            client.send(request_bytes("POST", "/v1/chat/completions", asked, key=gateway.key))
+            client.send(request_bytes("POST", "/v1/chat/completions", request_body, key=gateway.key))
             client.socket.recv(1)
         return "left"
-    got = gateway.chat(model, stream=stream, seed=seed)
-    if got.status != 200:
-        assert got.code in ("provider_error", "rate_limit_exceeded")
-        assert got.headers["x-should-retry"] == "false"
+    response = gateway.chat(model, stream=stream, seed=seed)
+    if response.status != 200:
+        assert response.code in ("provider_error", "rate_limit_exceeded")
+        assert response.headers["x-should-retry"] == "false"
         return "refused"
     if not stream:
-        assert got.json["choices"][0]["message"]["content"] == TEXT
-    elif b"[DONE]" in got.body:
-        assert text_of(whole_chunks(got.body)) == TEXT
+        assert response.json["choices"][0]["message"]["content"] == TEXT
+    elif b"[DONE]" in response.body:
+        assert text_of(whole_chunks(response.body)) == TEXT
     else:
-        chunks, error = broken_stream(got.body)
+        chunks, error = broken_stream(response.body)
         assert (TEXT.startswith(text_of(chunks)), error["code"]) == (True, "provider_error")
         return "cut"
-    return "resumed" if b": resumed" in got.body else "whole"
+    return "resumed" if b": resumed" in response.body else "whole"
 
 
-def test_the_truth_whatever_happens(tmp_path: Path) -> None:
+def test_gateway_all_features_with_random_faults_reports_every_outcome_truthfully(tmp_path: Path) -> None:
     wires = [OpenAIWire(), AnthropicWire(), OpenAIWire()]
-    a, b, c = (FakeProvider(Unsteady(wire, seed)) for seed, wire in enumerate(wires))
+    a, b, c = (FakeProvider(RandomFaultWire(wire, seed)) for seed, wire in enumerate(wires))
     with a, b, c:
         config = CONFIG.format(a=a.address, b=b.address, c=c.address)
         gateway = Gateway(tmp_path, env={"FAULTY_KEY": "sk-fake"}, config=config).start()
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                seen = Counter(pool.map(lambda number: ask(gateway, number), range(REQUESTS)))
+                seen = Counter(pool.map(lambda number: send_request(gateway, number), range(REQUESTS)))
             for fake in (a, b, c):
                 fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
             page = gateway.request("GET", "/metrics").body.decode()

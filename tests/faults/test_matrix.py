@@ -1,4 +1,4 @@
-"""The matrix of faults, all cells at once against one gateway: what the client sees, when, and what is left behind."""
+"""The fault matrix. All cells run concurrently against one gateway; the tests check outcome, duration and leaks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ total_timeout = 3
 retries = 1
 """
 AT_ONCE = 24
-"""Cells that run at the same time."""
+"""Number of cells that run concurrently."""
 SLACK = 1.0
-"""Seconds that a busy machine may add."""
+"""Extra seconds allowed on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a client saw in one cell."""
+class Outcome:
+    """The client's view of one cell."""
 
     outcome: str
     text: str | None
@@ -71,14 +71,14 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a gateway holds; connections and sockets beyond those of its pool of idle connections."""
+class Resources:
+    """Resources that the gateway holds. Idle pooled connections and their sockets are not counted."""
 
     tasks: int
     requests: int
     streams: int
     busy: tuple[str, ...]
-    """What connections to upstreams are in use for."""
+    """The requests that busy upstream connections serve."""
     connections: int
     sockets: int
 
@@ -90,7 +90,7 @@ CELLS = [
 
 
 def model_of(letter: Letter, fault: Fault, stream: bool, chained: bool) -> str:
-    """One for each cell: what a target does in one (a 429 lets it rest) is not felt in another."""
+    """Each cell has its own model, so that a cooldown after a 429 in one cell does not affect another."""
     return f"{DIALECTS[letter]}/{fault.name}/{'chained' if chained else 'alone'}/{'stream' if stream else 'JSON'}"
 
 
@@ -98,8 +98,8 @@ def other(letter: Letter) -> Letter:
     return "B" if letter == "A" else "A"
 
 
-class Faulty:
-    """A wire that reads the fault in the model's name; other models are answered well."""
+class FaultWire:
+    """A wire that plays the fault in the model's name. Other models get a normal response."""
 
     def __init__(self, wire: OpenAIWire | AnthropicWire, letter: Letter) -> None:
         self._wire = wire
@@ -109,11 +109,11 @@ class Faulty:
         return self._wire.refusal(seen, key)
 
     def usual(self, seen: Recorded) -> Script:
-        asked = seen.json
-        fault = BY_NAME.get(asked["model"].split("/")[1])
+        request_body = seen.json
+        fault = BY_NAME.get(request_body["model"].split("/")[1])
         if fault is not None and fault.plays is not None:
-            return fault.plays(self._letter, asked.get("stream") is True)
-        if asked.get("stream"):
+            return fault.plays(self._letter, request_body.get("stream") is True)
+        if request_body.get("stream"):
             return sse(events(self._letter))
         return answer(200, said(self._letter))
 
@@ -124,7 +124,7 @@ Upstreams = dict[tuple[Letter, str], FakeProvider]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of every provider that speaks TLS."""
+    """The certificate of every provider that uses TLS."""
     return certificate(tmp_path_factory.mktemp("certificates"), "localhost")
 
 
@@ -139,14 +139,14 @@ def upstreams(scheme: str, file: Path) -> Iterator[Upstreams]:
     wires: dict[Letter, OpenAIWire | AnthropicWire] = {"A": OpenAIWire(), "B": AnthropicWire()}
     with contextlib.ExitStack() as stack:
         yield {
-            (letter, address): stack.enter_context(FakeProvider(Faulty(wire, letter), key="sk-faulty", tls=tls))
+            (letter, address): stack.enter_context(FakeProvider(FaultWire(wire, letter), key="sk-faulty", tls=tls))
             for letter, wire in wires.items()
             for address in ("fake", "always new")
         }
 
 
-Matrix = tuple[Gateway, dict[Cell, Seen], Kept]
-"""The gateway, what was seen in each cell, and what the gateway held before."""
+Matrix = tuple[Gateway, dict[Cell, Outcome], Resources]
+"""The gateway, the outcome of each cell, and the gateway's resources beforehand."""
 
 
 @pytest.fixture(scope="module")
@@ -157,21 +157,20 @@ def matrix(upstreams: Upstreams, scheme: str, file: Path, tmp_path_factory: pyte
         env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
         started = Gateway(home, env=env, config=config).start()
         assert {started.chat(f"spare/{letter}", stream=True).status for letter in DIALECTS} == {200}
-        before = settled(started, upstreams)
+        before = wait_for_stable_resources(started, upstreams)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            seen = dict(zip(CELLS, pool.map(lambda cell: ask(started, cell), CELLS), strict=True))
+            seen = dict(zip(CELLS, pool.map(lambda cell: send_request(started, cell), CELLS), strict=True))
         yield started, seen, before
         assert started.stop() == 0, started.log
         assert "Traceback" not in started.log
         assert "Task was destroyed" not in started.log
     for fake in upstreams.values():
-        assert {text.partition(":")[0] for text in fake.complaints} <= {
-            "not HTTP"
-        }  # the other scheme than is spoken there
+        # In the "wrong scheme" cells the gateway uses the other scheme.
+        assert {text.partition(":")[0] for text in fake.complaints} <= {"not HTTP"}
 
 
 def configuration(upstreams: Upstreams, ports: dict[str, int], usual: str) -> str:
-    """A provider for each fault, so that the retry budget and the breaker of one are not those of another."""
+    """Each fault has its own provider, so that no two faults share a retry budget or a circuit breaker."""
     tables, chains = [GATEWAY], ["[routing.fallbacks]"]
     for letter, fault in itertools.product(DIALECTS, FAULTS):
         scheme = other_scheme(usual) if fault.address == "wrong scheme" else usual
@@ -203,34 +202,34 @@ def provider(name: str, letter: Letter, address: str, models: list[str]) -> str:
     )
 
 
-def ask(gateway: Gateway, cell: Cell) -> Seen:
-    began = time.monotonic()
-    got = gateway.chat(cell.model, stream=cell.stream)
-    seconds = time.monotonic() - began
+def send_request(gateway: Gateway, cell: Cell) -> Outcome:
+    started_at = time.monotonic()
+    response = gateway.chat(cell.model, stream=cell.stream)
+    seconds = time.monotonic() - started_at
     try:
-        outcome, text = read(got, cell.stream)
-    except (AssertionError, ValueError, KeyError) as error:  # seen in the cell's own test
-        outcome, text = f"not readable: {error!r}: {got.body[-1000:]!r}", None
-    attempts, said_by = int(got.headers["x-svc-attempts"]), got.headers["x-svc-provider"]
-    retry = got.headers.get("x-should-retry")
-    return Seen(outcome, text, attempts, said_by, retry, got.headers["x-request-id"], seconds)
+        outcome, text = read(response, cell.stream)
+    except (AssertionError, ValueError, KeyError) as error:  # reported by the cell's own test
+        outcome, text = f"not readable: {error!r}: {response.body[-1000:]!r}", None
+    attempts, served_by = int(response.headers["x-svc-attempts"]), response.headers["x-svc-provider"]
+    retry = response.headers.get("x-should-retry")
+    return Outcome(outcome, text, attempts, served_by, retry, response.headers["x-request-id"], seconds)
 
 
-def read(got: Got, stream: bool) -> tuple[str, str | None]:
-    """What the client saw, in the words of the catalogue, and the text that it got."""
-    assert got.whole
-    if got.status != 200:
-        return f"{got.status} {got.code}", None
+def read(response: Got, stream: bool) -> tuple[str, str | None]:
+    """Return the outcome in the catalogue's terms, and the text that the client received."""
+    assert response.whole
+    if response.status != 200:
+        return f"{response.status} {response.code}", None
     if not stream:
-        return WHOLE, got.json["choices"][0]["message"]["content"]
-    if b"[DONE]" in got.body:
-        return WHOLE, text_of(whole_chunks(got.body))
-    chunks, error = broken_stream(got.body)
+        return WHOLE, response.json["choices"][0]["message"]["content"]
+    if b"[DONE]" in response.body:
+        return WHOLE, text_of(whole_chunks(response.body))
+    chunks, error = broken_stream(response.body)
     return f"200, then error {error['code']}", text_of(chunks)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_what_the_client_sees(matrix: Matrix, cell: Cell) -> None:
+def test_fault_matrix_cell_gives_expected_outcome_and_ledger_entry(matrix: Matrix, cell: Cell) -> None:
     gateway, all_seen, _ = matrix
     fault, seen = cell.fault, all_seen[cell]
     expected = fault.sees(cell.stream, cell.chained)
@@ -258,39 +257,39 @@ def test_what_the_client_sees(matrix: Matrix, cell: Cell) -> None:
 
 
 def ledger(gateway: Gateway, request_id: str) -> dict[str, Any]:
-    """The one line of the access log for a request."""
+    """Return the only access log line of a request."""
     lines = [line for line in gateway.logged(f'"request_id":"{request_id}"').splitlines() if request_id in line]
     entries = [json.loads(line) for line in lines if line.startswith('{"request_id"') or '"attempts":' in line]
     assert len(entries) == 1, lines
     return dict(entries[0])
 
 
-def test_nothing_is_left_behind(matrix: Matrix, upstreams: Upstreams) -> None:
-    """Sums, of which no part can be negative: what is nought for all cells is nought for each."""
+def test_fault_matrix_after_all_cells_leaks_nothing(matrix: Matrix, upstreams: Upstreams) -> None:
+    """The figures are sums of non-negative parts: a zero total means zero for each cell."""
     gateway, _, before = matrix
-    after = settled(gateway, upstreams)
+    after = wait_for_stable_resources(gateway, upstreams)
     assert (after.requests, after.streams, after.busy, after.connections) == (0, 0, (), 0)
-    assert after.tasks <= before.tasks, "what the start began may be done"
+    assert after.tasks <= before.tasks, "tasks of the startup may have finished"
     assert after.sockets <= before.sockets
     assert gateway.chat("spare/A").status == 200
 
 
-def settled(gateway: Gateway, upstreams: Upstreams) -> Kept:
-    """What it holds when nothing is about to end any more."""
-    readings = [kept(gateway, upstreams)]
+def wait_for_stable_resources(gateway: Gateway, upstreams: Upstreams) -> Resources:
+    """Return the gateway's resources once four consecutive readings agree."""
+    readings = [read_resources(gateway, upstreams)]
     while len(readings) < 4 or len({*readings[-4:]}) > 1:
         assert len(readings) < 50, readings[-4:]
-        readings.append(kept(gateway, upstreams))
+        readings.append(read_resources(gateway, upstreams))
     return readings[-1]
 
 
-def kept(gateway: Gateway, upstreams: Upstreams) -> Kept:
-    """What the gateway has now. The upstreams say which of its connections wait for the next request."""
+def read_resources(gateway: Gateway, upstreams: Upstreams) -> Resources:
+    """Read the gateway's resources. The upstreams report which of its connections are idle."""
     page = gateway.request("GET", "/metrics").body.decode()
-    time.sleep(0.1)  # the connection of this very request is closed
+    time.sleep(0.1)  # the connection of the metrics request closes meanwhile
     connections = [one for fake in upstreams.values() for one in list(fake.connections)]
     sockets = [one for one in Path(f"/proc/{gateway.process.pid}/fd").iterdir() if "socket:" in str(one.resolve())]
-    return Kept(
+    return Resources(
         tasks=gauge(page, "svc_tasks"),
         requests=gauge(page, "svc_open_requests"),
         streams=gauge(page, "svc_open_streams"),
@@ -301,9 +300,9 @@ def kept(gateway: Gateway, upstreams: Upstreams) -> Kept:
 
 
 def gauge(page: str, name: str) -> int:
-    """A value on the page of metrics."""
+    """Return a value from the metrics page."""
     return int(float(page.partition(f"\n{name} ")[2].partition("\n")[0]))
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_fault_page_committed_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make faults`"

@@ -1,4 +1,4 @@
-"""Recorded requests, answers and streams of each dialect, and what becomes of them for each target dialect."""
+"""Recorded requests, responses and streams of each dialect, translated to each target dialect."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.codecs import create_stream_transform, pass_through_request, pass_thr
 
 HERE = Path(__file__).parent
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
-QUIRKS = UpstreamOverrides(rejects=("logprobs", "n", "messages[].name"), min_temperature=1e-8)
-TARGET = ModelProfile("taken", max_output_tokens=8192, overrides=QUIRKS)
+OVERRIDES = UpstreamOverrides(rejects=("logprobs", "n", "messages[].name"), min_temperature=1e-8)
+PROFILE = ModelProfile("taken", max_output_tokens=8192, overrides=OVERRIDES)
 REWRITE = os.environ.get("SVC_REWRITE_GOLDEN") == "1"
 
 
@@ -26,7 +26,7 @@ def cases(kind: str, suffix: str) -> list[tuple[Path, str]]:
     return [(path, name) for path in inputs for name in DIALECTS]
 
 
-def named(value: object) -> str:
+def case_id(value: object) -> str:
     return value.stem if isinstance(value, Path) else f"to-{value}"
 
 
@@ -34,54 +34,54 @@ def source(path: Path) -> Dialect:
     return DIALECTS[path.stem.rpartition(".")[2]]
 
 
-def check(path: Path, to: str, made: str) -> None:
-    """The result equals its golden file; with the environment variable it becomes that file."""
-    made = re.sub(r"call_[0-9a-f]{32}", "call_made-here", made)
-    expected = path.with_name(f"{path.stem}.to-{to}{path.suffix}")
+def check_golden(path: Path, target: str, actual: str) -> None:
+    """Compare the result with its golden file. With SVC_REWRITE_GOLDEN=1, write the file first."""
+    actual = re.sub(r"call_[0-9a-f]{32}", "call_made-here", actual)
+    expected = path.with_name(f"{path.stem}.to-{target}{path.suffix}")
     if REWRITE:
-        expected.write_text(made)
-    assert made == expected.read_text()
+        expected.write_text(actual)
+    assert actual == expected.read_text()
 
 
-def pretty(raw: bytes, **more: object) -> str:
+def format_json(raw: bytes, **more: object) -> str:
     body = json.loads(raw)
-    if "created" in body and more.get("timeless"):
+    if "created" in body and more.get("reset_created"):
         body["created"] = 0
-    shown = {"dropped": more["dropped"], "body": body} if "dropped" in more else body
-    return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+    output = {"dropped": more["dropped"], "body": body} if "dropped" in more else body
+    return json.dumps(output, indent=2, ensure_ascii=False) + "\n"
 
 
-@pytest.mark.parametrize(("path", "to"), cases("requests", "json"), ids=named)
-def test_requests(path: Path, to: str) -> None:
+@pytest.mark.parametrize(("path", "target"), cases("requests", "json"), ids=case_id)
+def test_request_recorded_matches_golden_file(path: Path, target: str) -> None:
     client, raw = source(path), path.read_bytes()
-    if client.name == to:
-        built = pass_through_request(client, raw, TARGET)
+    if client.name == target:
+        built = pass_through_request(client, raw, PROFILE)
     else:
-        built = DIALECTS[to].encode_request(client.decode_request(raw), TARGET)
-    check(path, to, pretty(built.body, dropped=list(built.dropped_fields)))
+        built = DIALECTS[target].encode_request(client.decode_request(raw), PROFILE)
+    check_golden(path, target, format_json(built.body, dropped=list(built.dropped_fields)))
 
 
-@pytest.mark.parametrize(("path", "to"), cases("answers", "json"), ids=named)
-def test_answers(path: Path, to: str) -> None:
+@pytest.mark.parametrize(("path", "target"), cases("answers", "json"), ids=case_id)
+def test_response_recorded_matches_golden_file(path: Path, target: str) -> None:
     upstream, raw = source(path), path.read_bytes()
     passed = pass_through_response(upstream, raw)
-    if upstream.name == to:
-        made = pretty(passed.body)
+    if upstream.name == target:
+        actual = format_json(passed.body)
     else:
-        answer = upstream.decode_response(raw)
-        assert (answer.usage, answer.finish, answer.model) == (passed.usage, passed.finish_reason, passed.model)
-        made = pretty(DIALECTS[to].encode_response(answer), timeless=upstream.name == "anthropic")
-    check(path, to, made)
+        response = upstream.decode_response(raw)
+        assert (response.usage, response.finish, response.model) == (passed.usage, passed.finish_reason, passed.model)
+        actual = format_json(DIALECTS[target].encode_response(response), reset_created=upstream.name == "anthropic")
+    check_golden(path, target, actual)
 
 
-@pytest.mark.parametrize(("path", "to"), cases("streams", "sse"), ids=named)
-def test_streams(path: Path, to: str) -> None:
+@pytest.mark.parametrize(("path", "target"), cases("streams", "sse"), ids=case_id)
+def test_stream_recorded_matches_golden_file(path: Path, target: str) -> None:
     upstream, raw = source(path), path.read_bytes()
-    pipe = create_stream_transform(upstream, DIALECTS[to], include_usage=True)
-    made = (pipe.feed(raw) + pipe.end()).decode()
-    assert pipe.has_started
-    assert pipe.has_ended
-    assert (pipe.finish_reason is None) == (pipe.error is not None)
-    if upstream.name == "anthropic" and to == "openai":
-        made = re.sub(r'"created":\d+', '"created":0', made)
-    check(path, to, made)
+    transform = create_stream_transform(upstream, DIALECTS[target], include_usage=True)
+    actual = (transform.feed(raw) + transform.end()).decode()
+    assert transform.has_started
+    assert transform.has_ended
+    assert (transform.finish_reason is None) == (transform.error is not None)
+    if upstream.name == "anthropic" and target == "openai":
+        actual = re.sub(r'"created":\d+', '"created":0', actual)
+    check_golden(path, target, actual)

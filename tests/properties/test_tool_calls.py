@@ -1,4 +1,4 @@
-"""An answer with thinking, text and tool calls means the same whole and streamed, whatever the order of its chunks."""
+"""A response with thinking, text and tool calls is equal as a full body and as a stream, for any order of chunks."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Call = dict[str, Any]
 
 
 @st.composite
-def tool_calls(draw: st.DrawFn, *, cut: bool) -> list[Call]:
-    made: list[Call] = []
-    for index in range(draw(st.integers(1 if cut else 0, 4))):
+def tool_calls(draw: st.DrawFn, *, truncated: bool) -> list[Call]:
+    message: list[Call] = []
+    for index in range(draw(st.integers(1 if truncated else 0, 4))):
         kind = draw(st.sampled_from(sorted(TEXT_FIELDS)))
         text = draw(words) if kind == "custom" else json.dumps(draw(arguments), ensure_ascii=draw(st.booleans()))
-        made.append({"id": f"call_{index}", "type": kind, kind: {"name": f"f{index}", TEXT_FIELDS[kind]: text}})
-    if cut:
-        payload = made[-1][made[-1]["type"]]
-        field = TEXT_FIELDS[made[-1]["type"]]
+        message.append({"id": f"call_{index}", "type": kind, kind: {"name": f"f{index}", TEXT_FIELDS[kind]: text}})
+    if truncated:
+        payload = message[-1][message[-1]["type"]]
+        field = TEXT_FIELDS[message[-1]["type"]]
         payload[field] = payload[field][: draw(st.integers(0, len(payload[field])))]
-    return made
+    return message
 
 
-class Said:
-    """What the model says: whole, and as chunks."""
+class ModelOutput:
+    """A generated model output, as a full response and as chunks."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.finish = draw(st.sampled_from(("stop", "tool_calls", "length")))
         self.thinking, self.text = draw(words), draw(words)
-        self.calls = draw(tool_calls(cut=self.finish == "length"))
+        self.calls = draw(tool_calls(truncated=self.finish == "length"))
         prompt, completion, beyond = (draw(st.integers(0, 50)) for _ in range(3))
         self.usage = {"prompt_tokens": prompt, "completion_tokens": completion}
         self.usage["total_tokens"] = prompt + completion + beyond
@@ -56,12 +56,12 @@ class Said:
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": part} for part in parts_of(draw, self.thinking)]
         deltas += [{"content": part} for part in parts_of(draw, self.text)]
-        left = [self._chunks_of(draw, index, call) for index, call in enumerate(self.calls)]
-        begun = 0
-        while any(left):
-            index = draw(st.sampled_from([at for at, chunks in enumerate(left) if chunks and at <= begun]))
-            begun = max(begun, index + 1)
-            deltas.append({"tool_calls": [left[index].pop(0)]})
+        remaining = [self._chunks_of(draw, index, call) for index, call in enumerate(self.calls)]
+        started = 0
+        while any(remaining):
+            index = draw(st.sampled_from([at for at, chunks in enumerate(remaining) if chunks and at <= started]))
+            started = max(started, index + 1)
+            deltas.append({"tool_calls": [remaining[index].pop(0)]})
         return deltas
 
     def _chunks_of(self, draw: st.DrawFn, index: int, call: Call) -> list[Call]:
@@ -94,19 +94,19 @@ def parts_of(draw: st.DrawFn, text: str) -> list[str]:
 
 
 @st.composite
-def said(draw: st.DrawFn) -> Said:
-    return Said(draw)
+def model_outputs(draw: st.DrawFn) -> ModelOutput:
+    return ModelOutput(draw)
 
 
-def fed(pipe: StreamTransform, raw: bytes, size: int) -> bytes:
-    return b"".join(pipe.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + pipe.end()
+def feed_in_chunks(transform: StreamTransform, raw: bytes, size: int) -> bytes:
+    return b"".join(transform.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + transform.end()
 
 
 FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 def message_of(out: bytes) -> dict[str, Any]:
-    """What an Anthropic client makes of the events; fails where content blocks interleave."""
+    """Assemble the events as an Anthropic client does. Interleaved content blocks fail."""
     content: list[dict[str, Any]] = []
     is_open = False
     message: dict[str, Any] = {}
@@ -114,11 +114,11 @@ def message_of(out: bytes) -> dict[str, Any]:
         match event["type"]:
             case "content_block_start":
                 assert (is_open, event["index"]) == (False, len(content))
-                content.append({**event["content_block"], "said": ""})
+                content.append({**event["content_block"], "collected": ""})
                 is_open = True
             case "content_block_delta":
                 assert (is_open, event["index"]) == (True, len(content) - 1)
-                content[-1]["said"] += event["delta"][FIELDS[event["delta"]["type"]]]
+                content[-1]["collected"] += event["delta"][FIELDS[event["delta"]["type"]]]
             case "content_block_stop":
                 assert is_open
                 is_open = False
@@ -129,39 +129,39 @@ def message_of(out: bytes) -> dict[str, Any]:
 
 
 def _block(block: dict[str, Any]) -> dict[str, Any]:
-    text = block.pop("said")
+    text = block.pop("collected")
     field = {"tool_use": "input"}.get(block["type"], block["type"])
     return {**block, field: decode_complete_members(text) if field == "input" else text}
 
 
-@given(answer=said(), size=st.integers(1, 500))
+@given(output=model_outputs(), size=st.integers(1, 500))
 @settings(max_examples=150, deadline=None)
-def test_stream_and_whole_answer_are_the_same_message_for_an_anthropic_client(answer: Said, size: int) -> None:
-    whole = openai.dialect.decode_response(answer.whole())
+def test_anthropic_stream_and_full_response_give_same_message(output: ModelOutput, size: int) -> None:
+    whole = openai.dialect.decode_response(output.whole())
     expected = json.loads(anthropic.dialect.encode_response(whole))
-    pipe = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
-    made = message_of(fed(pipe, b"".join(answer.stream(usage=True)), size))
-    assert pipe.error is None
-    assert made == {name: expected[name] for name in ("stop_reason", "usage", "content")}
-    assert (pipe.usage, pipe.finish_reason) == (whole.usage, whole.finish) == (answer.billed, answer.finish)
+    transform = create_stream_transform(openai.dialect, anthropic.dialect, include_usage=True)
+    message = message_of(feed_in_chunks(transform, b"".join(output.stream(usage=True)), size))
+    assert transform.error is None
+    assert message == {name: expected[name] for name in ("stop_reason", "usage", "content")}
+    assert (transform.usage, transform.finish_reason) == (whole.usage, whole.finish) == (output.billed, output.finish)
 
 
-@given(answer=said(), usage=st.booleans(), learned=st.booleans(), size=st.integers(1, 500))
+@given(output=model_outputs(), usage=st.booleans(), learned=st.booleans(), size=st.integers(1, 500))
 @settings(max_examples=150, deadline=None)
-def test_stream_and_whole_answer_pass_unchanged_within_the_dialect(
-    answer: Said, usage: bool, learned: bool, size: int
+def test_openai_stream_and_full_response_pass_through_unchanged(
+    output: ModelOutput, usage: bool, learned: bool, size: int
 ) -> None:
-    target = ModelProfile("m")
+    profile = ModelProfile("m")
     if learned:
-        earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=target)
-        assert fed(earlier, b"".join(answer.stream(usage=usage, chunk_id="earlier")), 10**6).endswith(DONE)
-        assert target.chunk_caches
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=target)
-    events = answer.stream(usage=usage)
-    out = fed(pipe, b"".join(events), size)
+        earlier = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=profile)
+        assert feed_in_chunks(earlier, b"".join(output.stream(usage=usage, chunk_id="earlier")), 10**6).endswith(DONE)
+        assert profile.chunk_caches
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=usage, profile=profile)
+    events = output.stream(usage=usage)
+    out = feed_in_chunks(transform, b"".join(events), size)
     assert out == b"".join(events if usage else [*events[:-2], DONE])
-    raw = answer.whole()
+    raw = output.whole()
     passed = pass_through_response(openai.dialect, raw)
     assert passed.body is raw
-    assert (pipe.error, pipe.usage, pipe.finish_reason) == (None, passed.usage, passed.finish_reason)
-    assert (passed.usage, passed.finish_reason) == (answer.billed, answer.finish)
+    assert (transform.error, transform.usage, transform.finish_reason) == (None, passed.usage, passed.finish_reason)
+    assert (passed.usage, passed.finish_reason) == (output.billed, output.finish)

@@ -13,7 +13,7 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.faults.catalogue import Letter
-from tests.faults.test_matrix import Faulty, configuration
+from tests.faults.test_matrix import FaultWire, configuration
 from tests.soak.soak import Soak
 
 
@@ -23,8 +23,8 @@ def soaking(home: Path, scheme: str = "https") -> Iterator[Soak]:
     file = certificate(home, "localhost")
     tls = context(file) if scheme == "https" else None
     with (
-        FakeProvider(Faulty(OpenAIWire(), "A"), key="sk-faulty", tls=tls) as a,
-        FakeProvider(Faulty(AnthropicWire(), "B"), key="sk-faulty", tls=tls) as b,
+        FakeProvider(FaultWire(OpenAIWire(), "A"), key="sk-faulty", tls=tls) as a,
+        FakeProvider(FaultWire(AnthropicWire(), "B"), key="sk-faulty", tls=tls) as b,
     ):
         fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
         upstreams = {(letter, "fake"): fake for letter, fake in fakes.items()}

@@ -1,4 +1,4 @@
-"""The short forms of what is proven of keys, limits and the ledger; each module beside this has a long one."""
+"""Short runs of the soak scenarios for keys, limits and the ledger. Each module of this package has a long run."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from tests.soak.cluster import running
 
 
 @pytest.mark.parametrize(("nodes", "redis"), [(2, True), (1, False)])
-def test_limits_hold_over_workers_and_nodes(tmp_path: Path, nodes: int, redis: bool) -> None:
+def test_rate_limits_across_workers_and_nodes_are_exact(tmp_path: Path, nodes: int, redis: bool) -> None:
     with running(tmp_path, nodes=nodes, workers=2, redis=redis, postgres=False) as cluster:
         report = limits.hammer(cluster, rpm=60, clients=30, seconds=2)
         assert (report.first_minute, report.let_through, report.in_any_minute) == (60, 60, 60), str(report)
-        poor = limits.hammer(cluster, rpm=100, clients=30, seconds=2, share=0.3)
-    assert poor.let_through in (30, 31), str(poor)
-    assert poor.spent_usd <= poor.budget_usd, str(poor)
-    for each in (report, poor):
+        limited_by_budget = limits.hammer(cluster, rpm=100, clients=30, seconds=2, share=0.3)
+    assert limited_by_budget.let_through in (30, 31), str(limited_by_budget)
+    assert limited_by_budget.spent_usd <= limited_by_budget.budget_usd, str(limited_by_budget)
+    for each in (report, limited_by_budget):
         assert (each.other, each.doubled_or_missing) == (0, 0), str(each)
 
 
-def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
+def test_ledger_killed_workers_loses_no_entry(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1, workers=3, redis=False, postgres=False) as cluster:
         report = kills.kill(cluster, kills=6, clients=8, every=0.4)
     assert report.complete > 50, str(report)
     assert (report.missing, report.doubled, report.left) == (0, 0, 0), str(report)
 
 
-def test_killed_takers_lose_nothing(tmp_path: Path) -> None:
+def test_journal_ingest_killed_processes_loses_no_entry(tmp_path: Path) -> None:
     report = takers.run(tmp_path, rounds=1, most=6)
     assert report.kills > 0, str(report)
     assert (report.missing, report.doubled, report.wrong_sums, report.left) == (0, 0, 0, 0), str(report)
 
 
-def test_stores_that_go_away(tmp_path: Path) -> None:
+def test_gateway_redis_and_postgres_outage_keeps_serving_and_loses_no_entry(tmp_path: Path) -> None:
     with running(tmp_path, nodes=2, workers=1) as cluster:
         report = outages.outages(cluster, seconds=2, clients=6)
     assert set(report.statuses) == {200}, str(report)
@@ -48,7 +48,7 @@ def test_stores_that_go_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("redis", [["redis"]] * 2), ("postgres", [["keys"]] * 2), ("provider", [[]]), ("fallback", [[]])]
 )
-def test_what_is_stopped_by_a_signal_costs_no_answer(tmp_path: Path, name: str, said: list[list[str]]) -> None:
+def test_gateway_frozen_dependency_keeps_serving(tmp_path: Path, name: str, said: list[list[str]]) -> None:
     report = frozen.run(name, tmp_path, seconds=4, clients=6)
     for answers in (report.before, report.during, report.after):
         assert {answer.status for answer in answers} == {200}, str(report)
@@ -57,14 +57,14 @@ def test_what_is_stopped_by_a_signal_costs_no_answer(tmp_path: Path, name: str, 
     assert (report.by_provider["groq"] > 0) == (name == "fallback"), str(report)
 
 
-def test_stopped_database_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_gateway_frozen_database_stops_within_20_seconds(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1, workers=1, redis=False) as cluster, frozen.stopped_postgres(cluster):
-        time.sleep(1)  # the keys are looked for meanwhile
+        time.sleep(1)  # the gateway polls the database for key changes meanwhile
         assert cluster.nodes[0].stop(20) == 0
 
 
 @pytest.mark.parametrize("policy", ["continue", "refuse"])
-def test_a_full_disk(tmp_path: Path, policy: disk.Policy) -> None:
+def test_ledger_full_disk_follows_policy(tmp_path: Path, policy: disk.Policy) -> None:
     config = f'access_log = false\n[ledger]\nwhen_full = "{policy}"\n'
     with running(tmp_path, nodes=1, workers=1, redis=False, postgres=False, config=config) as cluster:
         full, free = disk.by_limit(cluster)
@@ -78,7 +78,7 @@ def test_a_full_disk(tmp_path: Path, policy: disk.Policy) -> None:
         assert b'"code":"' in report.refusal
 
 
-def test_revoked_keys_are_let_in_nowhere(tmp_path: Path) -> None:
+def test_revoked_keys_on_every_worker_are_rejected_within_one_second(tmp_path: Path) -> None:
     with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
         report = revoking.revoke(cluster, keys=2, clients=6)
     assert report.answers > 20, str(report)
@@ -86,7 +86,7 @@ def test_revoked_keys_are_let_in_nowhere(tmp_path: Path) -> None:
     assert report.never == 0, str(report)
 
 
-def test_changed_keys_are_so_everywhere(tmp_path: Path) -> None:
+def test_changed_keys_on_every_worker_take_effect_within_one_second(tmp_path: Path) -> None:
     with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
         report = changing.change(cluster, rounds=1)
     assert report.wrong == [], str(report)
@@ -94,7 +94,7 @@ def test_changed_keys_are_so_everywhere(tmp_path: Path) -> None:
     assert report.latest["made"] == report.latest["new secret"] == 0, str(report)
 
 
-def test_clients_that_hang_up(tmp_path: Path) -> None:
+def test_client_disconnect_closes_upstream_and_is_billed(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1, workers=2, redis=False, postgres=False) as cluster:
         report = hangups.hang_up(cluster, streams=40, at_once=4)
     assert report.cut > 10, str(report)

@@ -1,4 +1,4 @@
-"""The verdict of `make audit`: what could not be audited never passes."""
+"""The verdict of `make audit`: a package that could not be audited never passes."""
 
 import json
 
@@ -12,7 +12,7 @@ SKIPPED = {"name": "c", "skip_reason": "Dependency not found on PyPI"}
 
 
 @pytest.mark.parametrize(
-    ("packages", "status", "said"),
+    ("packages", "status", "expected_text"),
     [
         ([SOUND], CLEAN, "1 packages, no known"),
         ([SOUND, VULNERABLE_ONE], VULNERABLE, "CVE-1, fixed in 3"),
@@ -21,14 +21,14 @@ SKIPPED = {"name": "c", "skip_reason": "Dependency not found on PyPI"}
         ([], UNKNOWN, "nothing was audited"),
     ],
 )
-def test_verdict_of_a_report(packages, status, said):
+def test_verdict_of_report_gives_status_and_reason(packages, status, expected_text):
     found, text = verdict(json.dumps({"dependencies": packages, "fixes": []}), "")
     assert found == status
-    assert said in text
+    assert expected_text in text
 
 
 @pytest.mark.parametrize("output", ["", "ERROR", "{}"])
-def test_verdict_without_a_report_fails_with_the_reason(output):
+def test_verdict_without_report_is_unknown_with_reason(output):
     status, text = verdict(output, "warning\nERROR: Could not connect\n")
     assert status == UNKNOWN
     assert text.endswith("ERROR: Could not connect")

@@ -6,13 +6,13 @@ import pytest
 from svc.resilience import Backoff, CircuitBreaker, parse_retry_after
 
 
-def test_backoff_exponential_doubles_up_to_its_maximum() -> None:
+def test_backoff_exponential_doubles_up_to_maximum() -> None:
     backoff = Backoff(0.5, 8.0)
     assert [backoff.exponential(attempt) for attempt in range(7)] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert backoff.exponential(5000) == 8.0
 
 
-def test_backoff_decorrelated_stays_within_its_bounds_and_grows() -> None:
+def test_backoff_decorrelated_grows_within_bounds() -> None:
     backoff, waits = Backoff(0.1, 2.0), [0.0]
     for _ in range(200):
         waits.append(backoff.decorrelated(waits[-1]))
@@ -20,13 +20,13 @@ def test_backoff_decorrelated_stays_within_its_bounds_and_grows() -> None:
     assert 1.0 < max(waits) <= 2.0
 
 
-def test_backoff_decorrelated_first_delays_differ_and_are_short() -> None:
+def test_backoff_decorrelated_first_delays_are_short_and_differ() -> None:
     waits = [Backoff(0.1, 2.0).decorrelated(0.0) for _ in range(100)]
     assert len({round(wait, 3) for wait in waits}) > 20
     assert max(waits) <= 0.3
 
 
-def test_circuit_breaker_open_blocks_and_admits_one_probe_at_a_time() -> None:
+def test_circuit_breaker_open_blocks_then_admits_one_probe_at_a_time() -> None:
     breaker = CircuitBreaker(Backoff(2.0, 60.0), probe_timeout_seconds=30.0)
     assert (breaker.allow_request(0.0), breaker.may_serve(0.0), breaker.seconds_until_allowed(0.0)) == (True, True, 0.0)
     breaker.open(100.0)
@@ -36,17 +36,17 @@ def test_circuit_breaker_open_blocks_and_admits_one_probe_at_a_time() -> None:
         0.5,
     )
     assert breaker.may_serve(102.0)
-    assert breaker.state == "open"  # looking changes nothing
+    assert breaker.state == "open"  # reading the state changes nothing
     assert [breaker.allow_request(102.0) for _ in range(2)] == [True, False]
     assert (breaker.state, breaker.may_serve(131.0), breaker.seconds_until_allowed(131.0)) == ("half-open", False, 1.0)
-    assert breaker.allow_request(132.0)  # nothing was heard of the first probe
+    assert breaker.allow_request(132.0)  # the first probe has timed out
     breaker.record_abandoned()
     assert breaker.allow_request(132.0)
     breaker.close()
     assert breaker.allow_request(132.0)
 
 
-def test_circuit_breaker_failed_probes_double_the_open_time_until_it_closes() -> None:
+def test_circuit_breaker_failed_probes_double_open_time_until_closed() -> None:
     breaker = CircuitBreaker(Backoff(2.0, 5.0), probe_timeout_seconds=30.0)
     seconds = []
     for _ in range(4):
@@ -57,7 +57,7 @@ def test_circuit_breaker_failed_probes_double_the_open_time_until_it_closes() ->
     assert [*seconds, breaker.open_seconds] == [2.0, 4.0, 5.0, 5.0, 2.0]
 
 
-def test_circuit_breaker_open_until_blocks_to_that_time() -> None:
+def test_circuit_breaker_open_until_blocks_until_that_time() -> None:
     breaker = CircuitBreaker(Backoff(2.0, 60.0), probe_timeout_seconds=30.0)
     breaker.open_until(7.0)
     assert (breaker.allow_request(6.9), breaker.allow_request(7.0)) == (False, True)
@@ -86,11 +86,13 @@ def test_circuit_breaker_open_until_blocks_to_that_time() -> None:
         (None, "Thu, 01 Jan 99999 00:00:00 GMT", None),
     ],
 )
-def test_parse_retry_after(milliseconds: str | None, value: str | None, seconds: float | None) -> None:
+def test_parse_retry_after_header_values_give_seconds(
+    milliseconds: str | None, value: str | None, seconds: float | None
+) -> None:
     assert parse_retry_after(milliseconds, value) == seconds
 
 
-def test_parse_retry_after_date_is_counted_from_now() -> None:
+def test_parse_retry_after_date_gives_seconds_from_now() -> None:
     seconds = parse_retry_after(None, formatdate(time() + 60, usegmt=True))
     assert seconds is not None
     assert 55 < seconds <= 61

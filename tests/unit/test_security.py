@@ -5,7 +5,7 @@ from svc.security import Keyring, generate_secret, secret_from_headers
 from svc.wire.key import ApiKey
 
 
-def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:
+def test_keyring_known_secret_is_not_in_repr_of_key() -> None:
     secret = generate_secret()
     key = Keyring([secret]).require_cached(secret)
     assert secret not in repr(key)
@@ -13,7 +13,7 @@ def test_a_known_secret_has_a_key_that_does_not_show_it() -> None:
 
 
 @pytest.mark.parametrize("guess", [None, "", "x", "svc_sk_", "k" * 100_000, "\udcff\x00"])
-def test_what_is_not_known_is_refused(guess: str | None) -> None:
+def test_keyring_unknown_secret_raises_authentication_failed(guess: str | None) -> None:
     with pytest.raises(AuthenticationFailed):
         Keyring([generate_secret()]).require_cached(guess)
 
@@ -30,16 +30,18 @@ def test_what_is_not_known_is_refused(guess: str | None) -> None:
         ("", "", None),
     ],
 )
-def test_where_a_secret_is_looked_for(authorization: str | None, api_key: str | None, expected: str | None) -> None:
+def test_secret_from_headers_authorization_or_api_key_gives_secret(
+    authorization: str | None, api_key: str | None, expected: str | None
+) -> None:
     assert secret_from_headers(authorization, api_key) == expected
 
 
-def test_an_allow_list() -> None:
+def test_api_key_model_outside_allow_list_may_not_be_used() -> None:
     assert ApiKey(id="1", name="n").may_use("any")
     assert not ApiKey(id="1", name="n", models=frozenset({"a"})).may_use("b")
 
 
-def test_configured_keys_have_the_scopes_of_their_lists() -> None:
+def test_keyring_configured_keys_have_scopes_of_their_lists() -> None:
     keyring = Keyring(["reader", "both"], publishers=["writer", "both"])
     assert "registry:write" not in keyring.require_cached("reader").scopes
     assert keyring.require_cached("writer").scopes == {"registry:read", "registry:write"}

@@ -12,14 +12,14 @@ def write(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_nothing_needs_configuring(tmp_path: Path) -> None:
+def test_load_without_configuration_uses_defaults(tmp_path: Path) -> None:
     found = settings.load({"SVC_HOME": str(tmp_path)})
     assert (found.gateway.host, found.gateway.port, found.gateway.max_body) == ("127.0.0.1", 3000, 32)
     assert found.home == tmp_path
     assert found.registry_root == tmp_path / "registry"
 
 
-def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
+def test_load_command_line_overrides_environment_overrides_file(tmp_path: Path) -> None:
     config = write(tmp_path, "[gateway]\nport = 1\nidle_timeout = 7")
     from_file = settings.load({"SVC_HOME": str(tmp_path)}, config=config)
     assert (from_file.gateway.port, from_file.gateway.idle_timeout) == (1, 7)
@@ -29,7 +29,7 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     assert (found.gateway.port, found.gateway.host) == (3, "127.0.0.1")
 
 
-def test_the_file_in_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_file_in_working_directory_or_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     write(tmp_path, "[gateway]\nport = 9")
@@ -55,28 +55,28 @@ def test_the_file_in_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("[gateway", ("TOML",)),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+def test_load_invalid_file_names_the_fault(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         settings.load({}, config=write(tmp_path, text))
     assert all(word in caught.value.message for word in words), caught.value.message
 
 
-def test_a_file_that_was_named_and_is_not_there(tmp_path: Path) -> None:
+def test_load_missing_named_file_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.toml"):
         settings.load({}, config=str(tmp_path / "missing.toml"))
 
 
-def test_keys_come_from_the_environment() -> None:
+def test_load_api_keys_from_environment_are_split() -> None:
     assert settings.load({"SVC_API_KEYS": " a, b,,"}).api_keys == ("a", "b")
 
 
-def test_a_port_that_is_no_number() -> None:
+def test_load_non_numeric_port_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="PORT"):
         settings.load({"PORT": "http"})
 
 
 @pytest.mark.parametrize("port", ["http", "99999", "-1"])
-def test_a_port_on_the_command_line_wins_over_any_in_the_environment(port: str) -> None:
+def test_load_port_on_command_line_overrides_invalid_environment(port: str) -> None:
     found = settings.load({"PORT": port}, overrides={"gateway": {"port": 4, "host": None}})
     assert found.gateway.port == 4
     with pytest.raises(UsageError, match=r"^PORT"):
@@ -84,35 +84,35 @@ def test_a_port_on_the_command_line_wins_over_any_in_the_environment(port: str) 
 
 
 @pytest.mark.parametrize(("text", "enabled"), [("", True), ("[local]\nenabled = false", False), ("[local]", True)])
-def test_a_default_of_the_command_gives_way_to_the_file(tmp_path: Path, text: str, enabled: bool) -> None:
+def test_load_command_default_is_overridden_by_file(tmp_path: Path, text: str, enabled: bool) -> None:
     (tmp_path / "svc.toml").write_text(text)
     found = settings.load({}, config=str(tmp_path / "svc.toml"), defaults={"local": {"enabled": True}})
     assert found.local.enabled is enabled
 
 
 @pytest.mark.parametrize(
-    ("environ", "overrides", "said"),
+    ("environ", "overrides", "source"),
     [
         ({"PORT": "99999"}, None, "PORT: "),
         ({"PORT": "1"}, {"gateway": {"port": -5}}, "the command line: "),
         ({}, {"gateway": {"workers": 1000}}, "the command line: "),
     ],
 )
-def test_what_is_out_of_range_is_blamed_on_where_it_was_said(
-    tmp_path: Path, environ: dict[str, str], overrides: dict[str, dict[str, int]] | None, said: str
+def test_load_value_out_of_range_names_its_source(
+    tmp_path: Path, environ: dict[str, str], overrides: dict[str, dict[str, int]] | None, source: str
 ) -> None:
     (tmp_path / "svc.toml").write_text("[gateway]\nport = 3000\n")
-    with pytest.raises(UsageError, match=f"^{said}Expected `int`"):
+    with pytest.raises(UsageError, match=f"^{source}Expected `int`"):
         settings.load({"SVC_HOME": str(tmp_path), **environ}, config=str(tmp_path / "svc.toml"), overrides=overrides)
 
 
 @pytest.mark.parametrize(
     ("environ", "wanted"), [({}, True), ({"SVC_FASTPATH": "1"}, True), ({"SVC_FASTPATH": "0"}, False)]
 )
-def test_fast_paths_are_on_unless_the_environment_turns_them_off(environ: dict[str, str], wanted: bool) -> None:
+def test_load_fast_paths_are_enabled_unless_disabled_by_environment(environ: dict[str, str], wanted: bool) -> None:
     assert settings.load(environ).fast_paths is wanted
 
 
-def test_a_switch_that_is_neither_0_nor_1_is_an_error() -> None:
+def test_load_switch_neither_0_nor_1_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="SVC_FASTPATH is neither 0 nor 1: 'off'"):
         settings.load({"SVC_FASTPATH": "off"})

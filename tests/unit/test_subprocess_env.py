@@ -1,4 +1,4 @@
-"""What a child process that parses input gets of the environment."""
+"""The environment variables passed to child processes that parse input."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from svc.subprocess_env import build_subprocess_env
 from tests.processes import SECRETS
 
 
-def test_child_environment_holds_no_secret(monkeypatch: pytest.MonkeyPatch):
+def test_subprocess_env_excludes_secrets(monkeypatch: pytest.MonkeyPatch):
     for name, value in {**SECRETS, "OMP_NUM_THREADS": "3", "LC_ALL": "C", "PATH": "/bin"}.items():
         monkeypatch.setenv(name, value)
     passed = build_subprocess_env(GIVEN="1")
@@ -23,7 +23,7 @@ def test_child_environment_holds_no_secret(monkeypatch: pytest.MonkeyPatch):
         ("{id: hear, target: device, model: m@1}", {"SVC_REGISTRY_KEY", "SVC_GATEWAY_URL"}),
     ],
 )
-def test_cluster_environment_holds_what_the_stages_use(stage: str, expected: set[str]):
+def test_cluster_environment_includes_only_variables_that_stages_use(stage: str, expected: set[str]):
     environ = {
         **dict.fromkeys(("SVC_REGISTRY_KEY", "SVC_GATEWAY_URL", "SVC_REDIS_URL", "SVC_HOME"), "1"),
         **{name: value for name, value in SECRETS.items() if not name.startswith("PROVIDER_")},

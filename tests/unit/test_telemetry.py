@@ -1,4 +1,4 @@
-"""svc.telemetry: every line of a server's log is one JSON object, whatever it holds."""
+"""svc.telemetry: every line of a server's log is one JSON object, whatever its text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ except ZeroDivisionError:
 
 
 def lines(*parts: str) -> list[dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-W", "always", "-c", SCRIPT % parts], capture_output=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, b"")
-    text = done.stderr.decode()
+    result = subprocess.run([sys.executable, "-W", "always", "-c", SCRIPT % parts], capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, b"")
+    text = result.stderr.decode()
     assert not set(text) & set("\u2028\u202e\x1b")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -40,7 +40,7 @@ def lines(*parts: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "parts", [("writer = telemetry.configure()", "writer.close()"), ("telemetry.configure_child()", "")]
 )
-def test_every_line_is_a_json_object_with_level_time_logger_and_message(parts: tuple[str, str]) -> None:
+def test_log_every_line_is_json_with_level_time_logger_and_message(parts: tuple[str, str]) -> None:
     found = lines(*parts)
     assert [(line["level"], line["logger"]) for line in found] == [
         ("warning", "svc"),

@@ -1,4 +1,4 @@
-"""A signal to stop is never lost, at whatever moment it comes."""
+"""A stop signal is never lost, whenever it arrives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from svc.app.stop_signals import StopSignals
 
 def kill_self(number: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
-    sum(count for count in range(100))  # the handler runs between two of these steps
+    sum(count for count in range(100))  # the handler runs during this loop
 
 
 def run_until_stopped(stop: StopSignals, main: Callable[[], object]) -> bool:
-    """Whether `main` was cancelled; the loop is the gateway's."""
+    """Run `main` on the gateway's event loop and return whether it was cancelled."""
     cancelled = []
 
     async def serve() -> None:
@@ -28,7 +28,7 @@ def run_until_stopped(stop: StopSignals, main: Callable[[], object]) -> bool:
             await asyncio.sleep(20)
         except asyncio.CancelledError:
             cancelled.append(True)
-            await asyncio.sleep(0)  # what ends the parts of a server waits, too
+            await asyncio.sleep(0)  # cleanup of a server awaits, too
             raise
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
@@ -37,24 +37,24 @@ def run_until_stopped(stop: StopSignals, main: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_inside_a_callback_of_the_loop_cancels_the_start(number: int) -> None:
+def test_stop_signal_in_loop_callback_cancels_startup(number: int) -> None:
     with StopSignals() as stop:
         assert run_until_stopped(stop, lambda: asyncio.get_running_loop().call_soon(kill_self, number))
 
 
-def test_signal_inside_the_task_cancels_the_start() -> None:
+def test_stop_signal_in_task_cancels_startup() -> None:
     with StopSignals() as stop:
         assert run_until_stopped(stop, kill_self)
 
 
-def test_signal_before_the_loop_ends_the_start_before_it_begins() -> None:
+def test_stop_signal_before_loop_prevents_startup() -> None:
     with StopSignals() as stop:
         kill_self()
         assert stop.is_stop_requested
         assert not run_until_stopped(stop, lambda: None)
 
 
-def test_signal_inside_a_finalizer_cancels_the_start() -> None:
+def test_stop_signal_in_finalizer_cancels_startup() -> None:
     class Dying:
         def __del__(self) -> None:
             kill_self()
@@ -63,7 +63,7 @@ def test_signal_inside_a_finalizer_cancels_the_start() -> None:
         assert run_until_stopped(stop, lambda: Dying() and None)
 
 
-def test_second_signal_does_not_cancel_what_closes_the_parts() -> None:
+def test_stop_signal_second_does_not_cancel_cleanup() -> None:
     closed = []
 
     async def serve() -> None:
@@ -80,41 +80,41 @@ def test_second_signal_does_not_cancel_what_closes_the_parts() -> None:
     assert closed == [True]
 
 
-def test_signals_go_to_the_running_server() -> None:
-    got: list[int] = []
+def test_stop_signals_while_serving_are_passed_to_server() -> None:
+    received: list[int] = []
 
     async def serve() -> None:
-        stop.set_callback(got.append)
+        stop.set_callback(received.append)
         kill_self(signal.SIGINT)
         kill_self(signal.SIGINT)
-        while len(got) < 2:
+        while len(received) < 2:
             await asyncio.sleep(0.01)
 
     with StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(asyncio.wait_for(stop.run(serve()), 10))
-    assert got == [signal.SIGINT, signal.SIGINT]
+    assert received == [signal.SIGINT, signal.SIGINT]
 
 
-def test_signal_between_the_start_and_the_server_stops_the_server_at_once() -> None:
-    got: list[int] = []
+def test_stop_signal_before_callback_is_set_is_delivered_to_it() -> None:
+    received: list[int] = []
 
     async def serve() -> None:
         kill_self()
-        stop.set_callback(got.append)
+        stop.set_callback(received.append)
 
     with StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(stop.run(serve()))
-    assert got[:1] == [signal.SIGTERM]
+    assert received[:1] == [signal.SIGTERM]
 
 
-def test_handlers_are_put_back() -> None:
+def test_stop_signals_exit_restores_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopSignals():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_cancellation_that_no_signal_asked_for_is_raised() -> None:
+def test_stop_signals_cancellation_without_signal_is_raised() -> None:
     async def serve() -> None:
         raise asyncio.CancelledError
 

@@ -1,4 +1,4 @@
-"""The supervisor, with workers that do nothing but drain."""
+"""The supervisor with workers that only drain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 WORKER = """
 import os, signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
 os.write(int(sys.argv[-1].split(",")[1]), b"r")
-while not (told and os.path.exists(sys.argv[1])) and os.getppid() > 1:
+while not (signals and os.path.exists(sys.argv[1])) and os.getppid() > 1:
     time.sleep(0.02)
 """
 SUPERVISOR = f"""
@@ -29,7 +29,7 @@ command = [sys.executable, "-c", {WORKER!r}, str(home / "drained")]
 listeners = listen_reuseport("127.0.0.1", 0, 2)
 def check():
     if (home / "broken").exists():
-        raise RuntimeError("nobody expects this")
+        raise RuntimeError("unexpected failure")
     return []
 supervisor = Supervisor(command, listeners, home / "counters", 1.0, lambda counters: None, check)
 sys.exit(supervisor.run(lambda: print("ready", flush=True)))
@@ -51,14 +51,14 @@ def supervisor(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_supervisor_third_reload_while_workers_drain_waits_for_them(
+def test_supervisor_third_reload_during_drain_waits_for_workers(
     supervisor: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     for reloads in (1, 2):
         supervisor.send_signal(signal.SIGHUP)
         wait_for_log(tmp_path, "reloaded the configuration", reloads)
     supervisor.send_signal(signal.SIGHUP)
-    time.sleep(1.5)  # the supervisor looks once a second
+    time.sleep(1.5)  # the supervisor polls once a second
     assert supervisor.poll() is None, (tmp_path / "log").read_text()
     (tmp_path / "drained").touch()
     wait_for_log(tmp_path, "reloaded the configuration", 3)
@@ -66,13 +66,13 @@ def test_supervisor_third_reload_while_workers_drain_waits_for_them(
     assert supervisor.wait(20) == 0
 
 
-def test_supervisor_check_that_fails_unexpectedly_keeps_the_workers(
+def test_supervisor_configuration_check_raises_keeps_workers(
     supervisor: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "drained").touch()
     (tmp_path / "broken").touch()
     supervisor.send_signal(signal.SIGHUP)
-    wait_for_log(tmp_path, "nobody expects this", 1)
+    wait_for_log(tmp_path, "unexpected failure", 1)
     (tmp_path / "broken").unlink()
     supervisor.send_signal(signal.SIGHUP)
     wait_for_log(tmp_path, "reloaded the configuration", 1)

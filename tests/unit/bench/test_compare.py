@@ -1,4 +1,4 @@
-"""The page of `make compare` shows no figure that was not earned, and says why."""
+"""The page of `make compare` omits invalid figures and gives the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page_and_chart(*rows: dict[str, Any]) -> tuple[str, str]:
     return made(list(rows), VERSIONS, "2 × a processor", 2, 3)
 
 
-def test_medians_with_their_spread() -> None:
+def test_compare_page_shows_medians_with_spread() -> None:
     page, chart = page_and_chart(row("nginx", 10), row("nginx", 20), row("svc", 30), row("svc", 50))
     assert "| CPU per JSON request | 15.0 µs (10.0–20.0) | 40.0 µs (30.0–50.0) | – |" in page
     assert "quiet" in page
@@ -30,7 +30,7 @@ def test_medians_with_their_spread() -> None:
     assert "40.0" in texts
 
 
-def test_a_target_that_fails_has_no_figure_but_a_reason() -> None:
+def test_compare_page_failing_target_shows_reason_instead_of_figure() -> None:
     broken = {"answers": 0, "faults": 7, "fault": "status 500 | oops", "others": 0.9}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30), row("litellm", 99, json=broken))
     assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in page
@@ -38,25 +38,25 @@ def test_a_target_that_fails_has_no_figure_but_a_reason() -> None:
     assert "noisy" in page
 
 
-def test_a_target_that_lags_behind_has_no_figure() -> None:
+def test_compare_page_target_below_offered_rate_has_no_figure() -> None:
     late = {**row("svc", 5)["stream"], "per_second": 3000}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30, stream=late))
     assert "| CPU per chunk, 200 streams of 50 chunks/s | 10.0 µs | – | – |" in page
     assert "* svc 0.1.0 at abc, stream: of 10,000 chunks/s, it forwarded 3,000" in page
 
 
-def test_times_on_a_clock_that_others_ran_are_left_out() -> None:
+def test_compare_page_latencies_on_busy_machine_are_omitted() -> None:
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30, json={**row("svc", 30)["json"], "others": 0.8}))
     assert "| Latency at 100 requests/s, median | 0.2 ms | – | – |" in page
     assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in page
 
 
-def test_a_target_that_is_not_installed_is_named() -> None:
+def test_compare_page_missing_target_is_named() -> None:
     page, _ = page_and_chart(row("nginx", 10), {"target": "litellm", "round": 0, "missing": "it is not installed"})
     assert "* litellm: it is not installed" in page
 
 
-def test_the_table_of_the_other_page_is_put_in_its_place() -> None:
+def test_inserted_table_replaces_marked_region_of_page() -> None:
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30))
     before = f"# Title\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nmore | text\n"
     after = inserted(before, page)

@@ -1,4 +1,4 @@
-"""Hostile archives: refused, and nothing is written."""
+"""Hostile archives are rejected, and nothing is written."""
 
 import io
 import json
@@ -59,50 +59,50 @@ def tarred(names, **fields):
     return zstandard.compress(buffer.getvalue())
 
 
-def look(path, limits):
+def open_and_verify(path, limits):
     with open_archive(path, limits) as archive:
         archive.verify()
         read_metadata(archive)
 
 
-def refused(tmp_path, data, match=None, limits=None):
+def assert_rejected(tmp_path, data, match=None, limits=None):
     path = tmp_path / "b.xyb"
     path.write_bytes(data)
     with pytest.raises(InvalidBundle, match=match):
-        look(path, limits)
+        open_and_verify(path, limits)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.xyb"]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("make", [zipped, tarred])
 @pytest.mark.parametrize("names", NAMES, ids=ascii)
-def test_names(tmp_path, make, names):
-    refused(tmp_path, make(names), "refused")
+def test_archive_unsafe_member_name_is_rejected(tmp_path, make, names):
+    assert_rejected(tmp_path, make(names), "refused")
 
 
-def test_nul(tmp_path):
-    refused(tmp_path, zipped(["aXb"]).replace(b"aXb", b"a\x00b"), "NUL")
+def test_archive_nul_in_member_name_is_rejected(tmp_path):
+    assert_rejected(tmp_path, zipped(["aXb"]).replace(b"aXb", b"a\x00b"), "NUL")
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFDIR])
-def test_kinds_in_a_zip(tmp_path, kind):
-    refused(tmp_path, zipped(["x"], mode=kind | 0o644), "link or a device")
+def test_archive_zip_link_or_device_is_rejected(tmp_path, kind):
+    assert_rejected(tmp_path, zipped(["x"], mode=kind | 0o644), "link or a device")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-def test_kinds_in_a_tar(tmp_path, kind):
-    refused(tmp_path, tarred(["x"], type=kind), "link or a device")
+def test_archive_tar_link_or_device_is_rejected(tmp_path, kind):
+    assert_rejected(tmp_path, tarred(["x"], type=kind), "link or a device")
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_bombs(tmp_path, make):
+def test_archive_over_limits_is_rejected(tmp_path, make):
     data = make(["zeros"], data=bytes(40 << 20), method=zipfile.ZIP_DEFLATED)
-    refused(tmp_path, data, "times its size")
-    refused(tmp_path, make(["a", "b"]), "members", ArchiveLimits(max_members=2))
-    refused(tmp_path, make(["a"], data=bytes(10)), "unpacks to", ArchiveLimits(max_total_bytes=10))
+    assert_rejected(tmp_path, data, "times its size")
+    assert_rejected(tmp_path, make(["a", "b"]), "members", ArchiveLimits(max_members=2))
+    assert_rejected(tmp_path, make(["a"], data=bytes(10)), "unpacks to", ArchiveLimits(max_total_bytes=10))
 
 
-def test_limits_of_the_environment():
+def test_limits_from_environ_values_are_parsed_and_validated():
     found = limits_from_environ({"SVC_BUNDLE_MAX_BYTES": "7", "SVC_BUNDLE_MAX_RATIO": "2.5"})
     assert (found.max_total_bytes, found.max_ratio) == (7, 2.5)
     assert limits_from_environ({"SVC_BUNDLE_MAX_BYTES": ""}) == ArchiveLimits()
@@ -111,7 +111,7 @@ def test_limits_of_the_environment():
             limits_from_environ(wrong)
 
 
-def test_a_tar_bomb_is_not_read_to_its_end(tmp_path):
+def test_archive_tar_bomb_is_rejected(tmp_path):
     path = tmp_path / "b.xyb"
     compressor = zstandard.ZstdCompressor().compressobj()
     info = tarfile.TarInfo("zeros")
@@ -125,43 +125,43 @@ def test_a_tar_bomb_is_not_read_to_its_end(tmp_path):
         open_archive(path)
 
 
-def test_overlapping_members(tmp_path):
-    """Two entries of the directory that point at one member."""
+def test_archive_overlapping_zip_members_are_rejected(tmp_path):
+    """Two entries of the central directory point at one member."""
     data = bytearray(zipped(["a", "b"]))
     first = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 4)
     second = data.index(b"PK\x01\x02", first + 4)
     data[second + 42 : second + 46] = data[first + 42 : first + 46]
-    refused(tmp_path, bytes(data), "overlap")
+    assert_rejected(tmp_path, bytes(data), "overlap")
 
 
-def test_two_names(tmp_path):
+def test_archive_zip_member_with_two_names_is_rejected(tmp_path):
     data = bytearray(zipped(["a"]))
     at = data.rindex(b"PK\x01\x02") + 46
     data[at : at + 1] = b"b"
-    refused(tmp_path, bytes(data), "two names")
+    assert_rejected(tmp_path, bytes(data), "two names")
 
 
-def test_a_size_that_lies(tmp_path):
+def test_archive_wrong_member_size_is_rejected(tmp_path):
     data = bytearray(zipped(["a"], data=b"aaaaaaaa" * 100, method=zipfile.ZIP_DEFLATED))
     at = data.rindex(b"PK\x01\x02") + 24
     data[at : at + 4] = struct.pack("<L", 10)
-    refused(tmp_path, bytes(data), "damaged")
+    assert_rejected(tmp_path, bytes(data), "damaged")
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_any_cut_is_refused(tmp_path, make):
+def test_archive_truncated_anywhere_is_rejected(tmp_path, make):
     whole = make(["a"], data=bytes(range(256)) * 64)
     for length in range(0, len(whole), max(1, len(whole) // 60)):
-        refused(tmp_path, whole[:length])
+        assert_rejected(tmp_path, whole[:length])
 
 
-def test_a_flipped_bit_is_found(tmp_path):
+def test_archive_flipped_bit_is_rejected(tmp_path):
     data = bytearray(zipped(["a"], data=b"a" * 1000))
     data[data.index(b"aaaa") + 500] ^= 1
-    refused(tmp_path, bytes(data), "damaged")
+    assert_rejected(tmp_path, bytes(data), "damaged")
 
 
-def test_more_than_the_disk_has(tmp_path):
+def test_extract_without_disk_space_raises_insufficient_storage(tmp_path):
     path = tmp_path / "b.xyb"
     path.write_bytes(zipped(["a"]))
     folder = tmp_path / "tmp"
@@ -174,9 +174,9 @@ def test_more_than_the_disk_has(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_neither_zip_nor_tar(tmp_path):
+def test_archive_neither_zip_nor_tar_is_rejected(tmp_path):
     for data in (b"", b"PK", b"hello world", zstandard.compress(b"hello"), b"PK\x05\x06" + bytes(18)):
-        refused(tmp_path, data)
+        assert_rejected(tmp_path, data)
 
 
 INVISIBLE = [
@@ -196,12 +196,12 @@ INVISIBLE = [
 @pytest.mark.parametrize("make", [zipped, tarred])
 @pytest.mark.parametrize("name", ["a{}b", "{}/b"])
 @pytest.mark.parametrize("invisible", INVISIBLE, ids=ascii)
-def test_name_with_a_character_that_is_not_shown_is_refused(tmp_path, make, name, invisible):
-    refused(tmp_path, make([name.format(invisible)]), "an invisible or bidirectional")
+def test_archive_invisible_character_in_name_is_rejected(tmp_path, make, name, invisible):
+    assert_rejected(tmp_path, make([name.format(invisible)]), "an invisible or bidirectional")
 
 
-def end_of(data, *fields):
-    """The same zip with other values in its end record: this disk, its first, entries here, entries, size, offset."""
+def with_end_record(data, *fields):
+    """Return the zip with changed end record fields: disk, first disk, entries here, entries, size, offset."""
     at = data.rindex(b"PK\x05\x06") + 4
     values = list(struct.unpack_from("<4H2L", data, at))
     for place, value in fields:
@@ -209,8 +209,8 @@ def end_of(data, *fields):
     return data[:at] + struct.pack("<4H2L", *values) + data[at + 16 :]
 
 
-def large_end(data, **wrong):
-    """The same zip with a ZIP64 end record."""
+def with_zip64_end(data, **wrong):
+    """Return the same zip with a ZIP64 end record."""
     at = data.rindex(b"PK\x05\x06")
     _, _, here, entries, size, offset = struct.unpack_from("<4H2L", data, at + 4)
     fields = {"here": here, "entries": entries, "size": size, "offset": offset} | wrong
@@ -234,47 +234,52 @@ def large_end(data, **wrong):
     ],
     ids=str,
 )
-def test_end_record_that_contradicts_the_zip_is_refused(tmp_path, fields):
-    refused(tmp_path, end_of(zipped(["a"]), *fields), "refused")
+def test_archive_inconsistent_end_record_is_rejected(tmp_path, fields):
+    assert_rejected(tmp_path, with_end_record(zipped(["a"]), *fields), "refused")
 
 
 @pytest.mark.parametrize(
     "wrong", [{"here": 0, "entries": 0}, {"size": 0}, {"offset": 1}, {"entries": 1 << 40}], ids=str
 )
-def test_zip64_end_record_that_contradicts_the_zip_is_refused(tmp_path, wrong):
-    refused(tmp_path, large_end(zipped(["a"]), **wrong), "refused")
-    saturated = end_of(large_end(zipped(["a"]), **wrong), (2, 0xFFFF), (3, 0xFFFF), (4, 0xFFFFFFFF), (5, 0xFFFFFFFF))
-    refused(tmp_path, saturated, "refused")
+def test_archive_inconsistent_zip64_end_record_is_rejected(tmp_path, wrong):
+    assert_rejected(tmp_path, with_zip64_end(zipped(["a"]), **wrong), "refused")
+    saturated = with_end_record(
+        with_zip64_end(zipped(["a"]), **wrong), (2, 0xFFFF), (3, 0xFFFF), (4, 0xFFFFFFFF), (5, 0xFFFFFFFF)
+    )
+    assert_rejected(tmp_path, saturated, "refused")
 
 
-def test_zip64_end_record_that_agrees_is_read(tmp_path):
+def test_archive_consistent_zip64_end_record_is_read(tmp_path):
     path = tmp_path / "b.xyb"
-    for data in (large_end(zipped(["a"])), end_of(large_end(zipped(["a"])), (2, 0xFFFF), (3, 0xFFFF))):
+    for data in (
+        with_zip64_end(zipped(["a"])),
+        with_end_record(with_zip64_end(zipped(["a"])), (2, 0xFFFF), (3, 0xFFFF)),
+    ):
         path.write_bytes(data)
-        look(path, None)
+        open_and_verify(path, None)
 
 
-def test_bytes_around_a_zip_are_refused(tmp_path):
+def test_archive_bytes_around_zip_are_rejected(tmp_path):
     whole = zipped(["a"])
-    refused(tmp_path, whole + b"x", "follow")
-    refused(tmp_path, whole[:100] + b"x" + whole[100:])
-    refused(tmp_path, whole[:-2] + b"\x05\x00" + b"notes"[:4])
+    assert_rejected(tmp_path, whole + b"x", "follow")
+    assert_rejected(tmp_path, whole[:100] + b"x" + whole[100:])
+    assert_rejected(tmp_path, whole[:-2] + b"\x05\x00" + b"notes"[:4])
 
 
-def test_zip_with_a_comment_is_read(tmp_path):
+def test_archive_zip_with_comment_is_read(tmp_path):
     path = tmp_path / "b.xyb"
     path.write_bytes(zipped(["a"])[:-2] + b"\x05\x00notes")
-    look(path, None)
+    open_and_verify(path, None)
 
 
-def test_directory_of_many_members_is_not_read_at_all(tmp_path):
-    """A directory costs ten times its size in memory: what has too many entries is refused by its end record."""
+def test_archive_directory_over_member_limit_is_rejected_by_end_record(tmp_path):
+    """A parsed directory takes ten times its size in memory, so the end record's count is checked first."""
     data = zipped([str(number) for number in range(100)])
-    refused(tmp_path, data, "members", ArchiveLimits(max_members=10))
-    refused(tmp_path, end_of(data, (2, 1), (3, 1)), "members", ArchiveLimits(max_members=10))
+    assert_rejected(tmp_path, data, "members", ArchiveLimits(max_members=10))
+    assert_rejected(tmp_path, with_end_record(data, (2, 1), (3, 1)), "members", ArchiveLimits(max_members=10))
 
 
-def test_unicode_path_that_names_another_file_is_refused(tmp_path):
+def test_archive_unicode_path_field_with_other_name_is_rejected(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("model_metadata.json", ABOUT)
@@ -282,14 +287,14 @@ def test_unicode_path_that_names_another_file_is_refused(tmp_path):
         field = struct.pack("<BL", 1, zlib.crc32(b"name")) + b"../other"
         info.extra = struct.pack("<2H", 0x7075, len(field)) + field
         archive.writestr(info, b"x")
-    refused(tmp_path, buffer.getvalue(), "two names")
+    assert_rejected(tmp_path, buffer.getvalue(), "two names")
 
 
-def test_zip_member_without_a_name_is_refused(tmp_path):
+def test_archive_zip_member_without_name_is_rejected(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a", b"x")
     data = bytearray(buffer.getvalue())
     at = data.rindex(b"PK\x01\x02")
-    data[at + 28 : at + 32] = b"\x00\x00\x01\x00"  # its name becomes an extra field
-    refused(tmp_path, bytes(data), "no name")
+    data[at + 28 : at + 32] = b"\x00\x00\x01\x00"  # the name becomes an extra field
+    assert_rejected(tmp_path, bytes(data), "no name")

@@ -1,4 +1,4 @@
-"""An index is read entry by entry: a damaged one takes no other with it."""
+"""The index is parsed entry by entry, so that a damaged entry does not affect the others."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("member", DAMAGED.values(), ids=DAMAGED)
 @pytest.mark.parametrize("index", [b'{%s,"m/1/any":%s}', b'{"m/1/any":%s,%s}', b' {"m/1/any" : %s\n, %s } '])
-def test_index_with_a_damaged_entry_keeps_the_others(member, index):
+def test_split_index_damaged_entry_keeps_others(member, index):
     parts = (member, GOOD) if index.startswith(b"{%") else (GOOD, member)
     found = index_parser.split_index(index % parts)
     assert index_parser.parse_entry("m/1/any", found.entries["m/1/any"]).size_bytes == 1
@@ -32,51 +32,51 @@ def test_index_with_a_damaged_entry_keeps_the_others(member, index):
 
 
 @pytest.mark.parametrize("value", [b'{"x":"\xff\xfe"}', b'{"model_id":' + b"[" * 900 + b"]" * 900 + b"}", b"7", DEEP])
-def test_entry_that_is_none_is_a_value_error(value):
+def test_parse_entry_invalid_entry_raises_value_error(value):
     with pytest.raises(ValueError, match=r"missing|Expected|deeply|decode"):
         index_parser.parse_entry("m/1/any", value)
 
 
-def test_entry_with_a_size_that_no_file_has_is_refused():
+def test_parse_entry_oversized_integer_raises_value_error():
     with pytest.raises(ValueError, match="Expected `int`"):
         index_parser.parse_entry("m/1/any", GOOD.replace(b'"size_bytes":1', b'"size_bytes":9999999999999999999999'))
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[1]", b"x", b'{"a":1', b'{"a":1}}', b'{"a"}', b'{:1,"a":x}'])
-def test_what_is_no_object_is_a_value_error(data):
+def test_split_index_not_an_object_raises_value_error(data):
     with pytest.raises(ValueError, match="not a JSON object"):
         index_parser.split_index(data)
 
 
-def test_slow_reading_agrees_with_the_parser_on_any_object():
-    """Random objects, seeded: the scanner finds the members that the parser finds."""
-    draw = random.Random(20)
+def test_split_tolerantly_any_object_agrees_with_parser():
+    """For seeded random objects, the scanner finds the same members as the JSON parser."""
+    rng = random.Random(20)
     texts = ["", "a", '"', "\\", "}{", "][", ":,", "\u202e", "é", "\n", '\\"', "{" * 9]
 
     def value(depth):
-        kind = draw.randrange(7 if depth < 4 else 4)
+        kind = rng.randrange(7 if depth < 4 else 4)
         if kind < 4:
-            return [1.5, None, True, draw.choice(texts)][kind]
-        size = range(draw.randrange(4))
-        return [value(depth + 1) for _ in size] if kind < 5 else {draw.choice(texts): value(depth + 1) for _ in size}
+            return [1.5, None, True, rng.choice(texts)][kind]
+        size = range(rng.randrange(4))
+        return [value(depth + 1) for _ in size] if kind < 5 else {rng.choice(texts): value(depth + 1) for _ in size}
 
     for _ in range(500):
-        wanted = {f"{draw.choice(texts)}{number}": value(0) for number in range(draw.randrange(5))}
-        data = msgspec.json.encode(wanted)
-        data = msgspec.json.format(data, indent=draw.choice([-1, 0, 2]))
+        expected = {f"{rng.choice(texts)}{number}": value(0) for number in range(rng.randrange(5))}
+        data = msgspec.json.encode(expected)
+        data = msgspec.json.format(data, indent=rng.choice([-1, 0, 2]))
         found = index_parser._split_tolerantly(data)
-        assert {key: msgspec.json.decode(raw) for key, raw in found.entries.items()} == wanted
+        assert {key: msgspec.json.decode(raw) for key, raw in found.entries.items()} == expected
         assert not found.errors
 
 
 @pytest.mark.parametrize("unit", [b"[", b"{", b'{"', b'{"a', b"]", b'"', b"\\", b",", b'{"a":', b'"a":{"b":1},{'])
-def test_hostile_index_of_megabytes_is_read_in_linear_time(unit):
+def test_split_index_hostile_megabytes_take_linear_time(unit):
     data = b"{" + unit * ((2 << 20) // len(unit))
     with contextlib.suppress(ValueError):
         index_parser.split_index(data)
 
 
-def test_names_of_skipped_entries_fit_on_a_line():
-    said = index_parser.describe_skipped({f"\n{number}": "x" * 1000 for number in range(100)})
-    assert "\n" not in said
-    assert said.endswith("and 95 more")
+def test_describe_skipped_many_entries_is_one_line():
+    text = index_parser.describe_skipped({f"\n{number}": "x" * 1000 for number in range(100)})
+    assert "\n" not in text
+    assert text.endswith("and 95 more")

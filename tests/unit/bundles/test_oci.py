@@ -1,4 +1,4 @@
-"""Where the client of OCI registries sends the credentials: servers on loopback, each of them an origin of its own."""
+"""Where the OCI registry client sends credentials. Each loopback server is an origin of its own."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ FOUND = Answer(body=json.dumps(MANIFEST).encode())
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Starts servers; `tls` names the host that the certificate is for."""
+    """Start servers. `tls` names the host of the certificate."""
     files = {name: certificate(tmp_path, name) for name in ("localhost", "other.localhost")}
     bundle = tmp_path / "authorities.pem"
     bundle.write_bytes(b"".join(file.read_bytes() for file in files.values()))
@@ -42,68 +42,68 @@ def client(server, *token_hosts, user: str | None = "u"):
 
 
 def registry_with(realm):
-    """Answers of a registry that takes tokens of that service."""
+    """Return a handler for a registry that accepts tokens of the token service at `realm`."""
 
-    def answer(asked):
-        if asked.authorization == "Bearer t0ken":
+    def answer(request):
+        if request.authorization == "Bearer t0ken":
             return FOUND
         return Answer(401, {"www-authenticate": f'Bearer realm="{realm()}",service="s"'})
 
     return answer
 
 
-def give_token(asked):
+def give_token(request):
     return Answer(body=b'{"token": "t0ken"}')
 
 
 def authorizations(server):
-    return [asked.authorization for asked in server.asked]
+    return [request.authorization for request in server.requests]
 
 
 @pytest.mark.parametrize("challenge", ["Basic realm=x", 'Bearer realm="{url}/token",service="s"'])
-def test_challenge_of_a_host_that_a_redirect_led_to_is_not_answered(serve, challenge):
-    third = serve(lambda asked: Answer(401, {"www-authenticate": challenge.format(url=third.url)}))
-    server = serve(lambda asked: Answer(307, {"location": f"{third.url}/blob"}))
+def test_oci_challenge_from_redirect_target_gets_no_credentials(serve, challenge):
+    other_host = serve(lambda request: Answer(401, {"www-authenticate": challenge.format(url=other_host.url)}))
+    server = serve(lambda request: Answer(307, {"location": f"{other_host.url}/blob"}))
     with pytest.raises(RegistryFailed, match="401"), client(server).open_blob(DIGEST):
         pass
-    assert authorizations(third) == [None]
+    assert authorizations(other_host) == [None]
 
 
-def test_redirect_after_login_carries_neither_password_nor_token(serve):
-    third = serve(lambda asked: Answer(body=b"blob"))
+def test_oci_redirect_after_login_carries_no_credentials(serve):
+    other_host = serve(lambda request: Answer(body=b"blob"))
 
-    def answer(asked):
-        if asked.authorization != BASIC:
+    def answer(request):
+        if request.authorization != BASIC:
             return Answer(401, {"www-authenticate": "Basic realm=x"})
-        return Answer(307, {"location": f"{third.url}/blob"})
+        return Answer(307, {"location": f"{other_host.url}/blob"})
 
     server = serve(answer)
     with client(server).open_blob(DIGEST) as found:
         assert found.read() == b"blob"
     assert authorizations(server) == [None, BASIC]
-    assert authorizations(third) == [None]
+    assert authorizations(other_host) == [None]
 
 
-def test_upload_address_on_another_host_gets_no_credentials(serve, tmp_path):
-    third = serve(lambda asked: Answer(401, {"www-authenticate": "Basic realm=x"}))
+def test_oci_upload_location_on_other_host_gets_no_credentials(serve, tmp_path):
+    other_host = serve(lambda request: Answer(401, {"www-authenticate": "Basic realm=x"}))
 
-    def answer(asked):
-        if asked.authorization != BASIC:
+    def answer(request):
+        if request.authorization != BASIC:
             return Answer(401, {"www-authenticate": "Basic realm=x"})
-        return Answer(404) if asked.method == "HEAD" else Answer(202, {"location": f"{third.url}/upload"})
+        return Answer(404) if request.method == "HEAD" else Answer(202, {"location": f"{other_host.url}/upload"})
 
     file = tmp_path / "m.xyb"
     file.write_bytes(b"bytes")
     with pytest.raises(RegistryFailed, match="401"):
         client(serve(answer)).push(file, "0" * 64, {})
-    assert authorizations(third) == [None]
+    assert authorizations(other_host) == [None]
 
 
-def test_redirect_from_https_to_http_on_the_same_host_carries_nothing(serve):
-    plain = serve(lambda asked: Answer(401, {"www-authenticate": "Basic realm=x"}))
+def test_oci_redirect_from_https_to_http_carries_no_credentials(serve):
+    plain = serve(lambda request: Answer(401, {"www-authenticate": "Basic realm=x"}))
 
-    def answer(asked):
-        if asked.authorization != BASIC:
+    def answer(request):
+        if request.authorization != BASIC:
             return Answer(401, {"www-authenticate": "Basic realm=x"})
         return Answer(302, {"location": f"http://localhost:{plain.server_address[1]}/blob"})
 
@@ -112,62 +112,62 @@ def test_redirect_from_https_to_http_on_the_same_host_carries_nothing(serve):
     assert authorizations(plain) == [None]
 
 
-def test_token_service_on_the_own_origin_gets_the_credentials(serve):
-    def answer(asked):
-        if asked.path.startswith("/token?"):
-            return give_token(asked)
-        return registry_with(lambda: f"{server.url}/token")(asked)
+def test_oci_token_service_on_same_origin_gets_credentials(serve):
+    def answer(request):
+        if request.path.startswith("/token?"):
+            return give_token(request)
+        return registry_with(lambda: f"{server.url}/token")(request)
 
     server = serve(answer)
     client(server).fetch_manifest()
     assert authorizations(server) == [None, BASIC, "Bearer t0ken"]
 
 
-def test_token_service_with_https_on_the_same_host_gets_the_credentials(serve):
+def test_oci_token_service_with_https_on_same_host_gets_credentials(serve):
     service = serve(give_token, "localhost")
     server = serve(registry_with(lambda: f"{service.url}/token?a=b"), "localhost")
     client(server).fetch_manifest()
     assert authorizations(service) == [BASIC]
-    assert service.asked[0].path.startswith("/token?a=b&service=s&scope=")
+    assert service.requests[0].path.startswith("/token?a=b&service=s&scope=")
 
 
 @pytest.mark.parametrize("tls", [None, "localhost"])
-def test_token_service_of_a_stranger_gets_nothing_unless_it_is_named(serve, tls):
-    """Without https, another port is a stranger; with https, another domain is."""
+def test_oci_token_service_on_other_host_gets_credentials_only_if_configured(serve, tls):
+    """Without https, another port is another origin. With https, another domain is."""
     service = serve(give_token, tls)
     server = serve(registry_with(lambda: f"{service.url}/token"))
     host = service.host.partition(":")[0]
     with pytest.raises(RegistryFailed, match=f"SVC_OCI_TOKEN_HOST={host}"):
         client(server).fetch_manifest()
-    assert service.asked == []
+    assert service.requests == []
     client(server, host).fetch_manifest()
     assert authorizations(service) == [BASIC]
 
 
 @pytest.mark.parametrize("user", ["u", None])
-def test_token_service_without_https_of_a_registry_with_https_is_not_asked(serve, user):
+def test_oci_plaintext_token_service_of_https_registry_is_not_contacted(serve, user):
     service = serve(give_token)
     server = serve(registry_with(lambda: f"http://localhost:{service.server_address[1]}/token"), "localhost")
     with pytest.raises(RegistryFailed, match="without https"):
         client(server, "localhost", user=user).fetch_manifest()
-    assert service.asked == []
+    assert service.requests == []
 
 
-def test_redirect_of_the_token_service_is_not_followed(serve):
-    third = serve(give_token)
+def test_oci_token_service_redirect_is_not_followed(serve):
+    other_host = serve(give_token)
 
-    def answer(asked):
-        if asked.path.startswith("/token?"):
-            return Answer(307, {"location": f"{third.url}/token"})
-        return registry_with(lambda: f"{server.url}/token")(asked)
+    def answer(request):
+        if request.path.startswith("/token?"):
+            return Answer(307, {"location": f"{other_host.url}/token"})
+        return registry_with(lambda: f"{server.url}/token")(request)
 
     server = serve(answer)
     with pytest.raises(RegistryFailed, match="307"):
         client(server).fetch_manifest()
-    assert third.asked == []
+    assert other_host.requests == []
 
 
-def test_token_without_credentials_is_had_from_any_service(serve):
+def test_oci_token_without_credentials_is_requested_from_any_host(serve):
     service = serve(give_token)
     server = serve(registry_with(lambda: f"{service.url}/token"))
     client(server, user=None).fetch_manifest()
@@ -187,24 +187,24 @@ def test_token_without_credentials_is_had_from_any_service(serve):
         ("10.0.0.9", "10.0.0.1", False),
     ],
 )
-def test_token_service_host_under_the_parent_domain_is_related(host, registry, related):
+def test_oci_token_service_host_is_compared_with_parent_domain(host, registry, related):
     assert oci._is_under_parent_domain(host, registry) is related
 
 
 @pytest.mark.parametrize("realm", ["", "file:///etc/passwd", "http://[::1", "https://"])
-def test_malformed_token_service_is_a_registry_error(serve, realm):
+def test_oci_malformed_token_service_raises_registry_failed(serve, realm):
     with pytest.raises(RegistryFailed):
         client(serve(registry_with(lambda: realm))).fetch_manifest()
 
 
-def test_manifest_with_deep_nesting_is_a_registry_error(serve):
+def test_oci_deeply_nested_manifest_raises_registry_failed(serve):
     body = b'{"schemaVersion": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(RegistryFailed):
-        client(serve(lambda asked: Answer(body=body))).fetch_manifest()
+        client(serve(lambda request: Answer(body=body))).fetch_manifest()
 
 
-def test_error_of_a_registry_holds_no_escape_sequence(serve):
+def test_oci_error_text_escapes_control_characters(serve):
     answer = Answer(500, body="\x1b[2J\u202eoops".encode())
     with pytest.raises(RegistryFailed) as caught:
-        client(serve(lambda asked: answer)).fetch_manifest()
+        client(serve(lambda request: answer)).fetch_manifest()
     assert caught.value.message.endswith("\\u001b[2J\\u202eoops")

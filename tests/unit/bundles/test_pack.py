@@ -11,7 +11,7 @@ from svc.bundles.pack import pack
 from svc.errors import InvalidBundle
 
 
-def test_the_same_files_give_the_same_bytes(model, tmp_path):
+def test_pack_same_files_gives_identical_bytes(model, tmp_path):
     one, other = tmp_path / "1.xyb", tmp_path / "2.xyb"
     pack(model, one)
     time.sleep(0.01)
@@ -21,7 +21,7 @@ def test_the_same_files_give_the_same_bytes(model, tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_everything_is_stored_and_comes_back(model, tmp_path):
+def test_pack_then_extract_restores_every_file(model, tmp_path):
     output = tmp_path / "m.xyb"
     (model / "empty").write_bytes(b"")
     pack(model, output)
@@ -42,7 +42,7 @@ def test_everything_is_stored_and_comes_back(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected_text"),
     [
         ({"model_id": None}, "model_id"),
         ({"version": "../1"}, "version"),
@@ -52,23 +52,23 @@ def test_everything_is_stored_and_comes_back(model, tmp_path):
         ({"files": None}, "files"),
     ],
 )
-def test_metadata_is_checked(model, tmp_path, change, said):
-    about = json.loads((model / "model_metadata.json").read_text())
-    (model / "model_metadata.json").write_text(json.dumps({**about, **change}))
-    with pytest.raises(InvalidBundle, match=said):
+def test_pack_invalid_metadata_is_rejected(model, tmp_path, change, expected_text):
+    metadata = json.loads((model / "model_metadata.json").read_text())
+    (model / "model_metadata.json").write_text(json.dumps({**metadata, **change}))
+    with pytest.raises(InvalidBundle, match=expected_text):
         pack(model, tmp_path / "m.xyb")
     assert list(tmp_path.glob("*.xyb")) == []
     assert list(tmp_path.glob(".packing*")) == []
 
 
-def test_unknown_types_and_fields_are_kept(model, tmp_path):
-    about = json.loads((model / "model_metadata.json").read_text())
-    about |= {"execution_template": {"type": "Brandnew", "deep": {"er": 1}}, "own": 1, "preprocessing": [{"a": 1}]}
-    (model / "model_metadata.json").write_text(json.dumps(about))
-    assert pack(model, tmp_path / "m.xyb").execution_template == about["execution_template"]
+def test_pack_unknown_types_and_fields_are_kept(model, tmp_path):
+    metadata = json.loads((model / "model_metadata.json").read_text())
+    metadata |= {"execution_template": {"type": "Brandnew", "deep": {"er": 1}}, "own": 1, "preprocessing": [{"a": 1}]}
+    (model / "model_metadata.json").write_text(json.dumps(metadata))
+    assert pack(model, tmp_path / "m.xyb").execution_template == metadata["execution_template"]
 
 
-def test_links_out_of_the_folder_are_refused(model, tmp_path):
+def test_pack_link_outside_folder_is_rejected(model, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (model / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(InvalidBundle, match="link to a file outside"):

@@ -28,12 +28,12 @@ def entry(version: str, target: str = "any", yanked: bool = False) -> BundleEntr
         ("a.b_c-d@1.0-rc1", BundleReference("a.b_c-d", "1.0-rc1")),
     ],
 )
-def test_reads_references(text, expected):
+def test_parse_reference_valid_text_is_parsed(text, expected):
     assert parse_reference(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "@1", "m@", "../m", "m@..", "m@1@2", "m/n", "-m", ".m", "m@1 2", "ä", "m" * 129])
-def test_refuses_what_is_no_reference(text):
+def test_parse_reference_invalid_text_raises_invalid_request(text):
     with pytest.raises(InvalidRequest):
         parse_reference(text)
 
@@ -47,12 +47,12 @@ def test_refuses_what_is_no_reference(text):
         ["v1", "v2", "v10"],
     ],
 )
-def test_versions_have_an_order(order):
+def test_sort_versions_shuffled_are_ordered(order):
     for shuffled in itertools.islice(itertools.permutations(order), 0, None, 97):
         assert sort_versions(shuffled) == order
 
 
-def test_prereleases_count_only_when_nothing_else_does():
+def test_newest_version_prerelease_is_used_only_without_release():
     assert newest_version(["1.0.0", "2.0.0-rc.1"]) == "1.0.0"
     assert newest_version(["1.0-rc1", "1.0-rc2"]) == "1.0-rc2"
     assert newest_version([]) is None
@@ -72,14 +72,14 @@ def test_prereleases_count_only_when_nothing_else_does():
         ("m@1.2.", None),
     ],
 )
-def test_chooses(text, expected):
+def test_select_entry_reference_gives_expected_version(text, expected):
     entries = [entry(version) for version in ("1.2.3", "1.2.7", "1.10.0", "12.0.0-rc1", "3.1-rc1")]
     entries += [entry("2.0.0", yanked=True), entry("3", yanked=True)]
     chosen = select_entry(parse_reference(text), entries, ("linux-x86_64", "any"))
     assert (chosen.version if chosen else None) == expected
 
 
-def test_prefers_its_own_platform_and_falls_back_to_any():
+def test_select_entry_own_platform_is_preferred_over_any():
     both = [entry("1"), entry("1", "linux-x86_64"), entry("2", "ios-arm64"), entry("1.5")]
     assert select_entry(parse_reference("m@1"), both, compatible_platforms("linux-x86_64")).target == "linux-x86_64"
     assert select_entry(parse_reference("m"), both, compatible_platforms("linux-x86_64")).version == "1.5"
@@ -96,5 +96,5 @@ def test_prefers_its_own_platform_and_falls_back_to_any():
         ("linux", "riscv64", "linux-riscv64"),
     ],
 )
-def test_detects_the_platform(system, machine, expected):
+def test_detect_platform_system_and_machine_give_name(system, machine, expected):
     assert detect_platform(system, machine) == expected

@@ -1,4 +1,4 @@
-"""The client of a bundle registry against servers that lie: errors of ours, and bounded memory."""
+"""The registry client with hostile servers: it raises the project's errors and uses bounded memory."""
 
 import contextlib
 import gzip
@@ -21,7 +21,7 @@ def serve():
         yield lambda answer: stack.enter_context(WebServer(answer))
 
 
-def packed(data: bytes) -> Answer:
+def gzipped(data: bytes) -> Answer:
     return Answer(headers={"content-encoding": "gzip"}, body=gzip.compress(data))
 
 
@@ -45,52 +45,52 @@ def packed(data: bytes) -> Answer:
         "javascript:alert(1)",
     ],
 )
-def test_redirect_to_a_malformed_address_is_a_registry_error(serve, location):
-    server = serve(lambda asked: Answer(302, {"location": location.encode().decode("latin-1")}))
+def test_registry_client_redirect_to_malformed_url_raises_registry_failed(serve, location):
+    server = serve(lambda request: Answer(302, {"location": location.encode().decode("latin-1")}))
     with pytest.raises(RegistryFailed):
         RegistryClient(server.url).fetch_index()
 
 
-def test_redirect_without_end_is_a_registry_error(serve):
-    server = serve(lambda asked: Answer(302, {"location": "/index"}))
+def test_registry_client_redirect_loop_raises_registry_failed(serve):
+    server = serve(lambda request: Answer(302, {"location": "/index"}))
     with pytest.raises(RegistryFailed, match="redirects too often"):
         RegistryClient(server.url).fetch_index()
 
 
-def test_redirect_to_bytes_beyond_ascii_asks_for_them_as_they_came(serve):
-    def answer(asked):
-        return Answer(307, {"location": "/é?ü"}) if asked.path == "/index" else Answer(body=b"{}")
+def test_registry_client_redirect_to_non_ascii_path_is_percent_encoded(serve):
+    def answer(request):
+        return Answer(307, {"location": "/é?ü"}) if request.path == "/index" else Answer(body=b"{}")
 
     server = serve(answer)
     assert RegistryClient(server.url).fetch_index() == []
-    assert server.asked[1].path == "/%E9?%FC"
+    assert server.requests[1].path == "/%E9?%FC"
 
 
 @pytest.mark.parametrize(
     "url", ["http://[::1", "http://host:99999", "http://u:p@host", "http://a..b", "ftp://host", ""]
 )
-def test_malformed_address_of_a_registry_is_a_usage_error(url):
+def test_registry_client_malformed_url_raises_usage_error(url):
     with pytest.raises(UsageError):
         RegistryClient(url)
 
 
-def test_key_goes_to_the_own_origin_only(serve):
-    third = serve(lambda asked: Answer(body=b"{}"))
+def test_registry_client_key_is_sent_to_same_origin_only(serve):
+    other_host = serve(lambda request: Answer(body=b"{}"))
 
-    def answer(asked):
-        where = {"/index": f"{server.url.upper().replace('HTTP', 'http')}/again", "/again": f"{third.url}/index"}
-        return Answer(307, {"location": where[asked.path]})
+    def answer(request):
+        where = {"/index": f"{server.url.upper().replace('HTTP', 'http')}/again", "/again": f"{other_host.url}/index"}
+        return Answer(307, {"location": where[request.path]})
 
     server = serve(answer)
     RegistryClient(server.url, key="k1").fetch_index()
-    assert [asked.authorization for asked in server.asked] == ["Bearer k1", "Bearer k1"]
-    assert [asked.authorization for asked in third.asked] == [None]
+    assert [request.authorization for request in server.requests] == ["Bearer k1", "Bearer k1"]
+    assert [request.authorization for request in other_host.requests] == [None]
 
 
-def test_index_that_unpacks_to_much_more_is_refused_in_little_memory(serve):
-    bomb = packed(b'{"a":"' + b"x" * (128 << 20) + b'"}')
+def test_fetch_index_decompression_bomb_is_rejected_in_bounded_memory(serve):
+    bomb = gzipped(b'{"a":"' + b"x" * (128 << 20) + b'"}')
     assert len(bomb.body) < 1 << 20
-    server = serve(lambda asked: bomb)
+    server = serve(lambda request: bomb)
     tracemalloc.start()
     try:
         with pytest.raises(RegistryFailed, match="too large"):
@@ -100,61 +100,61 @@ def test_index_that_unpacks_to_much_more_is_refused_in_little_memory(serve):
         tracemalloc.stop()
 
 
-def test_index_that_is_large_and_packed_as_usual_is_read(serve):
+def test_fetch_index_large_compressed_index_is_read(serve):
     entries = {f"m{number}/1/any": ENTRY | {"model_id": f"m{number}"} for number in range(60_000)}
     data = json.dumps(entries).encode()
     assert len(data) > 8 << 20
-    answer = packed(data)
-    assert len(RegistryClient(serve(lambda asked: answer).url).fetch_index()) == 60_000
+    answer = gzipped(data)
+    assert len(RegistryClient(serve(lambda request: answer).url).fetch_index()) == 60_000
 
 
 @pytest.mark.parametrize("cut", [1, 9, 40])
-def test_index_that_is_cut_is_unreachable(serve, cut):
-    whole = packed(json.dumps({"m/1/any": ENTRY}).encode())
-    server = serve(lambda asked: whole._replace(body=whole.body[:-cut]))
+def test_fetch_index_truncated_body_raises_registry_unreachable(serve, cut):
+    whole = gzipped(json.dumps({"m/1/any": ENTRY}).encode())
+    server = serve(lambda request: whole._replace(body=whole.body[:-cut]))
     with pytest.raises(RegistryUnreachable):
         RegistryClient(server.url).fetch_index()
 
 
-def test_index_that_is_no_gzip_is_a_registry_error(serve):
-    server = serve(lambda asked: Answer(headers={"content-encoding": "gzip"}, body=b"plain"))
+def test_fetch_index_invalid_gzip_raises_registry_failed(serve):
+    server = serve(lambda request: Answer(headers={"content-encoding": "gzip"}, body=b"plain"))
     with pytest.raises(RegistryFailed, match="decompressed"):
         RegistryClient(server.url).fetch_index()
 
 
-def test_unusable_entries_are_skipped_and_named(serve):
+def test_fetch_index_unusable_entries_are_skipped_with_warning(serve):
     body = b'{"a/1/any":%s,"b\xff":1,"m/1/any":%s,"c/1/any":{"model_id":"\xff"}}' % (
         b"[" * 100_000 + b"]" * 100_000,
         json.dumps(ENTRY).encode(),
     )
-    told = []
-    found = RegistryClient(serve(lambda asked: Answer(body=body)).url).fetch_index(warn=told.append)
+    warnings = []
+    found = RegistryClient(serve(lambda request: Answer(body=body)).url).fetch_index(warn=warnings.append)
     assert [entry.key for entry in found] == ["m/1/any"]
-    (said,) = told
-    assert all(name in said for name in ("a/1/any", "b\\\\xff", "c/1/any"))
+    (warning,) = warnings
+    assert all(name in warning for name in ("a/1/any", "b\\\\xff", "c/1/any"))
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000, b'{"error": {"message": "\xff"}}', b'{"error": 1}'])
-def test_error_that_is_none_is_a_registry_error(serve, body):
-    remote = RegistryClient(serve(lambda asked: Answer(418, body=body)).url)
-    for ask in (
+def test_registry_client_malformed_error_body_raises_registry_failed(serve, body):
+    remote = RegistryClient(serve(lambda request: Answer(418, body=body)).url)
+    for call in (
         remote.fetch_index,
         lambda: remote.set_yanked("m/1/any", True),
         lambda: remote.publish("m/1/any", 1, [b"x"]),
     ):
         with pytest.raises(RegistryFailed, match="418"):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"", b"[" * 100_000, b'{"model_id": "\xff"}'])
-def test_answer_of_a_publish_that_cannot_be_read_is_a_registry_error(serve, body):
-    remote = RegistryClient(serve(lambda asked: Answer(body=body)).url)
+def test_publish_malformed_response_raises_registry_failed(serve, body):
+    remote = RegistryClient(serve(lambda request: Answer(body=body)).url)
     with pytest.raises(RegistryFailed):
         remote.publish("m/1/any", 1, [b"x"])
 
 
-def test_error_message_holds_no_escape_sequence(serve):
+def test_registry_client_error_text_escapes_control_characters(serve):
     body = json.dumps({"error": {"message": "\x1b[2Jgone\u202e", "code": "bundle_not_found"}}).encode()
     with pytest.raises(SvcError) as caught:
-        RegistryClient(serve(lambda asked: Answer(404, body=body)).url).read_range(BundleEntry(**ENTRY), 0, 1)
+        RegistryClient(serve(lambda request: Answer(404, body=body)).url).read_range(BundleEntry(**ENTRY), 0, 1)
     assert caught.value.message.endswith("\\u001b[2Jgone\\u202e")

@@ -1,4 +1,4 @@
-"""The metadata of a bundle that is not here, out of both forms, with little read; and hostile ones."""
+"""Metadata of a remote bundle, zip or tar, read with few bytes transferred; and hostile archives."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WEIGHTS = os.urandom(4 << 20)
 class File:
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.taken = 0
+        self.bytes_read = 0
 
     def __call__(self, start: int, length: int) -> bytes:
-        self.taken += length
+        self.bytes_read += length
         return self.data[start : start + length]
 
-    def peek(self):
+    def read_metadata(self):
         return read_remote_metadata(self, len(self.data))
 
 
@@ -54,22 +54,22 @@ NAME = "model_metadata.json"
 
 
 @pytest.mark.parametrize("members", [[(NAME, ABOUT), ("w", WEIGHTS)], [("w", WEIGHTS), (NAME, ABOUT)]])
-def test_a_zip_is_read_at_its_end(members):
+def test_remote_metadata_zip_reads_little_data(members):
     file = File(zipped(*members))
-    assert file.peek().type == "X"
-    assert file.taken < 300_000
+    assert file.read_metadata().type == "X"
+    assert file.bytes_read < 300_000
 
 
-def test_a_tar_is_read_from_its_beginning():
+def test_remote_metadata_tar_reads_little_data():
     file = File(tarred((f"./{NAME}", ABOUT), ("w", WEIGHTS)))
-    assert file.peek().type == "X"
-    assert file.taken < 1 << 20
+    assert file.read_metadata().type == "X"
+    assert file.bytes_read < 1 << 20
 
 
-def test_what_lies_too_deep_is_not_told():
+def test_remote_metadata_beyond_read_limit_returns_none():
     file = File(tarred(("w", os.urandom(MAX_REMOTE_READ_BYTES + (1 << 20))), (NAME, ABOUT)))
-    assert file.peek() is None
-    assert file.taken <= MAX_REMOTE_READ_BYTES
+    assert file.read_metadata() is None
+    assert file.bytes_read <= MAX_REMOTE_READ_BYTES
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_what_lies_too_deep_is_not_told():
         b"PK\x03\x04" + b"\0" * 100,
     ],
 )
-def test_hostile_ones_are_refused(data):
+def test_remote_metadata_hostile_archive_is_rejected(data):
     with pytest.raises(InvalidBundle):
-        File(data).peek()
+        File(data).read_metadata()
 
 
-def test_tar_whose_headers_unpack_to_gigabytes_is_refused_in_little_memory(tmp_path):
-    """An extended header is read whole by tarfile: of zeros, it costs the sender nothing."""
+def test_remote_metadata_tar_header_bomb_is_rejected_in_bounded_memory(tmp_path):
+    """tarfile reads an extended header into memory. A header of zeros compresses to almost nothing."""
     compressor = zstandard.ZstdCompressor().compressobj()
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, 256 << 20
@@ -108,7 +108,7 @@ def test_tar_whose_headers_unpack_to_gigabytes_is_refused_in_little_memory(tmp_p
         tracemalloc.stop()
 
 
-def test_zip_whose_directory_is_not_one_of_its_members_is_refused(tmp_path):
+def test_remote_metadata_zip_with_inconsistent_directory_is_rejected(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for number in range(1000):

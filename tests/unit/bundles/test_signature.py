@@ -1,4 +1,4 @@
-"""A signature holds for one entry, all of it, and for nothing else."""
+"""A signature covers every identifying field of one entry."""
 
 import base64
 
@@ -19,7 +19,7 @@ def signed(tmp_path):
     return msgspec.structs.replace(ENTRY, signatures=(signature.sign(ENTRY, tmp_path / "key"),)), public
 
 
-def test_what_was_signed_is_accepted(signed):
+def test_check_signed_entry_is_accepted(signed):
     entry, public = signed
     signature.check(entry, [public])
     signature.check(msgspec.structs.replace(entry, path="elsewhere", created="2030-01-01T00:00:00Z"), [public])
@@ -28,13 +28,13 @@ def test_what_was_signed_is_accepted(signed):
 @pytest.mark.parametrize(
     "change", [{"model_id": "n"}, {"version": "2"}, {"target": "ios-arm64"}, {"size_bytes": 11}, {"sha256": "b" * 64}]
 )
-def test_every_part_of_it_counts(signed, change):
+def test_check_changed_field_is_rejected(signed, change):
     entry, public = signed
     with pytest.raises(InvalidBundle):
         signature.check(msgspec.structs.replace(entry, **change), [public])
 
 
-def test_others_signatures_and_none(signed, tmp_path):
+def test_check_foreign_or_missing_signature_is_rejected(signed, tmp_path):
     entry, public = signed
     stranger = signature.make_key(tmp_path / "stranger")
     for forged in (

@@ -1,4 +1,4 @@
-"""svc.cli.base: the progress bar on a terminal, and none in a pipe."""
+"""svc.cli.base: the progress bar on a terminal and in a pipe."""
 
 import io
 
@@ -8,7 +8,7 @@ from svc.cli import base
 
 
 class Screen(io.StringIO):
-    """A standard error that is a terminal, or is not."""
+    """A standard error stream with a chosen `isatty`."""
 
     def __init__(self, terminal: bool) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Screen(io.StringIO):
         return self._terminal
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+def progress_output(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     screen = Screen(terminal)
     monkeypatch.setattr("sys.stderr", screen)
     with base.ProgressBar() as progress:
@@ -28,13 +28,13 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     return screen.getvalue()
 
 
-def test_a_terminal_has_a_bar_that_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(monkeypatch, terminal=True)
+def test_progress_bar_on_terminal_is_shown_and_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = progress_output(monkeypatch, terminal=True)
     assert f"fetching [{'█' * 12}{' ' * 12}] 50 of 100 MB" in text
     assert "waiting …" in text
     assert text.endswith("\r\x1b[K")
     assert "\n" not in text
 
 
-def test_a_pipe_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, terminal=False) == ""
+def test_progress_bar_in_pipe_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert progress_output(monkeypatch, terminal=False) == ""

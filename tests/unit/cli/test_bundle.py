@@ -1,4 +1,4 @@
-"""`svc bundle pack`, where its output goes."""
+"""`svc bundle pack` and its output path."""
 
 import json
 
@@ -11,14 +11,14 @@ from svc.cli import main
 def model(tmp_path, monkeypatch):
     folder = tmp_path / "model"
     folder.mkdir()
-    about = {"model_id": "m", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}
-    (folder / "model_metadata.json").write_text(json.dumps(about))
+    metadata = {"model_id": "m", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}
+    (folder / "model_metadata.json").write_text(json.dumps(metadata))
     (folder / "w.bin").write_bytes(b"weights")
     monkeypatch.chdir(folder)
     return folder
 
 
-def test_a_folder_packed_from_within_has_no_bundle_in_it(model):
+def test_bundle_pack_in_current_folder_excludes_output(model):
     assert main(["bundle", "pack", "."]) == 0
     first = (model / "m.xyb").read_bytes()
     assert main(["bundle", "pack", "."]) == 0
@@ -26,7 +26,7 @@ def test_a_folder_packed_from_within_has_no_bundle_in_it(model):
     assert sorted(path.name for path in model.iterdir()) == ["m.xyb", "model_metadata.json", "w.bin"]
 
 
-@pytest.mark.parametrize(("output", "said"), [(".", "is a folder"), ("gone/m.xyb", "There is no folder gone")])
-def test_an_output_that_cannot_be_is_named(model, capsys, output, said):
+@pytest.mark.parametrize(("output", "expected_text"), [(".", "is a folder"), ("gone/m.xyb", "There is no folder gone")])
+def test_bundle_pack_invalid_output_names_it(model, capsys, output, expected_text):
     assert main(["bundle", "pack", ".", "-o", output]) == 2
-    assert said in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err

@@ -39,7 +39,7 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     return {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
 
 
-def test_a_fresh_machine_lacks_nothing_that_cannot_be_added(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_fresh_machine_exits_0_and_suggests_fixes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = findings(capsys)
     assert found["provider openai"]["mend"] == "set PROVIDER_A_API_KEY"
@@ -47,7 +47,7 @@ def test_a_fresh_machine_lacks_nothing_that_cannot_be_added(capsys: pytest.Captu
     assert found["state folder"]["state"] == "ok"
 
 
-def test_a_provider_is_asked_and_its_key_is_not_shown(
+def test_doctor_provider_is_probed_and_key_is_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-very-secret")
@@ -88,7 +88,7 @@ def _provider(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
         ("B", "", 404, ""),
     ],
 )
-def test_a_version_that_seems_missing_or_too_much_in_an_address(
+def test_doctor_base_url_with_wrong_version_path_gives_hint(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     letter: str,
@@ -97,7 +97,7 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
     mend: str,
 ) -> None:
     monkeypatch.setenv(f"PROVIDER_{letter}_API_KEY", "sk-1")
-    with _sayer(f"HTTP/1.1 {status} Some\r\ncontent-length: 0\r\n\r\n".encode()) as port:
+    with raw_server(f"HTTP/1.1 {status} Some\r\ncontent-length: 0\r\n\r\n".encode()) as port:
         monkeypatch.setenv(f"PROVIDER_{letter}_BASE_URL", f"http://127.0.0.1:{port}{path}")
         assert main(["doctor", "--json"]) == 0
     found = findings(capsys)["provider openai" if letter == "A" else "provider anthropic"]
@@ -105,7 +105,7 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
 
 
 @pytest.mark.parametrize(
-    ("scheme", "said", "words"),
+    ("scheme", "data", "expected_text"),
     [
         ("http", b"", "it accepts the connection, but sends no response within 0.5 s"),
         ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "the response is not HTTP"),
@@ -122,17 +122,21 @@ def test_a_version_that_seems_missing_or_too_much_in_an_address(
         ("https", None, "the server closed the connection during the TLS handshake"),
     ],
 )
-def test_what_is_no_provider_is_told_plainly(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, scheme: str, said: bytes | None, words: str
+def test_doctor_server_that_is_no_provider_is_reported_with_reason(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    data: bytes | None,
+    expected_text: str,
 ) -> None:
-    """None is the end of the connection."""
+    """`data=None` closes the connection."""
     monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
-    with _sayer(said) as port:
+    with raw_server(data) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{scheme}://127.0.0.1:{port}/v1")
         state, says = _provider(capsys)
     assert state == "bad"
-    assert words in says
+    assert expected_text in says
 
 
 @pytest.mark.parametrize(
@@ -144,55 +148,58 @@ def test_what_is_no_provider_is_told_plainly(
     ],
 )
 @pytest.mark.parametrize("every", [0.0, 0.001])
-def test_an_interim_answer_is_not_taken_for_the_answer(
+def test_doctor_interim_response_is_skipped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interim: bytes, every: float
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
     for status, says in (("200 OK", ""), ("401 Unauthorized", ", returns HTTP 401 to GET /v1/models")):
         final = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
-        with _sayer(interim + final, every=every) as port:
+        with raw_server(interim + final, every=every) as port:
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
             assert _provider(capsys) == ("bad" if says else "ok", f"5 models, reachable{says}")
 
 
-def test_interim_answers_that_drip_do_not_hold_it_up(
+def test_doctor_slow_interim_responses_time_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
-    with _sayer(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10, every=0.1) as port:
+    with raw_server(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10, every=0.1) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
-        began = time.monotonic()
+        started_at = time.monotonic()
         assert "sends no response within 0.5 s" in _provider(capsys)[1]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - started_at < 5
 
 
-def test_a_handshake_that_drips_does_not_hold_it_up(
+def test_doctor_slow_tls_handshake_times_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_probe, "PROBE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-1")
-    with _sayer(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(100), every=0.1) as port:
+    with raw_server(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc" + bytes(100), every=0.1) as port:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"https://127.0.0.1:{port}/v1")
-        began = time.monotonic()
+        started_at = time.monotonic()
         assert "does not finish the TLS handshake" in _provider(capsys)[1]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - started_at < 5
 
 
 @contextlib.contextmanager
-def _sayer(said: bytes | None, every: float = 0.0) -> Iterator[int]:
-    """A server that reads, and says this on its first connection, with a byte every so many seconds; its port."""
+def raw_server(data: bytes | None, every: float = 0.0) -> Iterator[int]:
+    """Run a server that sends `data` on its first connection, one byte per `every` seconds, and yield its port.
+
+    With `data=None` it closes the connection instead.
+    """
     done = threading.Event()
 
     def serve() -> None:
         with contextlib.suppress(OSError), server.accept()[0] as one:
             one.recv(65536)
-            if said is None:
+            if data is None:
                 return
-            for at in range(len(said)) if every else ():
-                one.sendall(said[at : at + 1])
+            for at in range(len(data)) if every else ():
+                one.sendall(data[at : at + 1])
                 done.wait(every)
-            one.sendall(b"" if every else said)
+            one.sendall(b"" if every else data)
             done.wait(10)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -205,7 +212,7 @@ def _sayer(said: bytes | None, every: float = 0.0) -> Iterator[int]:
             thread.join()
 
 
-def test_what_has_no_key_is_named(
+def test_doctor_provider_or_account_without_key_is_reported(
     capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "svc.toml").write_text(
@@ -226,7 +233,7 @@ def test_what_has_no_key_is_named(
     assert "set VENDOR_KEY" not in said
 
 
-def test_a_model_that_another_provider_has_is_named(
+def test_doctor_model_of_two_providers_reports_order(
     capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "k")
@@ -237,20 +244,22 @@ def test_a_model_that_another_provider_has_is_named(
     assert "its gpt-4o is tried after openai, which has a model of that name" in capsys.readouterr().out
 
 
-def test_a_broken_file_is_named(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_doctor_invalid_configuration_exits_1_and_names_field(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     (home / "svc.toml").write_text("[gateway]\nprot = 1")
     assert main(["doctor"]) == 1
     assert "prot" in capsys.readouterr().out
 
 
-def test_a_port_in_use(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_port_in_use_is_reported_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("PORT", str(server.getsockname()[1]))
         assert main(["doctor", "--json"]) == 0
     assert findings(capsys)["gateway port"]["state"] == "off"
 
 
-def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_doctor_running_gateway_is_reported_with_url(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main(["doctor", "--json"]) == 0
     assert findings(capsys)["svc up"]["state"] == "off"
     with _local_gateway.hold_up_lock(home / "home"):
@@ -260,7 +269,9 @@ def test_a_running_svc_up_is_noticed(capsys: pytest.CaptureFixture[str], home: P
     assert (found["state"], found["says"]) == ("ok", "runs at http://127.0.0.1:5/v1")
 
 
-def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_unusable_redis_url_is_bad_and_hides_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for url in (f"redis://:s3cret@127.0.0.1:{closed_port()}/0", "unix:///nowhere", "nonsense"):
         monkeypatch.setenv("SVC_REDIS_URL", url)
         assert main(["doctor", "--json"]) == 1
@@ -269,7 +280,7 @@ def test_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         assert "s3cret" not in str(found)
 
 
-def test_a_provider_behind_tls_must_be_trusted(
+def test_doctor_provider_with_tls_reports_certificate_errors(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-fake")
@@ -291,9 +302,9 @@ def test_a_provider_behind_tls_must_be_trusted(
             finding = findings(capsys)["provider openai"]
             assert finding["state"] == ("ok" if said == "reachable" else "bad")
             assert said in finding["says"]
-        for nothing in (tmp_path / "none.pem", tmp_path):
-            monkeypatch.setenv("SSL_CERT_FILE", str(nothing))
+        for missing in (tmp_path / "none.pem", tmp_path):
+            monkeypatch.setenv("SSL_CERT_FILE", str(missing))
             assert main(["doctor", "--json"]) == 1
-            assert str(nothing) in findings(capsys)["certificates"]["says"]
+            assert str(missing) in findings(capsys)["certificates"]["says"]
             with pytest.raises(UsageError, match="SSL_CERT_FILE"):
                 default_ssl_context()

@@ -1,4 +1,4 @@
-"""svc doctor and its database, Redis, blob store and extras: each is really asked, and no message holds a password."""
+"""`svc doctor` probes the database, Redis, blob store and extras. No message includes a password."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def examine(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
+def run_doctor(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
     status = main(["doctor", "--json"])
     out = capsys.readouterr().out
     assert PASSWORD not in out
     return status, {finding["what"]: finding for finding in json.loads(out)}
 
 
-def test_doctor_lists_every_extra_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_every_extra(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert set(_doctor_checks.OPTIONAL_EXTRAS) == set(project["optional-dependencies"])
-    found = examine(capsys)[1]
+    found = run_doctor(capsys)[1]
     assert {f"extra {extra}" for extra in _doctor_checks.OPTIONAL_EXTRAS} <= set(found)
 
 
-def test_doctor_extra_without_its_modules_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_missing_extra_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         _doctor_checks, "OPTIONAL_EXTRAS", {"s3": (("no_such_module",), "buckets"), "onnx": (("json", "nope"), "ONNX")}
     )
@@ -53,10 +53,10 @@ def test_doctor_extra_without_its_modules_names_the_install_command(monkeypatch:
     assert second.says == "lacks nope: it is for ONNX"
 
 
-def test_doctor_database_file_is_not_made_and_a_broken_one_is_an_error(
+def test_doctor_database_file_is_not_created_and_damaged_file_is_error(
     capsys: pytest.CaptureFixture[str], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, found = examine(capsys)
+    status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (0, "ok")
     assert not (clean / "home").exists()
     file = clean / "some.db"
@@ -64,68 +64,70 @@ def test_doctor_database_file_is_not_made_and_a_broken_one_is_an_error(
     with sqlite3.connect(file) as made:
         made.execute("CREATE TABLE one (a)")
     made.close()
-    assert examine(capsys)[0] == 0
+    assert run_doctor(capsys)[0] == 0
     file.write_bytes(b"this is no database at all" * 100)
-    status, found = examine(capsys)
+    status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (1, "bad")
     assert "file is not a database" in found["database"]["says"]
 
 
-def test_doctor_postgres_that_is_down_names_host_and_reason(
+def test_doctor_postgres_down_names_host_and_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = closed_port()
     monkeypatch.setenv("SVC_DATABASE_URL", f"postgresql://svc:{PASSWORD}@127.0.0.1:{port}/ledger")
-    status, found = examine(capsys)
+    status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (1, "bad")
     assert f"'ledger' at 127.0.0.1, port {port} does not answer as it should" in found["database"]["says"]
     assert "Connection refused" in found["database"]["says"]
 
 
-def test_commands_with_postgres_that_is_down_name_host_and_reason(
+def test_keys_command_postgres_down_names_host_and_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = closed_port()
     monkeypatch.setenv("SVC_DATABASE_URL", f"postgresql://svc:{PASSWORD}@127.0.0.1:{port}/ledger")
     assert main(["keys", "ls"]) == 1
-    said = capsys.readouterr().err
-    assert f"127.0.0.1, port {port}" in said
-    assert "Connection refused" in said
-    assert PASSWORD not in said
-    assert said.count("\n") == 1
+    text = capsys.readouterr().err
+    assert f"127.0.0.1, port {port}" in text
+    assert "Connection refused" in text
+    assert PASSWORD not in text
+    assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "postgresql://svc:hunter2-s3cret@[::1/x"])
-def test_doctor_database_url_that_is_none(
+def test_doctor_invalid_database_url_is_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("SVC_DATABASE_URL", url)
-    status, found = examine(capsys)
+    status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (1, "bad")
     assert "SVC_DATABASE_URL" in found["database"]["mend"]
 
 
-def test_doctor_redis_logs_in(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_redis_wrong_password_or_timeout_is_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RedisServer("--requirepass", PASSWORD) as server:
         address = f"127.0.0.1:{server.port}"
         monkeypatch.setenv("SVC_REDIS_URL", f"redis://:{PASSWORD}@{address}/0")
-        status, found = examine(capsys)
+        status, found = run_doctor(capsys)
         assert (status, found["redis"]["state"]) == (0, "ok")
         for user, reason in (("", "NOAUTH"), (f":{PASSWORD}x@", "WRONGPASS")):
             monkeypatch.setenv("SVC_REDIS_URL", f"redis://{user}{address}/0")
-            status, found = examine(capsys)
+            status, found = run_doctor(capsys)
             assert (status, found["redis"]["state"]) == (1, "bad")
             assert address in found["redis"]["says"]
             assert reason in found["redis"]["says"]
         server.freeze()
         monkeypatch.setenv("SVC_REDIS_URL", f"redis://:{PASSWORD}@{address}/0")
-        status, found = examine(capsys)
+        status, found = run_doctor(capsys)
         server.thaw()
         assert status == 1
         assert "2 s" in found["redis"]["says"]
 
 
-def test_doctor_bucket_that_is_down_names_it_and_the_reason(
+def test_doctor_bucket_down_names_bucket_and_endpoint(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = closed_port()
@@ -137,41 +139,41 @@ def test_doctor_bucket_that_is_down_names_it_and_the_reason(
         ("AWS_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
-    status, found = examine(capsys)
+    status, found = run_doctor(capsys)
     assert (status, found["blob store"]["state"]) == (1, "bad")
     assert "s3://bundles/prefix" in found["blob store"]["says"]
     assert f"127.0.0.1:{port}" in found["blob store"]["says"]
     for url in ("gs://x", "s3://", "nonsense"):
         monkeypatch.setenv("SVC_BLOB_URL", url)
-        assert examine(capsys)[1]["blob store"]["state"] == "bad"
+        assert run_doctor(capsys)[1]["blob store"]["state"] == "bad"
 
 
-def test_doctor_without_any_provider_says_so(
+def test_doctor_without_provider_reports_off(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = examine(capsys)[1]
+    found = run_doctor(capsys)[1]
     assert found["providers"]["state"] == "off"
     assert "none is configured" in found["providers"]["says"]
     assert "PROVIDER_A_API_KEY" in found["providers"]["mend"]
     monkeypatch.setenv("PROVIDER_A_API_KEY", PASSWORD)
     with FakeProvider(OpenAIWire(), key=PASSWORD) as fake:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")
-        assert "providers" not in examine(capsys)[1]
+        assert "providers" not in run_doctor(capsys)[1]
 
 
-def test_doctor_refused_key_is_an_error_that_names_its_variable(
+def test_doctor_rejected_key_is_error_and_names_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", PASSWORD)
     with FakeProvider(OpenAIWire(), key="another") as fake:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")
-        status, found = examine(capsys)
+        status, found = run_doctor(capsys)
     assert (status, found["provider openai"]["state"]) == (1, "bad")
     assert "HTTP 401" in found["provider openai"]["says"]
     assert found["provider openai"]["mend"] == "its key is refused: put a valid one into OPENAI_API_KEY"
 
 
-def test_doctor_asks_each_account_of_a_provider(
+def test_doctor_probes_each_account_of_a_provider(
     capsys: pytest.CaptureFixture[str], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDER_A_API_KEY", "good")
@@ -179,7 +181,7 @@ def test_doctor_asks_each_account_of_a_provider(
     (clean / "svc.toml").write_text('[[providers]]\nname = "openai"\naccounts = [{ api_key_env = "SECOND_KEY" }]\n')
     with FakeProvider(OpenAIWire(), key="good") as fake:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")
-        status, found = examine(capsys)
+        status, found = run_doctor(capsys)
     assert status == 1
     assert found["provider openai"]["state"] == "ok"
     assert found["provider openai, account 2"]["state"] == "bad"

@@ -1,4 +1,4 @@
-"""svc keys and svc usage on this machine's database: how keys are named, what a list shows, what a terminal gets."""
+"""`svc keys` and `svc usage` on the local database: key selection, lists, and terminal output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shop(command: Command) -> dict[str, str]:
     return made
 
 
-def spend(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> None:
+def insert_usage(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> None:
     database = open_database(f"sqlite:///{home / 'svc.db'}")
     database.insert_entries(
         LedgerEntry(
@@ -66,44 +66,44 @@ def spend(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> No
     database.close()
 
 
-def test_show_finds_a_key_by_id_name_and_prefix(command: Command, shop: dict[str, str]) -> None:
+def test_keys_show_finds_key_by_id_name_and_prefix(command: Command, shop: dict[str, str]) -> None:
     command("keys", "create", "--name", "other")
-    for wanted in (shop["id"], "web shop", shop["prefix"], f"{shop['prefix']}…", shop["id"][:10]):
-        assert json.loads(command("keys", "show", wanted, "--json"))["id"] == shop["id"], wanted
+    for selector in (shop["id"], "web shop", shop["prefix"], f"{shop['prefix']}…", shop["id"][:10]):
+        assert json.loads(command("keys", "show", selector, "--json"))["id"] == shop["id"], selector
 
 
-def test_a_name_of_several_keys_is_refused_with_their_ids(command: Command, shop: dict[str, str]) -> None:
-    twin = json.loads(command("keys", "create", "--name", "web shop", "--json"))
+def test_keys_ambiguous_name_is_rejected_with_ids(command: Command, shop: dict[str, str]) -> None:
+    namesake = json.loads(command("keys", "create", "--name", "web shop", "--json"))
     for action in ("show", "revoke", "rotate"):
         said = command("keys", action, "web shop", status=2)
         assert shop["id"] in said
-        assert twin["id"] in said
+        assert namesake["id"] in said
     assert json.loads(command("keys", "show", shop["id"], "--json"))["revoked"] is None
 
 
-def test_name_of_one_key_that_is_not_revoked_means_that_key(command: Command, shop: dict[str, str]) -> None:
+def test_keys_name_shared_with_revoked_key_selects_active_key(command: Command, shop: dict[str, str]) -> None:
     command("keys", "revoke", shop["id"])
-    twin = json.loads(command("keys", "create", "--name", "web shop", "--json"))
+    namesake = json.loads(command("keys", "create", "--name", "web shop", "--json"))
     for action in (("show",), ("change", "--rpm", "5"), ("rotate",)):
-        assert json.loads(command("keys", action[0], "web shop", *action[1:], "--json"))["id"] == twin["id"], action
-    assert twin["id"] in command("keys", "revoke", "web shop", status=2)
-    command("keys", "revoke", twin["id"])
-    assert twin["id"] in command("keys", "show", "web shop", status=2)
+        assert json.loads(command("keys", action[0], "web shop", *action[1:], "--json"))["id"] == namesake["id"], action
+    assert namesake["id"] in command("keys", "revoke", "web shop", status=2)
+    command("keys", "revoke", namesake["id"])
+    assert namesake["id"] in command("keys", "show", "web shop", status=2)
 
 
-def test_an_unknown_key_is_an_error_that_names_the_list(command: Command, shop: dict[str, str]) -> None:
-    for wanted in ("nobody", "svc_sk_", "key_", "key_ffff00000000"):
-        assert "See: svc keys ls" in command("keys", "show", wanted, status=1)
+def test_keys_show_unknown_key_suggests_keys_ls(command: Command, shop: dict[str, str]) -> None:
+    for selector in ("nobody", "svc_sk_", "key_", "key_ffff00000000"):
+        assert "See: svc keys ls" in command("keys", "show", selector, status=1)
 
 
-def test_a_key_is_changed_and_revoked_by_its_name(command: Command, shop: dict[str, str]) -> None:
+def test_keys_change_and_revoke_accept_name(command: Command, shop: dict[str, str]) -> None:
     assert json.loads(command("keys", "change", "web shop", "--rpm", "5", "--json"))["rpm"] == 5
     assert shop["id"] in command("keys", "revoke", "web shop")
 
 
-def test_the_list_shows_scopes_models_tags_and_last_use(command: Command, shop: dict[str, str], home: Path) -> None:
+def test_keys_ls_shows_scopes_models_tags_and_last_use(command: Command, shop: dict[str, str], home: Path) -> None:
     command("keys", "create", "--name", "idle", "--scope", "admin")
-    spend(home, shop, 3)
+    insert_usage(home, shop, 3)
     head, *rows = command("keys", "ls").splitlines()
     for column in ("SCOPES", "MODELS", "TAGS", "LAST USED"):
         assert column in head
@@ -120,7 +120,7 @@ def test_the_list_shows_scopes_models_tags_and_last_use(command: Command, shop: 
     }
 
 
-def test_a_long_list_of_models_is_cut_in_the_table_and_whole_in_show(command: Command) -> None:
+def test_keys_ls_long_model_list_is_truncated_and_complete_in_show(command: Command) -> None:
     models = ",".join(f"model-{number}" for number in range(40))
     command("keys", "create", "--name", "many", "--models", models)
     assert "…  " in command("keys", "ls")
@@ -128,10 +128,10 @@ def test_a_long_list_of_models_is_cut_in_the_table_and_whole_in_show(command: Co
     assert "model-39" in command("keys", "show", "many")
 
 
-def test_usage_on_a_terminal_is_bounded_and_says_how_to_see_more(
+def test_usage_on_terminal_is_limited_with_hint(
     capsys: pytest.CaptureFixture[str], shop: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spend(home, shop, 60)
+    insert_usage(home, shop, 60)
     assert main(["usage"]) == 0
     piped = capsys.readouterr()
     assert (len(piped.out.splitlines()), piped.err) == (61, "")
@@ -148,15 +148,15 @@ def test_usage_on_a_terminal_is_bounded_and_says_how_to_see_more(
     assert capsys.readouterr().err == ""
 
 
-def test_usage_aligns_its_numbers_to_the_right(command: Command, shop: dict[str, str], home: Path) -> None:
-    spend(home, shop, 4)
+def test_usage_numbers_are_right_aligned(command: Command, shop: dict[str, str], home: Path) -> None:
+    insert_usage(home, shop, 4)
     head, *rows = command("usage").splitlines()
     end = head.index("PROMPT") + len("PROMPT")
     assert {row[:end].rsplit(" ", 1)[1] for row in rows} == {"7", "70", "700", "7000"}
     assert len({len(row) for row in (head, *rows)}) == 1
 
 
-def test_usage_of_one_request_shows_fields_formula_and_attempts(command: Command, home: Path) -> None:
+def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Command, home: Path) -> None:
     attempts = [
         AttemptDetail(provider="openai", model="gpt-4o", outcome="error", code="provider_error", ms=12.34),
         AttemptDetail(provider="anthropic", model="claude-3-haiku-20240307", outcome="ok", ms=801.0),
@@ -201,8 +201,8 @@ def test_usage_of_one_request_shows_fields_formula_and_attempts(command: Command
     assert row == msgspec.to_builtins(entry)
 
 
-def test_usage_of_an_unknown_request_fails(command: Command, shop: dict[str, str], home: Path) -> None:
-    spend(home, shop, 1)
+def test_usage_unknown_request_exits_1(command: Command, shop: dict[str, str], home: Path) -> None:
+    insert_usage(home, shop, 1)
     assert json.loads(command("usage", "--request", "req-0", "--json"))["attempts_detail"][0]["outcome"] == "ok"
     for arguments in ((), ("--json",)):
         said = command("usage", "--request", "req-1", *arguments, status=1)
@@ -211,26 +211,26 @@ def test_usage_of_an_unknown_request_fails(command: Command, shop: dict[str, str
 
 
 @pytest.mark.parametrize("option", ["--by", "--since", "--until", "--key", "--limit"])
-def test_usage_of_one_request_takes_no_other_filter(command: Command, option: str) -> None:
+def test_usage_request_option_with_other_filter_exits_2(command: Command, option: str) -> None:
     said = command("usage", "--request", "req-0", option, "1", status=2)
     assert f"--request cannot be combined with {option.removeprefix('--')}" in said
 
 
-def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_table_wide_characters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     base.print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right_aligned=(1,))
     assert capsys.readouterr().out.splitlines() == ["NAME   N", "東京   1", "e\u0301t    20"]
 
 
-def test_usage_takes_a_name_or_a_prefix(command: Command, shop: dict[str, str], home: Path) -> None:
-    spend(home, shop, 2)
-    for wanted in ("web shop", shop["prefix"], shop["id"]):
-        assert len(json.loads(command("usage", "--key", wanted, "--json"))) == 2
+def test_usage_key_option_accepts_name_prefix_and_id(command: Command, shop: dict[str, str], home: Path) -> None:
+    insert_usage(home, shop, 2)
+    for selector in ("web shop", shop["prefix"], shop["id"]):
+        assert len(json.loads(command("usage", "--key", selector, "--json"))) == 2
 
 
 @pytest.mark.parametrize("name", ["--gateway", "--url"])
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:9/v1"])
 @pytest.mark.parametrize("verb", [("keys", "ls"), ("usage",), ("chat", "hi"), ("transcribe", "talk.wav")])
-def test_one_flag_names_the_gateway_in_every_command(
+def test_commands_gateway_and_url_options_select_gateway(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, address: str, verb: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("SVC_API_KEY", "svc_sk_some")
@@ -240,7 +240,7 @@ def test_one_flag_names_the_gateway_in_every_command(
     assert "http://127.0.0.1:9/v1" in said
 
 
-def test_one_flag_names_the_registry_also_for_mirror(command: Command) -> None:
+def test_registry_mirror_registry_option_or_argument_selects_registry(command: Command) -> None:
     for arguments in (["http://127.0.0.1:9"], ["--registry", "http://127.0.0.1:9"]):
         assert "http://127.0.0.1:9" in command("registry", "mirror", *arguments, status=1)
     assert "--registry" in command("registry", "mirror", status=2)

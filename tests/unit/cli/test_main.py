@@ -1,4 +1,4 @@
-"""The command as a person meets it: the real program, its streams and its exit status."""
+"""The `svc` program: its output streams and exit status."""
 
 import os
 import subprocess
@@ -20,32 +20,32 @@ def command(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_version() -> None:
+def test_version_option_prints_version() -> None:
     result = command("--version")
     assert (result.returncode, result.stdout) == (0, f"svc {svc.__version__}\n")
 
 
-def test_the_entry_point_is_this_command() -> None:
+def test_entry_point_is_cli_main() -> None:
     scripts = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"svc": "svc.cli:main"}
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["help"]])
-def test_help_lists_every_verb(args: list[str]) -> None:
+def test_help_lists_every_command(args: list[str]) -> None:
     result = command(*args)
     assert result.returncode == 0
     for verb in plugins.names("cli"):
         assert f"  {verb} " in result.stdout
 
 
-def test_without_a_verb_it_is_wrong_use_and_says_how() -> None:
+def test_main_without_command_exits_2_with_usage() -> None:
     result = command()
     assert result.returncode == 2
     assert "usage: svc COMMAND" in result.stdout
 
 
 @pytest.mark.parametrize("verb", plugins.names("cli"))
-def test_the_help_of_every_verb_has_examples(verb: str) -> None:
+def test_help_of_every_command_has_examples(verb: str) -> None:
     result = command(verb, "--help")
     assert result.returncode == 0
     assert f"svc {verb}" in result.stdout.partition("Examples")[2]
@@ -54,7 +54,7 @@ def test_the_help_of_every_verb_has_examples(verb: str) -> None:
 @pytest.mark.parametrize(
     "args", [["no-such-verb"], ["--no-such-option"], ["models"], ["models", "add"], ["models", "ls", "--no-such"]]
 )
-def test_wrong_use_is_one_line_and_status_2(args: list[str]) -> None:
+def test_main_wrong_usage_exits_2_with_one_line(args: list[str]) -> None:
     result = command(*args)
     assert result.returncode == 2
     assert result.stdout == ""
@@ -63,7 +63,7 @@ def test_wrong_use_is_one_line_and_status_2(args: list[str]) -> None:
     assert "--help" in result.stderr
 
 
-def test_a_reader_that_leaves_is_no_fault() -> None:
+def test_main_closed_output_pipe_prints_no_traceback() -> None:
     script = f"{sys.executable} -m svc --help | true"
     result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in result.stderr

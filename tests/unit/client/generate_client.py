@@ -1,4 +1,4 @@
-"""Makes `svc/client/client.py`, for programs that wait, from `svc/client/aio.py`: `make faces`."""
+"""Generates the blocking client `svc/client/client.py` from `svc/client/aio.py`: `make faces`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXTS = {
 
 
 class Blocking(ast.NodeTransformer):
-    """Takes what is asynchronous out of a module; what a core awaits is driven by `run`."""
+    """Remove `async` and `await` from a module. Coroutines of the core are driven by `run_sync`."""
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         fields = {name: getattr(node, name) for name in node._fields}
@@ -73,7 +73,7 @@ class Blocking(ast.NodeTransformer):
 
 
 def make() -> str:
-    """The module's text."""
+    """Return the text of the generated module."""
     tree = Blocking().visit(ast.parse((FOLDER / "aio.py").read_text(encoding="utf-8")))
     text = ast.unparse(ast.fix_missing_locations(tree))
     for step in (["check", "--select=I", "--fix", "--quiet"], ["format"]):

@@ -1,4 +1,4 @@
-"""svc.client.address and svc.client.config: which gateway, in which order, however it is written."""
+"""svc.client.address and svc.client.config: the gateway URL, its sources and its accepted forms."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ ENVIRON = {"SVC_GATEWAY_URL": "http://gateway:3000/v1", "SVC_PLATFORM_URL": "htt
 
 
 @pytest.fixture(autouse=True)
-def untold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def without_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SVC_HOME", str(tmp_path))  # no `svc up` of this machine
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))  # ignores a running `svc up`
     svc.init()
     yield
     svc.init()
 
 
-def quiet(message: str) -> None:
+def fail_on_warning(message: str) -> None:
     raise AssertionError(message)
 
 
-def test_the_four_steps_in_their_order() -> None:
-    told = "http://told/v1"
-    assert resolve_gateway_url("http://option/v1", told, ENVIRON, quiet) == "http://option/v1"
-    assert resolve_gateway_url(None, told, ENVIRON, quiet) == told
-    assert resolve_gateway_url(None, None, ENVIRON, quiet) == "http://gateway:3000/v1"
-    assert resolve_gateway_url(None, None, {**ENVIRON, "SVC_GATEWAY_URL": " "}, quiet) == "http://platform:8000/v1"
-    assert resolve_gateway_url(None, None, {}, quiet) == PRODUCTION_GATEWAY
+def test_resolve_gateway_url_sources_have_precedence() -> None:
+    configured = "http://configured/v1"
+    assert resolve_gateway_url("http://option/v1", configured, ENVIRON, fail_on_warning) == "http://option/v1"
+    assert resolve_gateway_url(None, configured, ENVIRON, fail_on_warning) == configured
+    assert resolve_gateway_url(None, None, ENVIRON, fail_on_warning) == "http://gateway:3000/v1"
+    assert (
+        resolve_gateway_url(None, None, {**ENVIRON, "SVC_GATEWAY_URL": " "}, fail_on_warning)
+        == "http://platform:8000/v1"
+    )
+    assert resolve_gateway_url(None, None, {}, fail_on_warning) == PRODUCTION_GATEWAY
 
 
 FORMS = [
@@ -54,45 +57,45 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "meant"), FORMS)
-def test_every_step_takes_every_form(given: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert svc.Client(gateway_url=given).gateway_url == meant
-    svc.init(gateway_url=given)
-    assert svc.Client().gateway_url == meant
-    svc.init(platform_url=given)
-    assert svc.Client().gateway_url == meant
-    svc.set_gateway_url(given)
-    assert svc.AsyncClient().gateway_url == meant
+@pytest.mark.parametrize(("url", "expected"), FORMS)
+def test_client_any_source_accepts_any_url_form(url: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert svc.Client(gateway_url=url).gateway_url == expected
+    svc.init(gateway_url=url)
+    assert svc.Client().gateway_url == expected
+    svc.init(platform_url=url)
+    assert svc.Client().gateway_url == expected
+    svc.set_gateway_url(url)
+    assert svc.AsyncClient().gateway_url == expected
     svc.init()
-    monkeypatch.setenv("SVC_PLATFORM_URL", given)
-    assert svc.Client().gateway_url == meant
-    if given.rstrip("/ ").endswith("/v1"):  # this one is complete
-        monkeypatch.setenv("SVC_GATEWAY_URL", given)
+    monkeypatch.setenv("SVC_PLATFORM_URL", url)
+    assert svc.Client().gateway_url == expected
+    if url.rstrip("/ ").endswith("/v1"):  # SVC_GATEWAY_URL is not given a suffix
+        monkeypatch.setenv("SVC_GATEWAY_URL", url)
         monkeypatch.setenv("SVC_PLATFORM_URL", "http://elsewhere")
-        assert svc.Client().gateway_url == meant
+        assert svc.Client().gateway_url == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("url", "expected"),
     FORMS,
 )
-def test_v1_is_appended_once(given: str, meant: str) -> None:
-    assert with_v1_suffix(given) == meant
-    assert with_v1_suffix(with_v1_suffix(given)) == meant
-    assert resolve_gateway_url(None, None, {"SVC_PLATFORM_URL": given}, quiet) == meant
+def test_with_v1_suffix_is_appended_once(url: str, expected: str) -> None:
+    assert with_v1_suffix(url) == expected
+    assert with_v1_suffix(with_v1_suffix(url)) == expected
+    assert resolve_gateway_url(None, None, {"SVC_PLATFORM_URL": url}, fail_on_warning) == expected
 
 
 @pytest.mark.parametrize(
     "bad",
     ["ftp://host", "http://", "http://host:99999", "http://user:secret@host", "http://host?x=1", "http://a b", "ü"],
 )
-def test_what_is_no_address_is_refused_without_being_repeated(bad: str) -> None:
+def test_with_v1_suffix_invalid_url_is_rejected_without_echo(bad: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         with_v1_suffix(bad)
     assert "secret" not in caught.value.message
 
 
-def test_a_full_address_without_v1_is_taken_and_warned_about() -> None:
+def test_resolve_gateway_url_without_v1_is_accepted_with_warning() -> None:
     said: list[str] = []
     assert (
         resolve_gateway_url(None, None, {"SVC_GATEWAY_URL": "http://host:1/api/"}, said.append) == "http://host:1/api"
@@ -100,16 +103,16 @@ def test_a_full_address_without_v1_is_taken_and_warned_about() -> None:
     assert [line.split()[0] for line in said] == ["SVC_GATEWAY_URL"]
 
 
-def test_the_three_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_and_setters_configure_new_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SVC_GATEWAY_URL", "http://environ/v1")
     monkeypatch.setenv("SVC_API_KEY", "environ-key")
     assert svc.Client().gateway_url == "http://environ/v1"
-    svc.set_gateway_url("http://told")
-    svc.set_gateway_url("http://told/v1")
-    svc.set_api_key(" told-key\n")
-    assert svc.Client().gateway_url == "http://told/v1"
+    svc.set_gateway_url("http://set")
+    svc.set_gateway_url("http://set/v1")
+    svc.set_api_key(" set-key\n")
+    assert svc.Client().gateway_url == "http://set/v1"
     assert svc.Client(gateway_url="http://own/v1").gateway_url == "http://own/v1"
-    assert svc.Client()._core.api_key == "told-key"
+    assert svc.Client()._core.api_key == "set-key"
     svc.init(platform_url="http://platform/", registry="http://registry:8080")
     assert current_config() == SdkConfig(None, "http://platform/v1", "http://registry:8080")
     assert svc.Client()._core.api_key == "environ-key"
@@ -117,7 +120,7 @@ def test_the_three_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert svc.AsyncClient().gateway_url == "https://a:1/v1"
 
 
-def test_a_key_never_shows_and_must_fit_a_header() -> None:
+def test_api_key_is_hidden_in_repr_and_must_be_a_header_value() -> None:
     svc.init(api_key="svc_sk_hidden", gateway_url="http://h")
     assert "hidden" not in repr(current_config()) + repr(svc.Client()) + repr(svc.AsyncClient())
     with pytest.raises(InvalidRequest):
@@ -125,5 +128,5 @@ def test_a_key_never_shows_and_must_fit_a_header() -> None:
     assert current_config().api_key == "svc_sk_hidden"
 
 
-def test_a_client_takes_a_bare_address_too() -> None:
+def test_client_url_without_path_gets_v1_suffix() -> None:
     assert svc.Client(gateway_url="http://127.0.0.1:3000").gateway_url == "http://127.0.0.1:3000/v1"

@@ -1,4 +1,4 @@
-"""svc.Client and svc.AsyncClient against a real server that answers, stalls, cuts and lies; both do the same."""
+"""svc.Client and svc.AsyncClient behave alike with a server that responds, stalls, truncates and misbehaves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server() -> Iterator[FakeProvider]:
 
 @pytest.fixture(params=["sync", "async"])
 def call(request: pytest.FixtureRequest, server: FakeProvider) -> Call:
-    """`call(name, *args)`: the method of a fresh client of either kind."""
+    """`call(name, *args)` calls a method of a new blocking or asynchronous client."""
 
     def do(method: str, *args: Any, client: dict[str, Any] | None = None, **named: Any) -> Any:
         options = {"gateway_url": f"{server.address}/v1", "api_key": "key-1", **(client or {})}
@@ -46,63 +46,63 @@ def call(request: pytest.FixtureRequest, server: FakeProvider) -> Call:
         async def run() -> Any:
             async with svc.AsyncClient(**options) as other:
                 made = await getattr(other, method)(*args, **named)
-                return ([piece async for piece in made], made) if named.get("stream") else made
+                return ([chunk async for chunk in made], made) if named.get("stream") else made
 
         return asyncio.run(run())
 
     return do
 
 
-def problem(status: int, code: str, **headers: str) -> Any:
+def error_response(status: int, code: str, **headers: str) -> Any:
     return answer(status, {"error": {"message": "no", "type": "t", "code": code, "param": None}}, headers=headers)
 
 
-def test_a_chat(call: Call, server: FakeProvider) -> None:
-    got = call("chat", "Hi", model="m1", max_tokens=5, temperature=None)
-    assert got.text == openai_wire.TEXT
-    assert got.usage == svc.client.chat.ChatUsage(11, 7, 18)
-    assert got.raw["id"] == openai_wire.ID
-    assert (got.model, got.finish_reason) == ("gpt-4o-2024-08-06", "stop")
+def test_chat_message_returns_text_and_usage(call: Call, server: FakeProvider) -> None:
+    completion = call("chat", "Hi", model="m1", max_tokens=5, temperature=None)
+    assert completion.text == openai_wire.TEXT
+    assert completion.usage == svc.client.chat.ChatUsage(11, 7, 18)
+    assert completion.raw["id"] == openai_wire.ID
+    assert (completion.model, completion.finish_reason) == ("gpt-4o-2024-08-06", "stop")
     seen = server.wait()
     assert seen.json == {"model": "m1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
     assert seen.headers["authorization"] == "Bearer key-1"
     assert seen.path == "/v1/chat/completions"
 
 
-def test_the_default_model_and_messages_as_they_are(call: Call, server: FakeProvider) -> None:
+def test_chat_messages_are_sent_unchanged_with_default_model(call: Call, server: FakeProvider) -> None:
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     call("chat", turns)
     assert server.wait().json == {"model": "gpt-4o-mini", "messages": turns}
 
 
-def test_who_names_no_model_gets_one_that_is_offered(call: Call, server: FakeProvider) -> None:
+def test_chat_default_model_missing_uses_an_offered_model(call: Call, server: FakeProvider) -> None:
     listed = {"object": "list", "data": [{"id": "only", "object": "model", "created": 1, "owned_by": "local"}]}
-    server.plays(problem(404, "model_not_found"), answer(200, listed), answer(200, openai_wire.chat("ok")))
+    server.plays(error_response(404, "model_not_found"), answer(200, listed), answer(200, openai_wire.chat("ok")))
     assert call("chat", "Hi").text == "ok"
     assert server.requests[2].json["model"] == "only"
-    server.plays(problem(404, "model_not_found"))
+    server.plays(error_response(404, "model_not_found"))
     with pytest.raises(errors.ModelNotFound):
         call("chat", "Hi", model="other")
 
 
 @pytest.mark.parametrize("size", [1, 7, 100000])
-def test_a_stream(call: Call, server: FakeProvider, size: int) -> None:
+def test_chat_stream_any_split_returns_same_text(call: Call, server: FakeProvider, size: int) -> None:
     server.plays(sse(openai_wire.stream(), pieces=size))
-    pieces, made = call("chat", "Hi", stream=True)
-    assert "".join(piece.text for piece in pieces) == made.text == openai_wire.TEXT
-    assert [piece.finish_reason for piece in pieces if piece.finish_reason] == ["stop"]
+    chunks, made = call("chat", "Hi", stream=True)
+    assert "".join(chunk.text for chunk in chunks) == made.text == openai_wire.TEXT
+    assert [chunk.finish_reason for chunk in chunks if chunk.finish_reason] == ["stop"]
     assert made.usage.total_tokens == 18
     assert server.wait().json["stream_options"] == {"include_usage": True}
 
 
 @pytest.mark.parametrize("end", [fin(), reset(), None])
-def test_a_stream_that_breaks_off_never_looks_complete(call: Call, server: FakeProvider, end: Any) -> None:
+def test_chat_stream_truncated_raises(call: Call, server: FakeProvider, end: Any) -> None:
     server.plays(sse(openai_wire.stream()[:3], end=end))
     with pytest.raises((errors.ProviderFailed, errors.GatewayFailed)):
         call("chat", "Hi", stream=True)
 
 
-def test_an_error_within_a_stream(call: Call, server: FakeProvider) -> None:
+def test_chat_stream_error_event_raises_provider_failed(call: Call, server: FakeProvider) -> None:
     said = openai_wire.event({"error": {"message": "it broke", "type": "api_error", "code": "provider_error"}})
     server.plays(sse([*openai_wire.stream()[:2], said], end=fin()))
     with pytest.raises(errors.ProviderFailed, match="it broke"):
@@ -129,10 +129,10 @@ def test_an_error_within_a_stream(call: Call, server: FakeProvider) -> None:
         (418, "teapot", errors.InvalidRequest),
     ],
 )
-def test_errors_are_exceptions_of_the_same_codes(
+def test_chat_error_response_raises_exception_of_its_code(
     call: Call, server: FakeProvider, status: int, code: str, kind: type[svc.SvcError]
 ) -> None:
-    server.plays(problem(status, code, **{"x-request-id": "req-1", "retry-after": "7"}))
+    server.plays(error_response(status, code, **{"x-request-id": "req-1", "retry-after": "7"}))
     with pytest.raises(kind) as caught:
         call("chat", "Hi", model="m", client={"retries": 0})
     assert type(caught.value) is kind
@@ -151,70 +151,72 @@ def test_errors_are_exceptions_of_the_same_codes(
         raw(b"SSH-2.0\r\n\r\n") + fin(),
     ],
 )
-def test_what_is_no_gateway(call: Call, server: FakeProvider, script: Any) -> None:
+def test_chat_malformed_response_raises_gateway_failed(call: Call, server: FakeProvider, script: Any) -> None:
     server.plays(script)
     with pytest.raises(errors.GatewayFailed):
         call("chat", "Hi", client={"retries": 0})
 
 
-def test_retries_until_it_works(call: Call, server: FakeProvider) -> None:
+def test_chat_retryable_statuses_are_retried(call: Call, server: FakeProvider) -> None:
     server.plays(
-        problem(503, "x", **{"retry-after-ms": "10"}), problem(429, "rate_limit_exceeded", **{"retry-after": "0"})
+        error_response(503, "x", **{"retry-after-ms": "10"}),
+        error_response(429, "rate_limit_exceeded", **{"retry-after": "0"}),
     )
     assert call("chat", "Hi").text == openai_wire.TEXT
     assert len(server.requests) == 3
 
 
-def test_retry_after_is_waited_for(call: Call, server: FakeProvider) -> None:
-    server.plays(problem(429, "rate_limit_exceeded", **{"retry-after": "1"}))
-    begun = time.monotonic()
+def test_chat_retry_after_delays_retry(call: Call, server: FakeProvider) -> None:
+    server.plays(error_response(429, "rate_limit_exceeded", **{"retry-after": "1"}))
+    started_at = time.monotonic()
     call("chat", "Hi")
-    assert 1.0 <= time.monotonic() - begun < 3.0
+    assert 1.0 <= time.monotonic() - started_at < 3.0
 
 
 @pytest.mark.parametrize("headers", [{"x-should-retry": "false"}, {"retry-after": "500"}])
-def test_no_retry_when_the_server_says_so(call: Call, server: FakeProvider, headers: dict[str, str]) -> None:
-    server.plays(problem(429, "rate_limit_exceeded", **headers))
+def test_chat_server_forbids_retry_sends_one_request(call: Call, server: FakeProvider, headers: dict[str, str]) -> None:
+    server.plays(error_response(429, "rate_limit_exceeded", **headers))
     with pytest.raises(errors.RateLimited):
         call("chat", "Hi")
     assert len(server.requests) == 1
 
 
-def test_a_connection_that_breaks_before_the_answer_is_tried_again(call: Call, server: FakeProvider) -> None:
+def test_chat_connection_reset_before_response_is_retried(call: Call, server: FakeProvider) -> None:
     server.plays(reset(), head(framing="length", length=10) + body(b"abc") + fin())
-    with pytest.raises(errors.GatewayFailed):  # the second broke in its answer: it may have been carried out
+    # The second attempt fails during the response, so the gateway may have processed the request.
+    with pytest.raises(errors.GatewayFailed):
         call("chat", "Hi")
     assert len(server.requests) == 2
 
 
-def test_time_out(call: Call, server: FakeProvider) -> None:
+def test_chat_timeout_raises_gateway_failed(call: Call, server: FakeProvider) -> None:
     server.always_plays(stall())
     for options in ({"client": {"timeout": 0.2}}, {"timeout_s": 0.2}):
-        begun = time.monotonic()
+        started_at = time.monotonic()
         with pytest.raises(errors.GatewayFailed, match="timed out"):
             call("chat", "Hi", **options)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - started_at < 2
 
 
-def test_a_time_out_within_a_stream(call: Call, server: FakeProvider) -> None:
+def test_chat_stream_timeout_raises_gateway_failed(call: Call, server: FakeProvider) -> None:
     server.plays(sse(openai_wire.stream()[:3], end=stall()))
     with pytest.raises(errors.GatewayFailed, match="timed out"):
         call("chat", "Hi", stream=True, timeout_s=0.3)
 
 
-def test_unreachable_says_how_to_go_on(call: Call) -> None:
+def test_chat_unreachable_gateway_raises_gateway_failed(call: Call) -> None:
     with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
         call("chat", "Hi", client={"gateway_url": f"http://127.0.0.1:{closed_port()}/v1", "retries": 0})
 
 
-def test_the_production_gateway_that_is_not_there(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_unreachable_default_gateway_suggests_svc_up(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SVC_GATEWAY_URL", "SVC_PLATFORM_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(errors.GatewayFailed, match=r"SVC_GATEWAY_URL.*svc up"):
         call("models", client={"gateway_url": None, "retries": 0})
 
 
-def test_models(call: Call, server: FakeProvider) -> None:
+def test_models_list_is_parsed_or_rejected(call: Call, server: FakeProvider) -> None:
     listed = {"object": "list", "data": [{"id": "a", "object": "model", "created": 1, "owned_by": "x", "more": [1]}]}
     server.plays(answer(200, listed))
     (model,) = call("models")
@@ -224,21 +226,21 @@ def test_models(call: Call, server: FakeProvider) -> None:
         call("models")
 
 
-def test_what_cannot_be_json_is_refused_before_it_is_sent(call: Call, server: FakeProvider) -> None:
+def test_chat_message_not_serializable_raises_before_sending(call: Call, server: FakeProvider) -> None:
     with pytest.raises(errors.InvalidRequest):
         call("chat", [{"role": "user", "content": object()}])
     assert server.requests == []
 
 
-def test_a_file_that_is_not_there(call: Call, server: FakeProvider) -> None:
+def test_transcribe_missing_file_raises_usage_error(call: Call, server: FakeProvider) -> None:
     with pytest.raises(errors.UsageError, match="no file"):
         call("transcribe", "/nowhere/at/all.wav")
 
 
-# one kind at a time
+# Tests of one kind of client.
 
 
-def test_connections_are_kept_and_replaced(server: FakeProvider) -> None:
+def test_client_connection_is_reused_and_replaced_when_closed(server: FakeProvider) -> None:
     with svc.Client(gateway_url=f"{server.address}/v1", api_key="key-1", retries=0) as client:
         for _ in range(3):
             client.chat("Hi")
@@ -253,7 +255,7 @@ def test_connections_are_kept_and_replaced(server: FakeProvider) -> None:
         assert client.chat("Hi").text == openai_wire.TEXT
 
 
-def test_the_first_piece_comes_before_the_last_is_sent(server: FakeProvider) -> None:
+def test_chat_stream_first_chunk_is_yielded_before_last_is_sent(server: FakeProvider) -> None:
     gate = Gate()
     events = openai_wire.stream()
     server.plays(sse(events[:3], end=hold(gate) + body(b"".join(events[3:])) + fin()))
@@ -262,14 +264,14 @@ def test_the_first_piece_comes_before_the_last_is_sent(server: FakeProvider) -> 
         gate.open()
 
 
-def test_leaving_a_stream_closes_it(server: FakeProvider) -> None:
+def test_chat_stream_exit_closes_connection(server: FakeProvider) -> None:
     server.plays(sse(openai_wire.stream()[:3], end=stall()))
     with svc.Client(gateway_url=server.address, api_key="key-1").chat("Hi", stream=True) as stream:
         next(stream)
     server.wait().wait_left(2.0)
 
 
-def test_the_breaker_spares_a_gateway_that_is_down() -> None:
+def test_client_breaker_opens_when_gateway_is_down() -> None:
     client = svc.Client(gateway_url=f"http://127.0.0.1:{closed_port()}/v1", retries=0)
     for _ in range(5):
         with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
@@ -278,15 +280,15 @@ def test_the_breaker_spares_a_gateway_that_is_down() -> None:
         client.models()
 
 
-def test_providers_that_fail_do_not_open_the_breaker(server: FakeProvider) -> None:
-    server.always_plays(problem(502, "provider_error", **{"x-should-retry": "false"}))
+def test_client_breaker_ignores_provider_errors(server: FakeProvider) -> None:
+    server.always_plays(error_response(502, "provider_error", **{"x-should-retry": "false"}))
     client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
     for _ in range(8):
         with pytest.raises(errors.ProviderFailed):
             client.chat("Hi")
 
 
-def test_cancelling_an_asynchronous_call_closes_the_connection(server: FakeProvider) -> None:
+def test_async_client_cancelled_call_closes_connection(server: FakeProvider) -> None:
     server.always_plays(stall())
 
     async def run() -> None:
@@ -299,7 +301,7 @@ def test_cancelling_an_asynchronous_call_closes_the_connection(server: FakeProvi
     server.wait().wait_left(2.0)
 
 
-def test_nothing_is_left_open(server: FakeProvider) -> None:
+def test_client_close_closes_connections(server: FakeProvider) -> None:
     with svc.Client(gateway_url=server.address, api_key="key-1") as client:
         client.chat("Hi")
         list(client.chat("Hi", stream=True))
@@ -307,13 +309,13 @@ def test_nothing_is_left_open(server: FakeProvider) -> None:
     server.until(lambda: not server.connections, 2.0)
 
 
-def test_one_face_is_made_from_the_other() -> None:
-    """As trees, since Python's versions write some of them in other words. `make faces` writes it."""
+def test_blocking_client_matches_generated_module() -> None:
+    """Compared as syntax trees, since Python versions unparse differently. `make faces` writes the module."""
     there = (generate_client.FOLDER / "client.py").read_text(encoding="utf-8")
     assert ast.dump(ast.parse(there)) == ast.dump(ast.parse(generate_client.make()))
 
 
-def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_breaker_half_open_probe_closes_it(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "SDK_BREAKER_OPEN_SECONDS", 1.0)
     server.always_plays(answer(503, b"down for maintenance"))
     client = svc.Client(gateway_url=server.address, api_key="key-1", retries=0)
@@ -323,9 +325,9 @@ def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, mo
     for _ in range(3):
         with pytest.raises(errors.GatewayFailed, match="5 times in a row"):
             client.models()
-    assert len(server.requests) == retry.SDK_BREAKER_FAILURE_THRESHOLD  # it was spared
+    assert len(server.requests) == retry.SDK_BREAKER_FAILURE_THRESHOLD  # the open breaker sent no request
     time.sleep(1.1)
-    with pytest.raises(errors.GatewayFailed):  # one trial
+    with pytest.raises(errors.GatewayFailed):  # one probe
         client.models()
     with pytest.raises(errors.GatewayFailed, match="6 times in a row"):
         client.models()
@@ -336,7 +338,7 @@ def test_the_breaker_opens_and_closes_at_a_real_gateway(server: FakeProvider, mo
     assert client.models()
 
 
-def test_both_faces_are_the_same() -> None:
+def test_blocking_and_async_clients_have_same_signatures() -> None:
     for one, other in ((svc.Client, svc.AsyncClient), (svc.client.client.Live, svc.client.aio.AsyncLive)):
         names = {name for name in vars(one) if not name.startswith("_")}
         assert names == {name for name in vars(other) if not name.startswith("_")}
@@ -346,30 +348,30 @@ def test_both_faces_are_the_same() -> None:
                 assert str(mine).partition(" -> ")[0] == str(theirs).partition(" -> ")[0], name
 
 
-def test_importing_is_quick_and_light() -> None:
-    """In processor time, since other tests may run beside this one."""
+def test_import_svc_is_fast_and_loads_no_heavy_modules() -> None:
+    """Measured in CPU time, since other tests may run concurrently."""
     script = (
         "import time; begun = time.process_time(); import svc; svc.Client; took = time.process_time() - begun\n"
         "import sys; heavy = {'starlette', 'uvicorn', 'numpy', 'sherpa_onnx', 'xllamacpp', 'uvloop', 'asyncio'}\n"
-        "rooms = {'svc.gateway', 'svc.speech', 'svc.registry', 'svc.stores', 'svc.app', 'svc.settings'}\n"
-        "assert not (heavy | rooms) & set(sys.modules), (heavy | rooms) & set(sys.modules)\n"
+        "server = {'svc.gateway', 'svc.speech', 'svc.registry', 'svc.stores', 'svc.app', 'svc.settings'}\n"
+        "assert not (heavy | server) & set(sys.modules), (heavy | server) & set(sys.modules)\n"
         "print(took)"
     )
-    tries = [
+    runs = [
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60) for _ in range(3)
     ]
-    assert all(one.returncode == 0 for one in tries), tries[0].stderr
-    assert min(float(one.stdout) for one in tries) < 0.1
+    assert all(one.returncode == 0 for one in runs), runs[0].stderr
+    assert min(float(one.stdout) for one in runs) < 0.1
 
 
-def test_an_error_whose_code_is_a_number_keeps_its_message(call: Call, server: FakeProvider) -> None:
-    """As llama.cpp's server and some providers write it."""
+def test_chat_error_with_numeric_code_keeps_message(call: Call, server: FakeProvider) -> None:
+    """llama.cpp's server and some providers send numeric codes."""
     server.plays(answer(400, {"error": {"code": 400, "message": "the prompt is too long", "type": "x"}}))
     with pytest.raises(errors.InvalidRequest, match=r"^the prompt is too long$"):
         call("chat", "Hi")
 
 
-def test_one_client_in_one_event_loop_after_another(server: FakeProvider) -> None:
+def test_async_client_in_successive_event_loops_works(server: FakeProvider) -> None:
     client = svc.AsyncClient(gateway_url=f"{server.address}/v1", api_key="key-1")
 
     async def ask() -> str:

@@ -1,4 +1,4 @@
-"""A client that is told nothing takes the gateway that `svc up` runs with the same SVC_HOME, and its key only there."""
+"""An unconfigured client uses the gateway of `svc up` with the same SVC_HOME, and sends that key only there."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def up(home: Path) -> Iterator[FakeProvider]:
-    """The fake stands for the gateway of `svc up`: this process records where it is, as that one does."""
+    """A fake in place of the gateway of `svc up`. This process writes the record, as `svc up` does."""
     with FakeProvider(OpenAIWire(), key=_local_gateway.ensure_api_key(home)) as fake:
         _local_gateway.write_gateway_record(home, f"{fake.address}/v1")
         yield fake
 
 
-def test_client_without_configuration_uses_address_and_key_of_svc_up(up: FakeProvider, home: Path) -> None:
+def test_client_without_configuration_uses_url_and_key_of_svc_up(up: FakeProvider, home: Path) -> None:
     with svc.Client() as client:
         assert client.gateway_url == f"{up.address}/v1"
         client.chat("Hi", model="gpt-4o-mini")
@@ -49,7 +49,7 @@ async def test_async_client_without_configuration_uses_svc_up(up: FakeProvider) 
     assert up.wait(1).path == "/v1/chat/completions"
 
 
-def test_client_with_a_configured_gateway_does_not_send_the_key_of_svc_up(
+def test_client_with_configured_gateway_does_not_send_key_of_svc_up(
     up: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FakeProvider(OpenAIWire(), key="sk-other") as other:
@@ -60,14 +60,14 @@ def test_client_with_a_configured_gateway_does_not_send_the_key_of_svc_up(
     assert up.requests == []
 
 
-def test_client_with_the_address_of_svc_up_uses_its_key(up: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_url_of_svc_up_uses_its_key(up: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SVC_GATEWAY_URL", f"{up.address}/v1")
     with svc.Client() as client:
         client.chat("Hi", model="gpt-4o-mini")
     assert "authorization" in up.wait(1).headers
 
 
-def test_client_with_its_own_key_sends_that_one_to_svc_up(up: FakeProvider, home: Path) -> None:
+def test_client_with_own_key_sends_it_to_svc_up(up: FakeProvider, home: Path) -> None:
     up_key = discovery.read_local_api_key(home)
     with svc.Client(api_key="sk-mine", retries=0) as client, pytest.raises(svc.SvcError):
         client.chat("Hi", model="gpt-4o-mini")
@@ -77,17 +77,17 @@ def test_client_with_its_own_key_sends_that_one_to_svc_up(up: FakeProvider, home
 
 
 @pytest.mark.parametrize("record", ["", "[]", '{"url": "http://127.0.0.1:1/v1"}', '{"url": "x", "pid": 4194304999}'])
-def test_client_with_the_record_of_a_dead_process_uses_the_default(home: Path, record: str) -> None:
+def test_client_with_record_of_dead_process_uses_default_url(home: Path, record: str) -> None:
     (home / "gateway.json").write_text(record)
     assert svc.Client().gateway_url == PRODUCTION_GATEWAY
 
 
-def test_client_with_a_record_that_is_not_readable_uses_the_default(home: Path) -> None:
+def test_client_with_unreadable_record_uses_default_url(home: Path) -> None:
     (home / "gateway.json").mkdir()
     assert svc.Client().gateway_url == PRODUCTION_GATEWAY
 
 
-def test_record_and_key_are_those_of_the_state_folder(home: Path) -> None:
+def test_discovery_reads_record_in_state_folder(home: Path) -> None:
     _local_gateway.write_gateway_record(home, "http://127.0.0.1:3000/v1")
     assert json.loads((home / "gateway.json").read_text())["url"] == discovery.find_gateway(home)
     assert discovery.state_folder({"SVC_HOME": str(home)}) == home

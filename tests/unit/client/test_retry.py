@@ -18,22 +18,22 @@ from svc.errors import GatewayFailed
 
 
 @pytest.mark.parametrize(
-    ("status", "again"), [(400, False), (401, False), (404, False), (408, True), (429, True), (502, True)]
+    ("status", "retryable"), [(400, False), (401, False), (404, False), (408, True), (429, True), (502, True)]
 )
-def test_statuses(status: int, again: bool) -> None:
-    assert is_retryable(status, {}) is again
+def test_is_retryable_status_and_header_decide(status: int, retryable: bool) -> None:
+    assert is_retryable(status, {}) is retryable
     assert is_retryable(status, {"x-should-retry": "false"}) is False
     assert is_retryable(status, {"x-should-retry": "true"}) is True
 
 
-def test_the_delay_doubles_with_jitter() -> None:
+def test_retry_delay_doubles_with_jitter() -> None:
     for attempt in range(8):
         waits = [retry_delay(attempt) or 0 for _ in range(50)]
-        most = min(8.0, 0.5 * 2**attempt)
-        assert most / 2 <= min(waits) < max(waits) <= most
+        longest = min(8.0, 0.5 * 2**attempt)
+        assert longest / 2 <= min(waits) < max(waits) <= longest
 
 
-def test_what_the_server_asks_for() -> None:
+def test_retry_delay_retry_after_header_is_used() -> None:
     assert 2.0 <= (retry_delay(0, {"retry-after": "2"}) or 0) <= 2.3
     assert 0.04 <= (retry_delay(5, {"retry-after-ms": "40", "retry-after": "9"}) or 0) <= 0.3
     assert retry_delay(0, {"retry-after": "121"}) is None
@@ -43,7 +43,7 @@ def test_what_the_server_asks_for() -> None:
     assert 3.5 <= (retry_delay(0, {"retry-after": date}) or 0) <= 5.5
 
 
-def test_the_breaker_opens_and_lets_one_try() -> None:
+def test_client_circuit_breaker_open_admits_one_probe() -> None:
     now = [0.0]
     breaker = ClientCircuitBreaker(lambda: now[0])
     for _ in range(SDK_BREAKER_FAILURE_THRESHOLD):

@@ -1,4 +1,4 @@
-"""Issued keys in memory, beside changes of them that are noticed in the same moment."""
+"""The cache of issued keys, with changes that arrive during a lookup."""
 
 import asyncio
 import contextlib
@@ -25,60 +25,60 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 async def issued(tmp_path: Path) -> AsyncIterator[IssuedKeyCache]:
-    """Asks when it is told to: nothing looks for changes in the background."""
+    """A cache without a background poll. Tests call `_poll_once`."""
     found = IssuedKeyCache(open_state_database({}, tmp_path))
     yield found
     await found.close()
 
 
-async def both_at_once(issued: IssuedKeyCache) -> None:
-    """The answer to who asks already and the news of changes reach the event loop in one turn, in this order."""
-    looking = asyncio.create_task(issued._poll_once())
+async def finish_lookup_and_poll(issued: IssuedKeyCache) -> None:
+    """Deliver the result of a running lookup, then that of a poll, in the same event loop iteration."""
+    poll = asyncio.create_task(issued._poll_once())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(0.3)  # both questions are answered before the loop goes on
-    await looking
+    time.sleep(0.3)  # both queries finish before the loop continues
+    await poll
 
 
-async def test_a_new_key_is_known_while_the_news_of_it_comes_in(database: Database, issued: IssuedKeyCache) -> None:
+async def test_issued_key_cache_new_key_during_poll_is_accepted(database: Database, issued: IssuedKeyCache) -> None:
     keyring = Keyring([], issued)
     old = create_key(database, NewKey(name="old"))
     await issued._poll_once()
     await keyring.authenticate(old.key)
     made = create_key(database, NewKey(name="new"))
-    asking = asyncio.create_task(keyring.authenticate(made.key))
+    lookup = asyncio.create_task(keyring.authenticate(made.key))
     await asyncio.sleep(0)
-    await both_at_once(issued)
-    assert (await asking).id == made.id
+    await finish_lookup_and_poll(issued)
+    assert (await lookup).id == made.id
 
 
-async def test_an_unknown_key_is_refused_while_news_come_in(database: Database, issued: IssuedKeyCache) -> None:
+async def test_issued_key_cache_unknown_key_during_poll_is_rejected(database: Database, issued: IssuedKeyCache) -> None:
     keyring = Keyring([], issued)
     old = create_key(database, NewKey(name="old"))
     await issued._poll_once()
     await keyring.authenticate(old.key)
     create_key(database, NewKey(name="another"))
-    asking = asyncio.create_task(keyring.authenticate("svc_sk_never"))
+    lookup = asyncio.create_task(keyring.authenticate("svc_sk_never"))
     await asyncio.sleep(0)
-    await both_at_once(issued)
+    await finish_lookup_and_poll(issued)
     with pytest.raises(AuthenticationFailed):
-        await asking
+        await lookup
 
 
-async def test_a_revocation_right_after_the_first_look_up_is_noticed(
+async def test_issued_key_cache_revocation_after_first_lookup_is_noticed(
     database: Database, issued: IssuedKeyCache
 ) -> None:
     made = create_key(database, NewKey(name="short"))
     await issued._poll_once()
     keyring = Keyring([], issued)
-    asking = asyncio.create_task(keyring.authenticate(made.key))
+    lookup = asyncio.create_task(keyring.authenticate(made.key))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(0.3)  # the key is read, and not yet kept
+    time.sleep(0.3)  # the key is read but not yet cached
     revoke_key(database, made.id)
-    looking = asyncio.create_task(issued._poll_once())
+    poll = asyncio.create_task(issued._poll_once())
     await asyncio.sleep(0)
-    time.sleep(0.3)  # the change is counted, and the key still not kept
-    await asyncio.gather(asking, looking)
+    time.sleep(0.3)  # the change is counted, and the key is still not cached
+    await asyncio.gather(lookup, poll)
     with pytest.raises(AuthenticationFailed):
         await keyring.authenticate(made.key)

@@ -1,4 +1,4 @@
-"""A small package, really built, really fetched by pip from a folder: what a recipe needs, without a network."""
+"""A small wheel that pip fetches from a folder: recipes without a network."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ def sha256(data: bytes) -> str:
 
 
 def build_wheel(folder: Path, members: dict[str, bytes], name: str = "toy_model", version: str = "1.0") -> Path:
-    """A valid wheel that holds these members."""
+    """Build a valid wheel with these members."""
     info = f"{name}-{version}.dist-info"
     files = {
         **members,
@@ -37,7 +37,7 @@ def build_wheel(folder: Path, members: dict[str, bytes], name: str = "toy_model"
 
 
 def recipe_text(wheel: Path, **change: str) -> str:
-    """A recipe for that wheel; `change` replaces one value by another that is wrong."""
+    """Return a recipe for the wheel. `change` replaces values by wrong ones."""
     values = {
         "hash": sha256(wheel.read_bytes()),
         "version": "1.0",
@@ -69,7 +69,7 @@ execution_template = {{ type = "Toy", model_file = "weights.bin" }}
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that is the only place where pip looks."""
+    """A folder of wheels, the only source of pip."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

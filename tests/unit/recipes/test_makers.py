@@ -7,7 +7,7 @@ from onnx import helper
 from svc.recipes.makers import concat, moonshine_tokens, piper_model, piper_tokens
 
 
-def test_tokens():
+def test_moonshine_tokens_entries_become_base64_lines():
     long = bytes(range(200))
     made = moonshine_tokens.make(b"\x02hi" + bytes([128 + 200 % 128, 200 // 128]) + long + b"\x00")
     first, second, third = made.splitlines()
@@ -17,16 +17,16 @@ def test_tokens():
 
 
 @pytest.mark.parametrize("data", [b"\x05hi", b"\x81"])
-def test_tokens_that_are_cut(data):
+def test_moonshine_tokens_truncated_data_raises(data):
     with pytest.raises((ValueError, IndexError)):
         moonshine_tokens.make(data)
 
 
-def test_parts():
+def test_concat_parts_are_joined():
     assert concat.make(b"one", b"", b"two") == b"onetwo"
 
 
-def test_a_piper_voice_gets_the_properties_that_its_engine_reads() -> None:
+def test_piper_model_gets_metadata_properties_of_its_engine() -> None:
     graph = helper.make_graph([], "g", [], [])
     about = {"espeak": {"voice": "en-us"}, "num_speakers": 1, "audio": {"sample_rate": 22050}}
     long = {"language": {"name_english": "L" * 300}}
@@ -39,5 +39,5 @@ def test_a_piper_voice_gets_the_properties_that_its_engine_reads() -> None:
         piper_model.make(b"", b"{}")
 
 
-def test_piper_tokens() -> None:
+def test_piper_tokens_phoneme_map_becomes_lines() -> None:
     assert piper_tokens.make(json.dumps({"phoneme_id_map": {" ": [3], "ə": [59]}}).encode()).decode() == "  3\nə 59\n"

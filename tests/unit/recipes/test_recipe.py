@@ -1,4 +1,4 @@
-"""svc.recipes.recipe: the data of a recipe, and what is refused."""
+"""svc.recipes.recipe: parsing and validation of recipes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +13,16 @@ Text = Callable[..., str]
 
 
 @pytest.mark.parametrize("name", recipe.list_recipes(Path("none")))
-def test_every_recipe_of_the_product_is_whole(name: str) -> None:
+def test_load_recipe_built_in_is_complete(name: str) -> None:
     found = recipe.load_recipe(name, Path("none"))
     assert found.metadata.model_id == name
     assert found.metadata.metadata["task"]
     assert found.metadata.metadata["licence"] == found.licence
-    assert {"LICENSE", "MODEL_CARD"} & set(found.files), "whoever gets the bundle has to see its licence"
+    assert {"LICENSE", "MODEL_CARD"} & set(found.files), "a bundle must include its licence"
     assert {derived.maker for derived in found.derived} <= set(plugins.names("recipes.makers"))
 
 
-def test_a_recipe_of_ones_own_is_found(text: Text, tmp_path: Path) -> None:
+def test_load_recipe_user_recipe_is_found(text: Text, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text())
     assert "mine" in recipe.list_recipes(tmp_path)
     assert recipe.load_recipe("mine", tmp_path).metadata.model_id == "toy"
@@ -31,7 +31,7 @@ def test_a_recipe_of_ones_own_is_found(text: Text, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "absent", "../smollm2-135m", "/etc/passwd", "a\nb", "x" * 10_000, "smollm2-135m\n"]
 )
-def test_an_unknown_name_says_which_there_are(name: str, tmp_path: Path) -> None:
+def test_load_recipe_unknown_name_lists_known_names(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="smollm2-135m") as caught:
         recipe.load_recipe(name, tmp_path)
     assert len(caught.value.message) < 500
@@ -55,12 +55,12 @@ def test_an_unknown_name_says_which_there_are(name: str, tmp_path: Path) -> None
         ("[metadata]", "[[["),
     ],
 )
-def test_a_recipe_that_is_not_valid_is_refused(text: Text, old: str, new: str) -> None:
+def test_parse_recipe_invalid_value_raises_usage_error(text: Text, old: str, new: str) -> None:
     assert old in text()
     with pytest.raises(UsageError, match="The recipe toy is not valid"):
         recipe.parse_recipe(text().replace(old, new).encode(), "toy")
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+def test_parse_recipe_invalid_utf_8_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="not valid"):
         recipe.parse_recipe(b"\xff\xfe", "toy")

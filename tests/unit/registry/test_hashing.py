@@ -1,4 +1,4 @@
-"""The hasher of the registry: hashes that are missing are computed by one task at a time."""
+"""The registry's hasher: one task at a time computes missing hashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.wire.bundle import BundleEntry
 
 
 class SlowStore(FolderStore):
-    """Lists its entries when it may."""
+    """A store that lists its entries only after `released` is set."""
 
     def __init__(self, folder: Path, released: threading.Event) -> None:
         super().__init__(folder)
@@ -23,7 +23,7 @@ class SlowStore(FolderStore):
         return super().list_unhashed()
 
 
-async def test_hashing_two_callers_at_once_begin_one_task(tmp_path: Path) -> None:
+async def test_hash_pending_concurrent_callers_start_one_task(tmp_path: Path) -> None:
     released = threading.Event()
     with SlowStore(tmp_path, released) as store:
         hashing = EntryHasher(store)

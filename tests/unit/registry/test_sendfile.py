@@ -1,4 +1,4 @@
-"""Parts of files over real sockets: to readers of every pace, more of them than threads, and to ones that leave."""
+"""File ranges sent over real sockets, to fast, slow, stalled and disconnecting readers."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ def item(tmp_path_factory):
     )
 
 
-def whole(item):
+def file_bytes(item):
     return os.pread(item.fd, SIZE, 0)
 
 
@@ -40,15 +40,15 @@ def pair():
     return server, reader
 
 
-class Sent:
-    """A transfer, and what became of it."""
+class RunningTransfer:
+    """A transfer and its result."""
 
-    def __init__(self, lanes, item, start=0, end=SIZE):
+    def __init__(self, pool, item, start=0, end=SIZE):
         self.server, self.reader = pair()
         self.server.setblocking(False)
         self.ended = asyncio.get_running_loop().create_future()
         part = (start, end)
-        self.transfer = Transfer(lanes, self.server, item, part, b"head", self.ended.set_result)
+        self.transfer = Transfer(pool, self.server, item, part, b"head", self.ended.set_result)
         self.transfer.start()
 
     def read(self, pause_after=None, pause=0.0):
@@ -70,78 +70,78 @@ def descriptors():
     return len(os.listdir("/dev/fd"))
 
 
-def let_go():
-    """Of what earlier tests have left behind, and what would close meanwhile: their last event loop, and garbage."""
+def release_earlier_tests():
+    """Close the event loop and garbage of earlier tests, whose descriptors would close during this test."""
     asyncio.run(asyncio.sleep(0))
     gc.collect()
 
 
-def test_more_readers_than_threads_of_every_pace(item):
+def test_transfer_more_readers_than_threads_get_correct_bytes(item):
     async def main():
-        lanes = SendThreadPool()
+        pool = SendThreadPool()
         spans = [(n * 1000, SIZE - n * 977) for n in range(MAX_SEND_THREADS + 6)]
-        sent = [Sent(lanes, item, *span) for span in spans]
+        transfers = [RunningTransfer(pool, item, *span) for span in spans]
         reads = [
-            # Every eighth stops longer than a thread waits, at its start or after it was found to be fast.
+            # Every eighth reader pauses longer than a thread waits, at its start or once it counts as fast.
             asyncio.to_thread(each.read, (1, 5 << 20)[n % 16 > 8] if n % 8 == 0 else None, 0.5)
-            for n, each in enumerate(sent)
+            for n, each in enumerate(transfers)
         ]
         digests = asyncio.gather(*reads)
-        assert all(await asyncio.gather(*(each.outcome() for each in sent)))
+        assert all(await asyncio.gather(*(each.outcome() for each in transfers)))
         got = await digests
-        assert got == [hashlib.sha256(b"head" + whole(item)[start:end]).hexdigest() for start, end in spans]
-        for each in sent:
+        assert got == [hashlib.sha256(b"head" + file_bytes(item)[start:end]).hexdigest() for start, end in spans]
+        for each in transfers:
             each.reader.close()
-        lanes.close()
+        pool.close()
 
-    let_go()
+    release_earlier_tests()
     before, threads = descriptors(), threading.active_count()
     asyncio.run(main())
     assert descriptors() <= before
     assert threading.active_count() <= threads
 
 
-def test_readers_that_stop_cost_no_thread(item):
+def test_transfer_stalled_readers_do_not_block_others(item):
     async def main():
-        lanes = SendThreadPool()
-        stopped = [Sent(lanes, item) for _ in range(MAX_SEND_THREADS + 2)]
+        pool = SendThreadPool()
+        stopped = [RunningTransfer(pool, item) for _ in range(MAX_SEND_THREADS + 2)]
         await asyncio.sleep(0.5)
-        quick = Sent(lanes, item)
+        quick = RunningTransfer(pool, item)
         read = asyncio.create_task(asyncio.to_thread(quick.read))
         assert await quick.outcome()
-        assert await read == hashlib.sha256(b"head" + whole(item)).hexdigest()
-        # Some leave by themselves; the rest is ended with the lanes, waiting ones too.
+        assert await read == hashlib.sha256(b"head" + file_bytes(item)).hexdigest()
+        # Some readers disconnect. Closing the pool ends the other transfers, waiting ones too.
         for each in stopped[:10]:
             each.reader.close()
         assert not any([await each.outcome() for each in stopped[:10]])
         began = time.monotonic()
-        lanes.close()
+        pool.close()
         assert time.monotonic() - began < 2
         assert not any([await each.outcome() for each in stopped[10:]])
         for each in [*stopped, quick]:
             each.reader.close()
 
-    let_go()
+    release_earlier_tests()
     before = descriptors()
     asyncio.run(main())
     assert descriptors() <= before
 
 
-def test_one_that_takes_nothing_for_long_is_given_up(item, monkeypatch):
+def test_transfer_stalled_reader_times_out(item, monkeypatch):
     monkeypatch.setattr(sendfile, "STALL_TIMEOUT_SECONDS", 0.3)
 
     async def main():
-        lanes = SendThreadPool()
-        sent = Sent(lanes, item)
-        assert not await sent.outcome()
-        lanes.close()
-        sent.reader.close()
+        pool = SendThreadPool()
+        transfer = RunningTransfer(pool, item)
+        assert not await transfer.outcome()
+        pool.close()
+        transfer.reader.close()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("most", "own", "asked"),
+    ("max_bytes", "tcp_bytes", "expected"),
     [
         ("4194304\n", "4096\t16384\t4194304\n", MAX_SEND_BUFFER_BYTES),
         ("212992\n", "4096\t16384\t4194304\n", 0),
@@ -149,10 +149,10 @@ def test_one_that_takes_nothing_for_long_is_given_up(item, monkeypatch):
         ("x", "", 0),
     ],
 )
-def test_a_buffer_is_asked_for_only_where_that_makes_it_larger(tmp_path, most, own, asked):
+def test_fast_send_buffer_size_is_set_only_if_larger_than_default(tmp_path, max_bytes, tcp_bytes, expected):
     (tmp_path / "core").mkdir()
     (tmp_path / "ipv4").mkdir()
-    (tmp_path / "core/wmem_max").write_text(most)
-    (tmp_path / "ipv4/tcp_wmem").write_text(own)
-    assert fast_send_buffer_size(tmp_path) == asked
+    (tmp_path / "core/wmem_max").write_text(max_bytes)
+    (tmp_path / "ipv4/tcp_wmem").write_text(tcp_bytes)
+    assert fast_send_buffer_size(tmp_path) == expected
     assert fast_send_buffer_size(tmp_path / "missing") == 0

@@ -1,4 +1,4 @@
-"""Request lines that llhttp takes, and that are refused."""
+"""Request lines that llhttp accepts and the checker rejects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.wire.request_line import RequestLineChecker
 
 
 class Connection:
-    """A connection with llhttp, as the servers use it; `checked` has the result for each head."""
+    """A connection with llhttp, as in the servers. `checked` has the result for each request head."""
 
     def __init__(self) -> None:
         self.checked: list[bool] = []
@@ -56,7 +56,7 @@ BAD = [
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 @pytest.mark.parametrize("requests", [GOOD, GOOD[::-1]])
-def test_request_lines_valid_in_any_split_are_taken(requests: list[bytes], size: int) -> None:
+def test_request_line_valid_in_any_split_matches(requests: list[bytes], size: int) -> None:
     data, connection = b"".join(requests), Connection()
     for start in range(0, len(data), size):
         connection.read(data[start : start + size])
@@ -65,17 +65,17 @@ def test_request_lines_valid_in_any_split_are_taken(requests: list[bytes], size:
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("request_", BAD)
-def test_request_lines_in_another_form_are_refused(request_: bytes, size: int) -> None:
+def test_request_line_invalid_form_is_rejected(request_: bytes, size: int) -> None:
     connection = Connection()
     try:
         for start in range(0, len(request_), size):
             connection.read(request_[start : start + size])
-    except httptools.HttpParserError:  # by the parser itself, which is as good
+    except httptools.HttpParserError:  # the parser itself rejects the request
         return
     assert connection.checked == [False]
 
 
-def test_request_lines_bad_one_behind_a_good_one_is_refused() -> None:
+def test_request_line_invalid_after_valid_is_rejected() -> None:
     connection = Connection()
     connection.read(GOOD[3] + BAD[0])
     assert connection.checked == [True, False]

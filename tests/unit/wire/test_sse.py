@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes."""
+"""Parsing of server-sent events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from svc.wire.sse import MAX_EVENT_BYTES, EventSplitter, event_data, event_name
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_line_ends(end: bytes) -> None:
+def test_event_splitter_any_line_ending_is_accepted(end: bytes) -> None:
     splitter = EventSplitter()
     events = splitter.feed(b"\xef\xbb\xbf" + b"a" + end + b"b" + end + end + b"c" + end + end + b"d")
     assert events == [b"a\nb", b"c"]
@@ -20,8 +20,8 @@ def test_line_ends(end: bytes) -> None:
     assert splitter.flush() == b""
 
 
-def test_a_long_line_in_small_pieces_is_linear() -> None:
-    def taken(size: int) -> float:
+def test_event_splitter_long_line_in_small_chunks_takes_linear_time() -> None:
+    def elapsed_seconds(size: int) -> float:
         splitter = EventSplitter()
         begin = time.perf_counter()
         for _ in range(size // 100):
@@ -29,11 +29,11 @@ def test_a_long_line_in_small_pieces_is_linear() -> None:
         assert splitter.feed(b"\n\n") == [b"x" * size]
         return time.perf_counter() - begin
 
-    taken(10_000)
-    assert taken(4_000_000) < 100 * max(taken(400_000), 1e-3)
+    elapsed_seconds(10_000)
+    assert elapsed_seconds(4_000_000) < 100 * max(elapsed_seconds(400_000), 1e-3)
 
 
-def test_an_endless_event_is_bounded() -> None:
+def test_event_splitter_oversized_event_raises_provider_failed() -> None:
     splitter = EventSplitter()
     for _ in range(MAX_EVENT_BYTES // 65_536):
         assert splitter.feed(b"x" * 65_536) == []
@@ -54,6 +54,6 @@ def test_an_endless_event_is_bounded() -> None:
         (b"data", None, b""),
     ],
 )
-def test_fields(event: bytes, name: bytes | None, data: bytes | None) -> None:
+def test_event_fields_are_parsed(event: bytes, name: bytes | None, data: bytes | None) -> None:
     assert event_name(event) == name
     assert event_data(event) == data

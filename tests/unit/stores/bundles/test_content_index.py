@@ -1,4 +1,4 @@
-"""Looking into bundles of a folder that nobody has unpacked."""
+"""The index of the files in packed bundles of a folder."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def publish(root: Path, work: Path, model_id: str, version: str, *files: str) ->
         return store.bundle_path(store.import_file(packed, entry, digest))
 
 
-def test_the_newest_bundle_of_each_model_is_looked_into(tmp_path: Path):
+def test_models_with_file_several_versions_uses_newest(tmp_path: Path):
     root = tmp_path / "root"
     contents = BundleContentIndex(root)
     assert contents.models_with_file("stt.json") == []
@@ -43,7 +43,7 @@ def test_the_newest_bundle_of_each_model_is_looked_into(tmp_path: Path):
     assert contents.models_with_file("stt.json") == ["more"]
 
 
-def test_a_bundle_that_is_damaged_or_has_gone_holds_nothing(tmp_path: Path):
+def test_models_with_file_damaged_or_missing_bundle_is_skipped(tmp_path: Path):
     root = tmp_path / "root"
     publish(root, tmp_path, "damaged", "1.0", "stt.json").write_bytes(b"no bundle")
     publish(root, tmp_path, "gone", "1.0", "stt.json").unlink()
@@ -51,6 +51,6 @@ def test_a_bundle_that_is_damaged_or_has_gone_holds_nothing(tmp_path: Path):
     assert BundleContentIndex(root).models_with_file("stt.json") == ["sound"]
 
 
-def test_a_folder_that_is_none(tmp_path: Path):
+def test_models_with_file_root_is_not_a_folder_returns_empty_list(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert BundleContentIndex(tmp_path / "file").models_with_file("stt.json") == []

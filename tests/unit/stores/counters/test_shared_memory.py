@@ -1,4 +1,4 @@
-"""Counters that several processes share."""
+"""Counters in shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReserv
 
 
 class Clock:
-    """As the test sets it."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -39,25 +39,25 @@ def counters(clock: Clock) -> Iterator[SharedCounters]:
     found.close()
 
 
-def test_no_sixty_seconds_have_more_than_the_limit(counters: SharedCounters, clock: Clock) -> None:
+def test_reserve_any_sixty_second_window_stays_within_limit(counters: SharedCounters, clock: Clock) -> None:
     limits = KeyLimits(key_id="k", requests=10)
-    let_through = []
+    admitted_at = []
     for step in range(3000):
         clock.now = 1000.0 + step * 0.1
         if isinstance(counters.reserve(limits, 0, 0), SharedMemoryReservation):
-            let_through.append(clock.now)
-    assert len(let_through) >= 40
-    for start in let_through:
-        assert sum(start <= at < start + 60 for at in let_through) <= 10
+            admitted_at.append(clock.now)
+    assert len(admitted_at) >= 40
+    for start in admitted_at:
+        assert sum(start <= at < start + 60 for at in admitted_at) <= 10
 
 
-def test_a_slot_that_went_to_another_key_is_not_settled(counters: SharedCounters, clock: Clock) -> None:
-    taken = counters.reserve(KeyLimits(key_id="first", concurrency=1), 0, 0)
-    assert isinstance(taken, SharedMemoryReservation)
+def test_commit_slot_reassigned_to_another_key_changes_nothing(counters: SharedCounters, clock: Clock) -> None:
+    reservation = counters.reserve(KeyLimits(key_id="first", concurrency=1), 0, 0)
+    assert isinstance(reservation, SharedMemoryReservation)
     for number in range(shared_memory.SLOT_COUNT * 2):
         clock.now = 1000.0 + number / 1000
         counters.reserve(KeyLimits(key_id=f"k{number}", requests=1), 0, 0)
-    counters.commit(taken, 0, 0)
+    counters.commit(reservation, 0, 0)
     assert isinstance(counters.reserve(KeyLimits(key_id="k1", requests=5), 0, 0), SharedMemoryReservation)
 
 
@@ -84,7 +84,7 @@ if sys.argv[3] == "stay":
 """
 
 
-def test_processes_share_a_limit(tmp_path: Path) -> None:
+def test_reserve_several_processes_share_one_limit(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     command = [sys.executable, "-c", WORKER, str(path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -100,7 +100,7 @@ def test_processes_share_a_limit(tmp_path: Path) -> None:
     assert sum(through) == 600
 
 
-def test_what_a_killed_worker_had_running_is_freed_by_the_next(tmp_path: Path) -> None:
+def test_shared_counters_killed_worker_reservations_are_freed_by_its_successor(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     command = [sys.executable, "-c", WORKER, str(path), "1", "stay"]
     process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -109,40 +109,40 @@ def test_what_a_killed_worker_had_running_is_freed_by_the_next(tmp_path: Path) -
     process.stdin.write("go\n")
     process.stdin.flush()
     assert [process.stdout.readline() for _ in range(3)] == ["ready\n", "600\n", "5\n"]
-    here = SharedCounters(path, worker=0, workers=4)
+    first = SharedCounters(path, worker=0, workers=4)
     limits = KeyLimits(key_id="other", concurrency=5)
-    assert isinstance(here.reserve(limits, 0, 0), LimitExceeded)
+    assert isinstance(first.reserve(limits, 0, 0), LimitExceeded)
     process.kill()
     process.wait(5)
-    assert isinstance(here.reserve(limits, 0, 0), LimitExceeded)
-    again = SharedCounters(path, worker=1, workers=4)
-    assert isinstance(here.reserve(limits, 0, 0), SharedMemoryReservation)
-    assert isinstance(here.reserve(KeyLimits(key_id="k", requests=600), 0, 0), LimitExceeded)
-    again.close()
-    here.close()
+    assert isinstance(first.reserve(limits, 0, 0), LimitExceeded)
+    restarted = SharedCounters(path, worker=1, workers=4)
+    assert isinstance(first.reserve(limits, 0, 0), SharedMemoryReservation)
+    assert isinstance(first.reserve(KeyLimits(key_id="k", requests=600), 0, 0), LimitExceeded)
+    restarted.close()
+    first.close()
 
 
-def test_a_key_that_is_looked_at_takes_no_place(counters: SharedCounters) -> None:
+def test_get_usage_unknown_key_takes_no_slot(counters: SharedCounters) -> None:
     for number in range(shared_memory.SLOT_COUNT + 1):
         assert counters.get_usage(KeyLimits(key_id=f"k{number}")) == LimitUsage()
     assert counters.needs_spent(KeyLimits(key_id="k0", budget_nano_usd=1))
 
 
-def test_sums_that_a_death_in_the_middle_has_left_wrong_are_mended(tmp_path: Path, clock: Clock) -> None:
+def test_shared_counters_sums_corrupted_by_crash_are_recomputed(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "counters"
     limits = KeyLimits(key_id="k", requests=10, tokens=100)
-    here = SharedCounters(path, worker=0, workers=2, clock=clock.monotonic)
-    there = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
-    there.reserve(limits, 40, 0)
-    there._words[there._slot_for_key("k")[0] * there._slot_words + shared_memory._REQUEST_SUM] += 3
-    assert here.get_usage(limits).requests == 4
-    again = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
-    assert here.get_usage(limits) == LimitUsage(1, 40, 0, None, 0)
-    for each in (here, there, again):
+    first = SharedCounters(path, worker=0, workers=2, clock=clock.monotonic)
+    second = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
+    second.reserve(limits, 40, 0)
+    second._words[second._slot_for_key("k")[0] * second._slot_words + shared_memory._REQUEST_SUM] += 3
+    assert first.get_usage(limits).requests == 4
+    restarted = SharedCounters(path, worker=1, workers=2, clock=clock.monotonic)
+    assert first.get_usage(limits) == LimitUsage(1, 40, 0, None, 0)
+    for each in (first, second, restarted):
         each.close()
 
 
-def test_what_another_has_let_through_counts_until_its_minute_is_over(counters: SharedCounters, clock: Clock) -> None:
+def test_record_past_request_counts_until_its_minute_ends(counters: SharedCounters, clock: Clock) -> None:
     limits = KeyLimits(key_id="k", requests=3, tokens=100)
     for age, tokens in ((0.0, 10), (59.5, 20), (61.5, 40)):
         counters.record_past_request("k", age, tokens)
@@ -151,19 +151,19 @@ def test_what_another_has_let_through_counts_until_its_minute_is_over(counters: 
     assert counters.get_usage(limits) == LimitUsage(1, 10, 0, None, 0)
 
 
-def test_a_reservation_is_cheap(tmp_path: Path) -> None:
+def test_reserve_and_commit_take_less_than_200_microseconds(tmp_path: Path) -> None:
     counters = SharedCounters(tmp_path / "counters", workers=4)
     limits = KeyLimits(key_id="k", requests=10**6, tokens=10**9, concurrency=100)
-    began = time.process_time()
+    started_at = time.process_time()
     for _ in range(2000):
-        taken = counters.reserve(limits, 50, 0)
-        assert isinstance(taken, SharedMemoryReservation)
-        counters.commit(taken, 10, 0)
-    assert (time.process_time() - began) / 2000 < 200e-6
+        reservation = counters.reserve(limits, 50, 0)
+        assert isinstance(reservation, SharedMemoryReservation)
+        counters.commit(reservation, 10, 0)
+    assert (time.process_time() - started_at) / 2000 < 200e-6
     counters.close()
 
 
-def test_counters_without_room_on_the_disk_say_how_much_they_need(tmp_path: Path) -> None:
+def test_shared_counters_without_disk_space_report_required_size(tmp_path: Path) -> None:
     path = tmp_path / "counters"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))

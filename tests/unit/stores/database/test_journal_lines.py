@@ -1,4 +1,4 @@
-"""What a stretch of a journal comes to: the same on the quick way and on the slow one."""
+"""Segments of a journal: the fast parser and the slow one give the same result."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def entries_in(found: JournalSegment) -> list[LedgerEntry]:
     return [each for batch in found.batches for each in journal_lines.decode_batch(batch.packed_entry, text_of(batch))]
 
 
-def shown(found: JournalSegment) -> tuple[Any, ...]:
-    """All of it but the batches' own ids."""
+def comparable(found: JournalSegment) -> tuple[Any, ...]:
+    """Return everything except the batches' own ids."""
     batches = [
         (b.key_id, b.first_ms, b.last_ms, b.count, b.id_prefix, b.min_number, b.max_number, b.packed_entry, text_of(b))
         for b in found.batches
@@ -58,8 +58,8 @@ def shown(found: JournalSegment) -> tuple[Any, ...]:
     return sorted(map(repr, batches)), dict(found.hourly_sums), found.entry_count, found.broken_lines
 
 
-def mixed() -> list[LedgerEntry]:
-    chance = random.Random(4)
+def mixed_entries() -> list[LedgerEntry]:
+    rng = random.Random(4)
     names: list[dict[str, object]] = [
         {},
         {"key_id": "k2", "key_name": "zwei\u2028\x85", "tags": {"b": "1", "a": "\u00e4"}},
@@ -69,10 +69,10 @@ def mixed() -> list[LedgerEntry]:
         {"request_id": f"req_{1:024x}"},
         {"prompt_tokens": None, "completion_tokens": None},
     ]
-    return [entry(number, **chance.choice(names)) for number in range(200)]
+    return [entry(number, **rng.choice(names)) for number in range(200)]
 
 
-def test_lines_of_one_key_and_hour_are_kept_as_they_are() -> None:
+def test_parse_segment_one_key_and_hour_keeps_lines_unchanged() -> None:
     data = journal(*[entry(number) for number in (7, 5, 9)])
     (batch,) = journal_lines.parse_segment(data).batches
     assert text_of(batch) == data.decode()
@@ -80,8 +80,8 @@ def test_lines_of_one_key_and_hour_are_kept_as_they_are() -> None:
     assert (batch.first_ms, batch.last_ms) == (1772618400005, 1772618400009)
 
 
-def test_nothing_is_lost_when_keys_hours_and_processes_are_mixed() -> None:
-    entries = mixed()
+def test_parse_segment_mixed_keys_hours_and_processes_keeps_every_entry() -> None:
+    entries = mixed_entries()
     found = journal_lines.parse_segment(journal(*entries))
     assert sorted(entries_in(found), key=str) == sorted(entries, key=str)
     assert found.entry_count == sum(batch.count for batch in found.batches) == 200
@@ -104,9 +104,11 @@ def test_nothing_is_lost_when_keys_hours_and_processes_are_mixed() -> None:
         assert batch.first_ms // 3_600_000 == batch.last_ms // 3_600_000
 
 
-def test_both_ways_come_to_the_same() -> None:
-    entries = mixed()
-    assert shown(journal_lines.parse_segment(journal(*entries))) == shown(journal_lines.build_segment(entries))
+def test_parse_segment_and_build_segment_give_equal_results() -> None:
+    entries = mixed_entries()
+    assert comparable(journal_lines.parse_segment(journal(*entries))) == comparable(
+        journal_lines.build_segment(entries)
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_both_ways_come_to_the_same() -> None:
         b"\xff\xfe",
         b"{}",
         b'{"time":"2026-03-04T10:00:00.000Z"}',
-        journal(entry(1))[:-1] * 2,  # two in one line
+        journal(entry(1))[:-1] * 2,  # two entries on one line
         journal(entry(1))[:-20],
         journal(entry(1)).replace(b'"n"', b'"\xff"')[:-1],
         journal(entry(1)).replace(b":200", b':"ok"')[:-1],
@@ -127,7 +129,7 @@ def test_both_ways_come_to_the_same() -> None:
     ],
 )
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_a_broken_line_costs_only_itself(broken: bytes, at: int) -> None:
+def test_parse_segment_broken_line_is_skipped(broken: bytes, at: int) -> None:
     kept = [entry(number, key_id=f"k{number % 2}") for number in range(4)]
     data = journal(*kept[:at]) + broken + b"\n" + journal(*kept[at:])
     found = journal_lines.parse_segment(data)
@@ -135,7 +137,7 @@ def test_a_broken_line_costs_only_itself(broken: bytes, at: int) -> None:
     assert (found.entry_count, found.broken_lines) == (4, 1)
 
 
-def test_times_of_other_forms_are_understood() -> None:
+def test_parse_segment_other_time_formats_are_parsed() -> None:
     stamps = [
         "2026-03-04T11:59:59+01:00",
         "2026-03-04T10:00:00Z",
@@ -148,39 +150,39 @@ def test_times_of_other_forms_are_understood() -> None:
     assert [each.time for each in entries_in(found)] == stamps
 
 
-def test_what_has_no_price_is_looked_at_again() -> None:
-    def mend(given: LedgerEntry) -> LedgerEntry:
+def test_parse_segment_entry_without_price_is_repriced() -> None:
+    def reprice(given: LedgerEntry) -> LedgerEntry:
         return given if given.model == "unknown" else msgspec.structs.replace(given, cost_usd=2.0)
 
     entries = [entry(0), entry(1, cost_usd=None), entry(2, cost_usd=None, model="unknown"), entry(3, cost_usd=0.0)]
     for data in (journal(*entries), journal(*entries, entry(4, request_id="other"))):
-        found = journal_lines.parse_segment(data, mend)
+        found = journal_lines.parse_segment(data, reprice)
         costs = {each.request_id[-1]: each.cost_usd for each in entries_in(found)}
         assert {number: costs[number] for number in "0123"} == {"0": 0.5, "1": 2.0, "2": None, "3": 0.0}
         assert sum(amounts.cost_usd for amounts in found.hourly_sums.values()) == sum(filter(None, costs.values()))
-    (batch, *_) = journal_lines.parse_segment(journal(*entries), mend).batches
+    (batch, *_) = journal_lines.parse_segment(journal(*entries), reprice).batches
     assert [json.loads(line)["cost_usd"] for line in (text_of(batch) or "").splitlines()] == [0.5, 2.0, None, 0.0]
 
 
-def test_ids_that_we_did_not_make_are_alone() -> None:
+def test_parse_segment_foreign_request_id_gets_its_own_batch() -> None:
     odd = [f"{PROCESS}0000000G", f"{PROCESS}000000000", "r1", "r2", PROCESS.upper() + "00000001"]
     found = journal_lines.parse_segment(journal(entry(1), *[entry(2, request_id=id) for id in odd], entry(3)))
     assert {batch.id for batch in found.batches if batch.lines is None} == set(odd)
     assert [batch.count for batch in found.batches if batch.lines is not None] == [2]
 
 
-def test_a_large_batch_is_compressed_and_a_small_one_lies_as_it_is() -> None:
+def test_batch_lines_large_batch_is_compressed_and_small_one_is_not() -> None:
     few, many = ([entry(number) for number in range(count)] for count in (2, MIN_COMPRESSED_BYTES // 100))
-    for some, zipped in ((few, False), (many, True)):
-        (batch,) = journal_lines.parse_segment(journal(*some)).batches
+    for entries, zipped in ((few, False), (many, True)):
+        (batch,) = journal_lines.parse_segment(journal(*entries)).batches
         assert batch.lines is not None
         assert (batch.lines.compressed is not None, batch.lines.uncompressed is None) == (zipped, zipped)
-        assert batch.lines.text == journal(*some).decode()
+        assert batch.lines.text == journal(*entries).decode()
         if batch.lines.compressed is not None:
             assert len(batch.lines.compressed) < len(batch.lines.text) / 10
 
 
-def test_what_the_version_before_compressed_is_read() -> None:
+def test_batch_lines_compressed_by_previous_version_is_read() -> None:
     text = journal(entry(1), entry(2)).decode()
     assert BatchLines(None, zlib.compress(text.encode(), 1)).text == text
 
@@ -188,7 +190,7 @@ def test_what_the_version_before_compressed_is_read() -> None:
 @pytest.mark.parametrize(
     ("at", "to"), [(0, b"x"), (0, b""), (4, b"\xff" * 12), (20, b"\x00" * 50), (60, b"?"), (-1, b"")], ids=repr
 )
-def test_what_is_damaged_is_a_value_error(at: int, to: bytes) -> None:
+def test_batch_lines_damaged_data_raises_value_error(at: int, to: bytes) -> None:
     whole = BatchLines.from_bytes(b"x" * MIN_COMPRESSED_BYTES + journal(*map(entry, range(50)))).compressed
     assert whole is not None
     damaged = whole[:at] + to + whole[at + len(to) :] if to else whole[:at]
