@@ -1,4 +1,4 @@
-"""Every Database, each on a real server or file of its own."""
+"""Every kind of database, each on a server or file of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc.stores.database.factory import open_database
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """A real server; each call makes an empty database on it."""
+    """A PostgreSQL server. Each call creates an empty database and returns its URL."""
     server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
     numbers = itertools.count()
 
@@ -32,7 +32,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database."""
+    """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'folder' / 'svc.db'}"
     made: str = request.getfixturevalue("postgres")()

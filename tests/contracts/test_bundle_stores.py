@@ -1,4 +1,4 @@
-"""One suite over every store of bundles there is."""
+"""The contract of bundle stores, tested with every implementation."""
 
 import io
 import json
@@ -20,23 +20,23 @@ from tests.fakes.ports import closed_port
 
 def bundle(model_id="m", version="1", data=b"w"):
     buffer = io.BytesIO()
-    about = {"model_id": model_id, "version": version, "execution_template": {"type": "X"}, "files": ["w"]}
+    metadata = {"model_id": model_id, "version": version, "execution_template": {"type": "X"}, "files": ["w"]}
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("model_metadata.json", json.dumps(about))
+        archive.writestr("model_metadata.json", json.dumps(metadata))
         archive.writestr("w", data)
     return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
 def bucket():
-    """A real S3 server's environment."""
+    """The environment variables of an S3 server."""
     with bucket_server() as environ:
         yield environ
 
 
 @pytest.fixture(params=["folder", "s3"])
-def openings(request, tmp_path, monkeypatch):
-    """Opens the same store, again and again."""
+def open_store(request, tmp_path, monkeypatch):
+    """A function that opens the same store each time."""
     if request.param == "folder":
         yield lambda: FolderStore(tmp_path / "root")
         return
@@ -47,30 +47,30 @@ def openings(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def store(openings):
-    with openings() as store:
+def store(open_store):
+    with open_store() as store:
         yield store
 
 
 DRAFT = BundleDraft("m", "1", "any")
 
 
-def put(store, data, draft=DRAFT):
+def publish_bytes(store, data, draft=DRAFT):
     upload = store.create_upload(len(data))
     for start in range(0, len(data), 1000):
         upload.write(data[start : start + 1000])
     return store.publish(upload, draft)
 
 
-def test_published_bytes_come_back_and_never_change(store):
+def test_bundle_store_published_bundle_is_read_back_and_immutable(store):
     data = bundle(data=os.urandom(300_000))
     before = store.revision()
-    entry, created = put(store, data)
+    entry, created = publish_bytes(store, data)
     assert (created, entry.size_bytes, entry.key) == (True, len(data), "m/1/any")
     assert store.revision() != before
-    assert put(store, data) == (entry, False)
+    assert publish_bytes(store, data) == (entry, False)
     with pytest.raises(AlreadyExists):
-        put(store, bundle(data=b"other"))
+        publish_bytes(store, bundle(data=b"other"))
     assert b"".join(store.read_range(entry, 0, len(data))) == data
     assert b"".join(store.read_range(entry, 7, 200_000)) == data[7:200_000]
     assert [each.key for each in store.entries()] == ["m/1/any"]
@@ -89,13 +89,13 @@ def test_published_bytes_come_back_and_never_change(store):
         (bundle(), BundleDraft("m", "1", ".hidden"), InvalidRequest),
     ],
 )
-def test_what_is_no_bundle_of_that_name_is_refused(store, data, draft, error):
+def test_bundle_store_invalid_or_misnamed_bundle_is_rejected(store, data, draft, error):
     with pytest.raises(error):
-        put(store, data, draft)
+        publish_bytes(store, data, draft)
     assert list(store.entries()) == []
 
 
-def test_what_cannot_become_a_bundle_is_refused_at_once(store):
+def test_bundle_store_upload_of_non_bundle_is_rejected_at_first_write(store):
     upload = store.create_upload()
     with pytest.raises(InvalidBundle):
         upload.write(b"hello")
@@ -103,37 +103,37 @@ def test_what_cannot_become_a_bundle_is_refused_at_once(store):
     assert not upload.path.exists()
 
 
-def test_yanks(openings, store):
-    put(store, bundle())
+def test_bundle_store_yank_is_persisted_and_reversible(open_store, store):
+    publish_bytes(store, bundle())
     assert store.set_yanked("m/1/any", True).yanked
-    with openings() as other:
+    with open_store() as other:
         assert other.find("m/1/any").yanked
         assert other.entries()[0].yanked
         other.set_yanked("m/1/any", False)
-    with openings() as other:
+    with open_store() as other:
         assert not other.find("m/1/any").yanked
     with pytest.raises(BundleNotFound):
         store.set_yanked("m/9/any", True)
 
 
-def test_signatures_are_kept(openings, store):
-    put(store, bundle(), BundleDraft("m", "1", "any", (Signature("k", "v"),)))
-    with openings() as other:
+def test_bundle_store_signatures_are_persisted(open_store, store):
+    publish_bytes(store, bundle(), BundleDraft("m", "1", "any", (Signature("k", "v"),)))
+    with open_store() as other:
         assert other.entries()[0].signatures == (Signature("k", "v"),)
 
 
-def test_of_many_publishers_of_one_name_one_wins(openings):
-    datas = [bundle(data=os.urandom(100)) for _ in range(4)] * 2
+def test_bundle_store_concurrent_publishers_one_wins(open_store):
+    payloads = [bundle(data=os.urandom(100)) for _ in range(4)] * 2
     results = []
 
     def publish(data):
-        with openings() as store:
+        with open_store() as store:
             try:
-                results.append((put(store, data)[0].sha256, True))
+                results.append((publish_bytes(store, data)[0].sha256, True))
             except AlreadyExists:
                 results.append((None, False))
 
-    threads = [threading.Thread(target=publish, args=(data,)) for data in datas]
+    threads = [threading.Thread(target=publish, args=(data,)) for data in payloads]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -141,18 +141,18 @@ def test_of_many_publishers_of_one_name_one_wins(openings):
     assert len(results) == 8
     winners = {sha256 for sha256, won in results if won}
     assert len(winners) == 1
-    with openings() as store:
+    with open_store() as store:
         assert {entry.sha256 for entry in store.entries()} == winners
 
 
-def test_verify_and_gc_of_a_sound_store_change_nothing(store):
-    put(store, bundle())
+def test_bundle_store_verify_and_gc_of_intact_store_change_nothing(store):
+    publish_bytes(store, bundle())
     assert [finding.state for finding in store.verify(repair=True)] == ["ok"]
     assert list(store.gc()) == []
     assert len(store.entries()) == 1
 
 
-def test_bucket_that_fails_names_its_reason_to_the_operator_only(bucket, tmp_path, monkeypatch, caplog):
+def test_bucket_store_failure_reason_is_logged_but_not_in_message(bucket, tmp_path, monkeypatch, caplog):
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     port = closed_port()
@@ -172,7 +172,7 @@ def test_bucket_that_fails_names_its_reason_to_the_operator_only(bucket, tmp_pat
     assert bucket["AWS_SECRET_ACCESS_KEY"] not in caplog.text
 
 
-def test_check_bucket_accepts_a_bucket_and_refuses_wrong_credentials(bucket, monkeypatch):
+def test_check_bucket_wrong_credentials_raise_usage_error(bucket, monkeypatch):
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     check_bucket("s3://bundles/checked", os.environ)

@@ -1,6 +1,6 @@
-"""What all counters must do, over every kind: in one process, in memory that workers share, in Redis.
+"""The contract of rate limit counters, tested in one process, in shared memory and in Redis.
 
-Two parties, `one` and `two`, count the same keys. Time is moved by the test: the clock's, or what Redis has noted.
+Two parties, `one` and `two`, count the same keys. The test advances the clock, or ages the data in Redis.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.connection import RedisConnection
 from tests.fakes.redis_server import RedisServer
 
-Got = SharedMemoryReservation | RedisReservation | LimitExceeded | SpentRequired
+ReserveResult = SharedMemoryReservation | RedisReservation | LimitExceeded | SpentRequired
 
 
 class Party(Protocol):
-    """One process that counts."""
+    """One process with counters."""
 
-    async def take(self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None) -> Got: ...
+    async def reserve(
+        self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None
+    ) -> ReserveResult: ...
 
-    async def settle(self, taken: Any, tokens: int = 0, nanos: int = 0) -> None: ...
+    async def commit(self, reservation: Any, tokens: int = 0, nanos: int = 0) -> None: ...
 
-    async def use(self, limits: KeyLimits) -> LimitUsage: ...
+    async def get_usage(self, limits: KeyLimits) -> LimitUsage: ...
 
 
 class Parties(Protocol):
@@ -42,19 +44,21 @@ class Parties(Protocol):
     two: Party
 
     async def wait(self, seconds: int) -> None:
-        """That time goes by."""
+        """Advance time."""
 
     async def lose_two(self) -> None:
-        """`two` dies with what it has running, and what is left of it is cleared away."""
+        """End `two` while its reservations are open, and run the cleanup of dead processes."""
 
 
-class Local:
-    """SharedCounters, asked like all others."""
+class LocalParty:
+    """SharedCounters behind the common interface."""
 
     def __init__(self, counters: SharedCounters) -> None:
         self.counters = counters
 
-    async def take(self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None) -> Got:
+    async def reserve(
+        self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None
+    ) -> ReserveResult:
         if limits.budget_nano_usd and self.counters.needs_spent(limits):
             if spent is None:
                 return SpentRequired()
@@ -62,22 +66,24 @@ class Local:
                 self.counters.set_spent(limits, spent)
         return self.counters.reserve(limits, tokens, nanos)
 
-    async def settle(self, taken: SharedMemoryReservation, tokens: int = 0, nanos: int = 0) -> None:
-        self.counters.commit(taken, tokens, nanos)
+    async def commit(self, reservation: SharedMemoryReservation, tokens: int = 0, nanos: int = 0) -> None:
+        self.counters.commit(reservation, tokens, nanos)
 
-    async def use(self, limits: KeyLimits) -> LimitUsage:
+    async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         return self.counters.get_usage(limits)
 
 
 class LocalParties:
-    """With a clock of their own."""
+    """Two parties with a clock that the test advances."""
 
     def __init__(self, path: Path | None) -> None:
         self.now = 1000.25
         self._path = path
         first = SharedCounters(path, worker=0, workers=2, clock=self.monotonic)
-        self.one = Local(first)
-        self.two = Local(first if path is None else SharedCounters(path, worker=1, workers=2, clock=self.monotonic))
+        self.one = LocalParty(first)
+        self.two = LocalParty(
+            first if path is None else SharedCounters(path, worker=1, workers=2, clock=self.monotonic)
+        )
 
     def monotonic(self) -> float:
         return self.now
@@ -88,46 +94,48 @@ class LocalParties:
     async def lose_two(self) -> None:
         if self._path is None:
             pytest.fail("one process alone cannot lose another")
-        self.two = Local(SharedCounters(self._path, worker=1, workers=2, clock=self.monotonic))
+        self.two = LocalParty(SharedCounters(self._path, worker=1, workers=2, clock=self.monotonic))
 
 
-class Remote:
-    """RedisCounters, likewise."""
+class RedisParty:
+    """RedisCounters behind the common interface."""
 
     def __init__(self, redis: RedisConnection) -> None:
         self.redis = redis
         self.waited = 0
-        self.began: dict[int, int] = {}
+        self.reserved_at: dict[int, int] = {}
         self.counters = RedisCounters(redis)
         self.counters.start()
 
-    async def take(self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None) -> Got:
-        got: asyncio.Future[Got | StoreUnavailable] = asyncio.get_running_loop().create_future()
+    async def reserve(
+        self, limits: KeyLimits, tokens: int = 0, nanos: int = 0, spent: int | None = None
+    ) -> ReserveResult:
+        got: asyncio.Future[ReserveResult | StoreUnavailable] = asyncio.get_running_loop().create_future()
         self.counters.reserve(limits, tokens, nanos, spent, got.set_result)
         found = await got
         if isinstance(found, StoreUnavailable):
             raise found
-        self.began[id(found)] = self.waited
+        self.reserved_at[id(found)] = self.waited
         return found
 
-    async def settle(self, taken: RedisReservation, tokens: int = 0, nanos: int = 0) -> None:
-        older = taken.second - self.waited + self.began[id(taken)]
-        self.counters.commit(msgspec.structs.replace(taken, second=older), tokens, nanos)
-        await self.redis.execute("PING")  # answers come in their order
+    async def commit(self, reservation: RedisReservation, tokens: int = 0, nanos: int = 0) -> None:
+        older = reservation.second - self.waited + self.reserved_at[id(reservation)]
+        self.counters.commit(msgspec.structs.replace(reservation, second=older), tokens, nanos)
+        await self.redis.execute("PING")  # replies arrive in order
 
-    async def use(self, limits: KeyLimits) -> LimitUsage:
+    async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         return await self.counters.get_usage(limits)
 
 
-class RemoteParties:
+class RedisParties:
     def __init__(self, one: RedisConnection, two: RedisConnection) -> None:
-        self.one, self.two = Remote(one), Remote(two)
+        self.one, self.two = RedisParty(one), RedisParty(two)
 
     def monotonic(self) -> float:
         return time.monotonic() + self.one.waited
 
     async def wait(self, seconds: int) -> None:
-        """Everything in Redis is made so much older."""
+        """Age all data in Redis by this many seconds."""
         redis = self.one.redis
         for party in (self.one, self.two):
             party.waited += seconds
@@ -144,7 +152,7 @@ class RemoteParties:
 
     async def lose_two(self) -> None:
         await self.two.counters.close()
-        await self.wait(1)  # the dead are looked for once a second
+        await self.wait(1)  # dead processes are detected once a second
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +174,7 @@ async def parties(
     one, two = RedisConnection(server.url), RedisConnection(server.url)
     await one.start()
     await two.start()
-    remote = RemoteParties(one, two)
+    remote = RedisParties(one, two)
     monkeypatch.setattr(redis, "time", remote)
     yield remote
     for party in (remote.one, remote.two):
@@ -174,165 +182,167 @@ async def parties(
         await party.redis.close()
 
 
-async def test_a_limit_is_one_for_both(parties: Parties) -> None:
+async def test_counters_two_parties_share_one_limit(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", requests=10)
-    got = [await (parties.one if number % 2 else parties.two).take(limits) for number in range(20)]
+    got = [await (parties.one if number % 2 else parties.two).reserve(limits) for number in range(20)]
     assert [type(each) is not LimitExceeded for each in got] == [True] * 10 + [False] * 10
     assert [each.requests_left for each in got if not isinstance(each, SpentRequired)] == [*range(9, -1, -1), *[0] * 10]
-    assert not isinstance(await parties.one.take(KeyLimits(key_id="other", requests=10)), LimitExceeded)
+    assert not isinstance(await parties.one.reserve(KeyLimits(key_id="other", requests=10)), LimitExceeded)
 
 
-async def test_the_window_slides(parties: Parties) -> None:
+async def test_counters_request_window_slides(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", requests=2)
-    assert not isinstance(await parties.one.take(limits), LimitExceeded)
+    assert not isinstance(await parties.one.reserve(limits), LimitExceeded)
     await parties.wait(20)
-    taken = await parties.two.take(limits)
-    assert isinstance(taken, SharedMemoryReservation | RedisReservation)
-    assert 60 <= taken.reset_seconds <= 61
+    reservation = await parties.two.reserve(limits)
+    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert 60 <= reservation.reset_seconds <= 61
     await parties.wait(10)
-    denied = await parties.one.take(limits)
+    denied = await parties.one.reserve(limits)
     assert isinstance(denied, LimitExceeded)
     assert denied.limit == "rpm"
-    assert 29 <= denied.retry_after <= 31  # a real second may pass on the way
+    assert 29 <= denied.retry_after <= 31  # a real second may pass meanwhile
     assert 48.5 <= denied.requests_reset <= 51
     assert denied.tokens_reset == 0
     await parties.wait(math.ceil(denied.retry_after) - 2)
-    assert isinstance(await parties.one.take(limits), LimitExceeded)
+    assert isinstance(await parties.one.reserve(limits), LimitExceeded)
     await parties.wait(2)
-    assert not isinstance(await parties.one.take(limits), LimitExceeded)
-    assert isinstance(await parties.two.take(limits), LimitExceeded)
+    assert not isinstance(await parties.one.reserve(limits), LimitExceeded)
+    assert isinstance(await parties.two.reserve(limits), LimitExceeded)
     await parties.wait(200)
-    assert not isinstance(await parties.two.take(limits), LimitExceeded)
+    assert not isinstance(await parties.two.reserve(limits), LimitExceeded)
 
 
-async def test_tokens_are_reserved_and_settled(parties: Parties) -> None:
+async def test_counters_committed_tokens_replace_reserved_tokens(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", requests=100, tokens=100)
-    first = await parties.one.take(limits, 60)
+    first = await parties.one.reserve(limits, 60)
     assert isinstance(first, SharedMemoryReservation | RedisReservation)
     assert first.tokens_left == 40
-    denied = await parties.two.take(limits, 60)
+    denied = await parties.two.reserve(limits, 60)
     assert isinstance(denied, LimitExceeded)
     assert denied.limit == "tpm"
-    assert (denied.tokens_left, denied.requests_left) == (40, 98)  # it is a request all the same
+    assert (denied.tokens_left, denied.requests_left) == (40, 98)  # the rejected request counts
     await parties.wait(5)
-    await parties.one.settle(first, 10)
-    second = await parties.two.take(limits, 60)
+    await parties.one.commit(first, 10)
+    second = await parties.two.reserve(limits, 60)
     assert isinstance(second, SharedMemoryReservation | RedisReservation)
     assert second.tokens_left == 30
     await parties.wait(100)
-    await parties.two.settle(second, 90)  # long out of the window
-    assert not isinstance(await parties.one.take(limits, 100), LimitExceeded)
+    await parties.two.commit(second, 90)  # the reservation has left the window
+    assert not isinstance(await parties.one.reserve(limits, 100), LimitExceeded)
 
 
-async def test_one_that_used_more_than_it_reserved(parties: Parties) -> None:
+async def test_counters_commit_above_reservation_counts_fully(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", tokens=100)
-    first = await parties.one.take(limits, 10)
-    await parties.one.settle(first, 150)
-    assert isinstance(await parties.two.take(limits, 1), LimitExceeded)
+    first = await parties.one.reserve(limits, 10)
+    await parties.one.commit(first, 150)
+    assert isinstance(await parties.two.reserve(limits, 1), LimitExceeded)
 
 
-async def test_at_the_same_time(parties: Parties) -> None:
+async def test_counters_concurrency_limit_is_shared(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", concurrency=2)
-    one, two = await parties.one.take(limits), await parties.two.take(limits)
-    denied = await parties.one.take(limits)
+    one, two = await parties.one.reserve(limits), await parties.two.reserve(limits)
+    denied = await parties.one.reserve(limits)
     assert isinstance(denied, LimitExceeded)
     assert denied.limit == "concurrency"
-    await parties.two.settle(two)
-    assert not isinstance(await parties.one.take(limits), LimitExceeded)
-    assert isinstance(await parties.two.take(limits), LimitExceeded)
-    await parties.one.settle(one)
-    assert not isinstance(await parties.two.take(limits), LimitExceeded)
+    await parties.two.commit(two)
+    assert not isinstance(await parties.one.reserve(limits), LimitExceeded)
+    assert isinstance(await parties.two.reserve(limits), LimitExceeded)
+    await parties.one.commit(one)
+    assert not isinstance(await parties.two.reserve(limits), LimitExceeded)
 
 
 @pytest.mark.parametrize("parties", ["shared", "redis"], indirect=True)
-async def test_what_the_dead_had_running_is_freed(parties: Parties) -> None:
+async def test_counters_dead_party_reservations_are_freed(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", concurrency=3, budget_nano_usd=1000)
-    assert isinstance(await parties.one.take(limits, 0, 100, spent=0), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.one.reserve(limits, 0, 100, spent=0), SharedMemoryReservation | RedisReservation)
     for _ in range(2):
-        assert isinstance(await parties.two.take(limits, 0, 400), SharedMemoryReservation | RedisReservation)
-    assert isinstance(await parties.one.take(limits, 0, 1), LimitExceeded)
+        assert isinstance(await parties.two.reserve(limits, 0, 400), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.one.reserve(limits, 0, 1), LimitExceeded)
     await parties.lose_two()
-    assert isinstance(await parties.one.take(limits, 0, 900), SharedMemoryReservation | RedisReservation)
-    assert isinstance(await parties.one.take(limits, 0, 1), LimitExceeded)
+    assert isinstance(await parties.one.reserve(limits, 0, 900), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.one.reserve(limits, 0, 1), LimitExceeded)
 
 
-async def test_a_budget(parties: Parties) -> None:
+async def test_counters_budget_reserves_and_commits_cost(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=86400)
-    assert await parties.one.take(limits, 0, 500) == SpentRequired()
-    taken = await parties.one.take(limits, 0, 500, spent=400)
-    assert isinstance(taken, SharedMemoryReservation | RedisReservation)
-    denied = await parties.two.take(limits, 0, 200, spent=0)  # later than the other
+    assert await parties.one.reserve(limits, 0, 500) == SpentRequired()
+    reservation = await parties.one.reserve(limits, 0, 500, spent=400)
+    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    denied = await parties.two.reserve(limits, 0, 200, spent=0)  # the first value of `spent` is kept
     assert isinstance(denied, LimitExceeded)
     assert denied.limit == "budget"
-    assert denied.retry_after == 1.0  # the running request may turn out cheaper
-    await parties.one.settle(taken, 0, 100)
-    denied = await parties.two.take(limits, 0, 501)
+    assert denied.retry_after == 1.0  # the running request may cost less than reserved
+    await parties.one.commit(reservation, 0, 100)
+    denied = await parties.two.reserve(limits, 0, 501)
     assert isinstance(denied, LimitExceeded)
     assert denied.retry_after == math.inf
-    assert isinstance(await parties.two.take(limits, 0, 500), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 500), SharedMemoryReservation | RedisReservation)
     tomorrow = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=2 * 86400)
-    assert isinstance(await parties.two.take(tomorrow, 0, 500), SharedMemoryReservation | RedisReservation)
-    assert await parties.one.take(KeyLimits(key_id="k", budget_nano_usd=1000, period="month"), 0, 1) == SpentRequired()
+    assert isinstance(await parties.two.reserve(tomorrow, 0, 500), SharedMemoryReservation | RedisReservation)
+    assert (
+        await parties.one.reserve(KeyLimits(key_id="k", budget_nano_usd=1000, period="month"), 0, 1) == SpentRequired()
+    )
 
 
-async def test_what_is_used_now(parties: Parties) -> None:
+async def test_counters_get_usage_returns_current_values(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", tokens=100, budget_nano_usd=1000, period="day", period_start=86400)
-    assert await parties.two.use(limits) == LimitUsage()
-    first = await parties.one.take(limits, 60, 500, spent=400)
-    assert await parties.two.use(limits) == LimitUsage(1, 60, 1, 400, 500)
-    await parties.one.settle(first, 10, 100)
-    assert await parties.two.use(limits) == LimitUsage(1, 10, 0, 500, 0)
-    assert await parties.two.use(KeyLimits(key_id="k", period="day", period_start=2 * 86400)) == LimitUsage(
+    assert await parties.two.get_usage(limits) == LimitUsage()
+    first = await parties.one.reserve(limits, 60, 500, spent=400)
+    assert await parties.two.get_usage(limits) == LimitUsage(1, 60, 1, 400, 500)
+    await parties.one.commit(first, 10, 100)
+    assert await parties.two.get_usage(limits) == LimitUsage(1, 10, 0, 500, 0)
+    assert await parties.two.get_usage(KeyLimits(key_id="k", period="day", period_start=2 * 86400)) == LimitUsage(
         1, 10, 0, 0, 0
     )
-    assert await parties.two.use(KeyLimits(key_id="k", period="month")) == LimitUsage(1, 10, 0, None, 0)
+    assert await parties.two.get_usage(KeyLimits(key_id="k", period="month")) == LimitUsage(1, 10, 0, None, 0)
     await parties.wait(61)
-    assert await parties.one.use(limits) == LimitUsage(0, 0, 0, 500, 0)
+    assert await parties.one.get_usage(limits) == LimitUsage(0, 0, 0, 500, 0)
 
 
-async def test_a_budget_without_an_end(parties: Parties) -> None:
+async def test_counters_spent_total_budget_rejects_unpriced_requests(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=1000)
-    taken = await parties.one.take(limits, 0, 10, spent=990)
-    assert isinstance(taken, SharedMemoryReservation | RedisReservation)
-    assert isinstance(await parties.two.take(limits, 0, 1), LimitExceeded)
-    await parties.one.settle(taken, 0, 10)
-    assert isinstance(await parties.two.take(limits), LimitExceeded)  # nor what has no price
+    reservation = await parties.one.reserve(limits, 0, 10, spent=990)
+    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 1), LimitExceeded)
+    await parties.one.commit(reservation, 0, 10)
+    assert isinstance(await parties.two.reserve(limits), LimitExceeded)  # a request without a price is rejected, too
 
 
-async def test_nobody_can_say_what_was_spent(parties: Parties) -> None:
+async def test_counters_spent_unavailable_counts_from_zero_until_known(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=1000)
-    taken = await parties.one.take(limits, 0, 600, spent=SPENT_UNAVAILABLE)
-    assert isinstance(taken, SharedMemoryReservation | RedisReservation)
-    assert isinstance(await parties.two.take(limits, 0, 600, spent=SPENT_UNAVAILABLE), LimitExceeded)
-    assert await parties.two.take(limits, 0, 100) == SpentRequired()
-    assert isinstance(await parties.two.take(limits, 0, 100, spent=300), SharedMemoryReservation | RedisReservation)
+    reservation = await parties.one.reserve(limits, 0, 600, spent=SPENT_UNAVAILABLE)
+    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 600, spent=SPENT_UNAVAILABLE), LimitExceeded)
+    assert await parties.two.reserve(limits, 0, 100) == SpentRequired()
+    assert isinstance(await parties.two.reserve(limits, 0, 100, spent=300), SharedMemoryReservation | RedisReservation)
 
 
-async def test_sums_of_money_that_are_large(parties: Parties) -> None:
+async def test_counters_large_budget_is_exact(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=10**15)  # a million USD
-    taken = await parties.one.take(limits, 0, 3, spent=10**15 - 5)
-    assert isinstance(taken, SharedMemoryReservation | RedisReservation)
-    await parties.one.settle(taken, 0, 3)
-    assert isinstance(await parties.two.take(limits, 0, 3), LimitExceeded)
-    assert isinstance(await parties.two.take(limits, 0, 2), SharedMemoryReservation | RedisReservation)
+    reservation = await parties.one.reserve(limits, 0, 3, spent=10**15 - 5)
+    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    await parties.one.commit(reservation, 0, 3)
+    assert isinstance(await parties.two.reserve(limits, 0, 3), LimitExceeded)
+    assert isinstance(await parties.two.reserve(limits, 0, 2), SharedMemoryReservation | RedisReservation)
 
 
-async def test_a_limit_that_was_raised_holds_at_once(parties: Parties) -> None:
-    assert not isinstance(await parties.one.take(KeyLimits(key_id="k", requests=1)), LimitExceeded)
-    first = await parties.one.take(KeyLimits(key_id="k", requests=1))
-    again = await parties.one.take(KeyLimits(key_id="k", requests=1))
+async def test_counters_raised_limit_applies_immediately(parties: Parties) -> None:
+    assert not isinstance(await parties.one.reserve(KeyLimits(key_id="k", requests=1)), LimitExceeded)
+    first = await parties.one.reserve(KeyLimits(key_id="k", requests=1))
+    again = await parties.one.reserve(KeyLimits(key_id="k", requests=1))
     assert isinstance(first, LimitExceeded)
     assert isinstance(again, LimitExceeded)
     assert first.retry_after - 1.1 <= again.retry_after <= first.retry_after
-    assert not isinstance(await parties.one.take(KeyLimits(key_id="k", requests=2)), LimitExceeded)
-    assert isinstance(await parties.one.take(KeyLimits(key_id="k", requests=2)), LimitExceeded)
+    assert not isinstance(await parties.one.reserve(KeyLimits(key_id="k", requests=2)), LimitExceeded)
+    assert isinstance(await parties.one.reserve(KeyLimits(key_id="k", requests=2)), LimitExceeded)
 
 
-async def test_settling_what_is_forgotten(parties: Parties) -> None:
+async def test_counters_second_commit_does_not_make_counts_negative(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", requests=5, concurrency=5)
-    taken = [await parties.one.take(limits) for _ in range(2)]
-    for each in taken:
-        await parties.one.settle(each, 0, 0)
-    await parties.one.settle(taken[0], 0, 0)  # the gate settles once; nothing may become negative all the same
-    got = [await parties.two.take(limits) for _ in range(4)]
+    reservation = [await parties.one.reserve(limits) for _ in range(2)]
+    for each in reservation:
+        await parties.one.commit(each, 0, 0)
+    await parties.one.commit(reservation[0], 0, 0)  # the rate limiter commits once, but counts must not become negative
+    got = [await parties.two.reserve(limits) for _ in range(4)]
     assert [isinstance(each, LimitExceeded) for each in got] == [False, False, False, True]

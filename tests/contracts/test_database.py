@@ -1,4 +1,4 @@
-"""What every Database must do, over every one there is, on real servers."""
+"""The contract of `Database`, tested with every implementation on a real server."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.unit.gateway.accounting import generate_ledger
 Opener = Callable[[], Database]
 
 
-def test_ping_changes_nothing_and_answers(database: Database) -> None:
+def test_database_ping_changes_nothing(database: Database) -> None:
     database.ping()
     assert database.list_keys() == []
 
 
-def test_postgres_failure_names_place_and_reason_and_no_password(postgres: Callable[[], str]) -> None:
+def test_postgres_connection_failure_names_host_and_reason_without_password(postgres: Callable[[], str]) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(postgres())
     url = f"postgresql://{parts['user']}:hunter2@/no_such_database?host={quote(str(parts['host']), safe='')}"
     with pytest.raises(StoreUnavailable) as caught:
@@ -49,12 +49,12 @@ def test_postgres_failure_names_place_and_reason_and_no_password(postgres: Calla
     assert "\n" not in caught.value.message
 
 
-def a_key(id: str, **fields: object) -> StoredKey:
+def make_key(id: str, **fields: object) -> StoredKey:
     made = {"id": id, "name": id, "prefix": "svc_sk_", "digest": f"d-{id}", "created": 1.0} | fields
     return msgspec.convert(made, StoredKey)
 
 
-def an_entry(id: str, **fields: object) -> LedgerEntry:
+def make_entry(id: str, **fields: object) -> LedgerEntry:
     made = {
         "time": "2026-03-04T10:20:30.456Z",
         "request_id": id,
@@ -74,8 +74,8 @@ def an_entry(id: str, **fields: object) -> LedgerEntry:
     return msgspec.convert(made, LedgerEntry)
 
 
-def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
-    faults: list[Exception] = []
+def test_database_concurrent_and_repeated_migrations_succeed(opener: Opener) -> None:
+    failures: list[Exception] = []
     together = threading.Barrier(8)
 
     def migrate() -> None:
@@ -85,7 +85,7 @@ def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
             database.migrate()
             database.migrate()
         except Exception as error:
-            faults.append(error)
+            failures.append(error)
         finally:
             database.close()
 
@@ -94,11 +94,11 @@ def test_migrating_twice_and_from_many_at_once(opener: Opener) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert not faults
+    assert not failures
 
 
-def test_a_key_comes_back_as_it_was_put(database: Database) -> None:
-    key = a_key("k1", models=["a"], rpm=5, budget_usd=1.5, budget_period="day", tags={"team": "ä"}, expires=99.5)
+def test_database_stored_key_is_read_back(database: Database) -> None:
+    key = make_key("k1", models=["a"], rpm=5, budget_usd=1.5, budget_period="day", tags={"team": "ä"}, expires=99.5)
     put = database.put_key(key)
     assert put.revision == 1
     assert database.get_key("k1") == put
@@ -107,28 +107,28 @@ def test_a_key_comes_back_as_it_was_put(database: Database) -> None:
     assert database.get_key("k2") is None
 
 
-def test_a_rotated_key_is_found_by_both_secrets(database: Database) -> None:
-    database.put_key(a_key("k1", digest="new", old_digest="old", old_until=5.0))
+def test_database_rotated_key_is_found_by_old_and_new_digest(database: Database) -> None:
+    database.put_key(make_key("k1", digest="new", old_digest="old", old_until=5.0))
     assert [key.id for key in database.find_keys_by_digest(["old"])] == ["k1"]
     assert [key.id for key in database.find_keys_by_digest(["new"])] == ["k1"]
 
 
-def test_changes_are_seen_in_order(database: Database) -> None:
+def test_database_changed_keys_are_listed_in_order(database: Database) -> None:
     for id in ("b", "a", "c"):
-        database.put_key(a_key(id))
+        database.put_key(make_key(id))
     seen = database.latest_key_revision()
     assert [key.id for key in database.list_changed_keys(0)] == ["b", "a", "c"]
     assert database.list_changed_keys(seen) == []
-    database.put_key(a_key("b", revoked=7.0))
+    database.put_key(make_key("b", revoked=7.0))
     assert [(key.id, key.revoked) for key in database.list_changed_keys(seen)] == [("b", 7.0)]
     assert [key.id for key in database.list_keys()] == ["a", "b", "c"]
     assert [key.id for key in database.list_keys(after="a", limit=1)] == ["b"]
 
 
-def test_entries_are_taken_once(database: Database) -> None:
-    first, second = an_entry("r1", tags={"team": "x"}), an_entry("r2", cost_usd=None, prompt_tokens=None)
+def test_database_duplicate_entries_are_inserted_once(database: Database) -> None:
+    first, second = make_entry("r1", tags={"team": "x"}), make_entry("r2", cost_usd=None, prompt_tokens=None)
     assert database.insert_entries([first, second, first]) == 2
-    assert database.insert_entries([second, an_entry("r3")]) == 1
+    assert database.insert_entries([second, make_entry("r3")]) == 1
     assert database.insert_entries([]) == 0
     found = database.list_entries()
     assert [entry.request_id for entry in found] == ["r3", "r2", "r1"]
@@ -139,8 +139,8 @@ def test_entries_are_taken_once(database: Database) -> None:
     assert (total.prompt_tokens, total.completion_tokens, total.cost_usd) == (20, 15, 0.5)
 
 
-def test_a_ledger_field_flagged_as_a_column_is_one(database: Database) -> None:
-    """The entry's own columns have names of before; those of the sums are the fields' names."""
+def test_database_sum_tables_have_flagged_ledger_fields_as_columns(database: Database) -> None:
+    """Columns of the sums have the names of the entry's fields."""
     assert isinstance(database, SqlDatabase)
     named = {name for column in ("sum", "label", "total") for name in generate_ledger.names_of(column)}
     for table in ("hours", "days"):
@@ -148,14 +148,14 @@ def test_a_ledger_field_flagged_as_a_column_is_one(database: Database) -> None:
         assert {each[0] for each in cursor.description} == named | {"start", "requests", "priced"}
 
 
-def test_every_field_comes_back_from_a_batch_of_one_and_of_many(database: Database) -> None:
+def test_database_every_field_is_read_back_from_small_and_large_batch(database: Database) -> None:
     attempts = [
         AttemptDetail(provider="a", model="m", outcome="error", code="provider_error", ms=1.5),
         AttemptDetail(provider="b", model="n", outcome="ok", ms=20.125),
     ]
     fields: dict[str, object] = {"attempts": 2, "cache_write_tokens": 7, "tags": {"t": "x"}}
     ids = [f"req_{1:016x}{number:08x}" for number in range(3)]
-    alone, *together = [an_entry(id, attempts_detail=attempts, **fields) for id in ids]
+    alone, *together = [make_entry(id, attempts_detail=attempts, **fields) for id in ids]
     for journal, entries in (("j1", [alone]), ("j2", together)):
         data = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
         assert database.ingest(
@@ -166,25 +166,25 @@ def test_every_field_comes_back_from_a_batch_of_one_and_of_many(database: Databa
     assert database.list_entries(limit=1)[0].attempts_detail == attempts
 
 
-def test_an_unknown_price_is_not_zero(database: Database) -> None:
-    database.insert_entries([an_entry("r1", cost_usd=None), an_entry("r2", model="free", cost_usd=0.0)])
+def test_database_unknown_cost_is_null_not_zero(database: Database) -> None:
+    database.insert_entries([make_entry("r1", cost_usd=None), make_entry("r2", model="free", cost_usd=0.0)])
     found = {each.value: each.cost_usd for each in database.aggregate_usage("model")}
     assert found == {"m": None, "free": 0.0}
 
 
-def test_pages_of_entries(database: Database) -> None:
-    database.insert_entries([an_entry(f"r{number}", time=f"2026-03-04T10:20:{number:02d}Z") for number in range(10)])
+def test_database_list_entries_is_paged_newest_first(database: Database) -> None:
+    database.insert_entries([make_entry(f"r{number}", time=f"2026-03-04T10:20:{number:02d}Z") for number in range(10)])
     page = database.list_entries(limit=4)
     assert [entry.request_id for entry in page] == ["r9", "r8", "r7", "r6"]
     assert [entry.request_id for entry in database.list_entries(before="r6", limit=2)] == ["r5", "r4"]
     assert database.list_entries(key_id="other") == []
 
 
-def test_get_entry_finds_one_request_in_batches_of_one_and_of_many(database: Database) -> None:
+def test_database_get_entry_finds_entry_in_small_and_large_batch(database: Database) -> None:
     ids = [f"req_{1:016x}{number:08x}" for number in range(3)]
-    data = b"".join(msgspec.json.encode(an_entry(id)) + b"\n" for id in ids)
+    data = b"".join(msgspec.json.encode(make_entry(id)) + b"\n" for id in ids)
     database.ingest("j", database.committed_offset("j"), len(data), journal_lines.parse_segment(data))
-    database.insert_entries([an_entry("r1")])
+    database.insert_entries([make_entry("r1")])
     for id in (*ids, "r1"):
         found = database.get_entry(id)
         assert found is not None
@@ -205,21 +205,21 @@ def test_get_entry_finds_one_request_in_batches_of_one_and_of_many(database: Dat
         ("2026-03-06T00:00:00Z", 0),
     ],
 )
-def test_sums_since_any_moment(database: Database, since: str, expected: int) -> None:
+def test_database_aggregate_usage_since_any_time_is_exact(database: Database, since: str, expected: int) -> None:
     times = ("03T23:59:59.999", "04T00:00:00", "04T10:00:00", "04T10:45:00", "04T23:59:59", "05T00:00:00")
-    database.insert_entries([an_entry(f"r{number}", time=f"2026-03-{when}Z") for number, when in enumerate(times)])
+    database.insert_entries([make_entry(f"r{number}", time=f"2026-03-{when}Z") for number, when in enumerate(times)])
     moment = _stamp(since)
     for by in ("key", "provider", "day", "tag"):
         assert sum(each.requests for each in database.aggregate_usage(by, since=moment)) == expected
     assert len(database.list_entries(since=moment)) == expected
 
 
-def test_sums_by_everything(database: Database) -> None:
+def test_database_aggregate_usage_groups_by_each_dimension(database: Database) -> None:
     database.insert_entries(
         [
-            an_entry("r1", tags={"team": "x", "app": "1"}),
-            an_entry("r2", tags={"team": "x"}, model="n", time="2026-03-05T00:00:00Z"),
-            an_entry("r3", key_id="k2", key_name="two", provider="q", model=None),
+            make_entry("r1", tags={"team": "x", "app": "1"}),
+            make_entry("r2", tags={"team": "x"}, model="n", time="2026-03-05T00:00:00Z"),
+            make_entry("r3", key_id="k2", key_name="two", provider="q", model=None),
         ]
     )
     assert {each.value: each.requests for each in database.aggregate_usage("tag", tag="team")} == {"x": 2, "": 1}
@@ -229,15 +229,17 @@ def test_sums_by_everything(database: Database) -> None:
     assert [each.value for each in database.aggregate_usage("model", key_id="k2")] == [""]
 
 
-def test_spent_since_midnight(database: Database) -> None:
-    database.insert_entries([an_entry("r1"), an_entry("r2", time="2026-03-05T00:00:00Z"), an_entry("r3", key_id="k2")])
-    wanted = {"k1": budget_period_start("day", _stamp("2026-03-05T12:00:00Z")), "k2": 0.0, "k3": 0.0}
-    assert database.get_spent_usd(wanted) == {"k1": 0.25, "k2": 0.25, "k3": 0.0}
-
-
-def test_what_is_pruned_stays_in_the_sums(database: Database) -> None:
+def test_database_spent_usd_counts_from_period_start(database: Database) -> None:
     database.insert_entries(
-        [an_entry(f"r{number}") for number in range(5)] + [an_entry("new", time="2026-05-01T00:00:00Z")]
+        [make_entry("r1"), make_entry("r2", time="2026-03-05T00:00:00Z"), make_entry("r3", key_id="k2")]
+    )
+    period_starts = {"k1": budget_period_start("day", _stamp("2026-03-05T12:00:00Z")), "k2": 0.0, "k3": 0.0}
+    assert database.get_spent_usd(period_starts) == {"k1": 0.25, "k2": 0.25, "k3": 0.0}
+
+
+def test_database_pruned_entries_stay_in_sums(database: Database) -> None:
+    database.insert_entries(
+        [make_entry(f"r{number}") for number in range(5)] + [make_entry("new", time="2026-05-01T00:00:00Z")]
     )
     before = _stamp("2026-04-01T00:00:00Z")
     assert [
@@ -249,32 +251,32 @@ def test_what_is_pruned_stays_in_the_sums(database: Database) -> None:
     assert sum(each.requests for each in database.aggregate_usage("key")) == 6
 
 
-def test_two_writers_lose_nothing(opener: Opener, database: Database) -> None:
-    faults: list[Exception] = []
+def test_database_concurrent_writers_lose_no_entry(opener: Opener, database: Database) -> None:
+    failures: list[Exception] = []
 
     def write(writer: int) -> None:
-        mine = opener()
+        own = opener()
         try:
             for batch in range(10):
-                mine.insert_entries([an_entry(f"r{batch}-{number}") for number in range(20)])
-                mine.put_key(a_key(f"k{writer}-{batch}"))
+                own.insert_entries([make_entry(f"r{batch}-{number}") for number in range(20)])
+                own.put_key(make_key(f"k{writer}-{batch}"))
         except Exception as error:
-            faults.append(error)
+            failures.append(error)
         finally:
-            mine.close()
+            own.close()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert not faults
+    assert not failures
     assert sum(each.requests for each in database.aggregate_usage("key")) == 200
     revisions = [key.revision for key in database.list_changed_keys(0)]
     assert revisions == list(range(1, 21))
 
 
-def test_midnight() -> None:
+def test_budget_period_start_is_midnight_utc_or_first_of_month() -> None:
     now = _stamp("2026-03-04T10:20:30Z")
     assert budget_period_start("day", now) == _stamp("2026-03-04T00:00:00Z")
     assert budget_period_start("month", now) == _stamp("2026-03-01T00:00:00Z")
@@ -286,11 +288,11 @@ def _stamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def test_a_change_rests_on_the_newest(opener: Opener, database: Database) -> None:
-    """A change and a revocation at the same moment both hold, whichever comes first."""
+def test_database_concurrent_key_updates_are_both_kept(opener: Opener, database: Database) -> None:
+    """A concurrent change and revocation both take effect, in either order."""
     for number in range(20):
-        database.put_key(a_key(f"k{number}"))
-    faults: list[Exception] = []
+        database.put_key(make_key(f"k{number}"))
+    failures: list[Exception] = []
 
     def change(fields: dict[str, object]) -> None:
         other = opener()
@@ -298,7 +300,7 @@ def test_a_change_rests_on_the_newest(opener: Opener, database: Database) -> Non
             for number in range(20):
                 other.update_key(f"k{number}", lambda key: msgspec.structs.replace(key, **fields))
         except Exception as error:
-            faults.append(error)
+            failures.append(error)
         finally:
             other.close()
 
@@ -307,28 +309,28 @@ def test_a_change_rests_on_the_newest(opener: Opener, database: Database) -> Non
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert not faults
+    assert not failures
     assert {(key.revoked, key.name) for key in database.list_keys()} == {(5.0, "new")}
 
 
-def test_a_change_that_is_refused_changes_nothing(database: Database) -> None:
-    database.put_key(a_key("k"))
+def test_database_failed_key_update_changes_nothing(database: Database) -> None:
+    database.put_key(make_key("k"))
 
-    def refuse(key: StoredKey) -> StoredKey:
+    def reject(key: StoredKey) -> StoredKey:
         raise ValueError(key.id)
 
     with pytest.raises(ValueError, match="k"):
-        database.update_key("k", refuse)
-    assert database.update_key("nobody", refuse) is None
-    assert database.get_key("k") == a_key("k", revision=1)
-    assert database.put_key(a_key("l")).revision > 1
+        database.update_key("k", reject)
+    assert database.update_key("nobody", reject) is None
+    assert database.get_key("k") == make_key("k", revision=1)
+    assert database.put_key(make_key("l")).revision > 1
 
 
-def test_sums_of_any_span_are_those_of_its_entries(database: Database) -> None:
+def test_database_aggregate_usage_of_any_span_matches_entries(database: Database) -> None:
     start = _stamp("2026-03-04T00:00:00Z")
     offsets = [-1, 0, 1, 1799, 3599, 3600, 3601, 9000, 43200, 86399, 86400, 90000, 172799, 172800, 180001]
     stamps = [datetime.fromtimestamp(start + at, UTC).isoformat(timespec="milliseconds") for at in offsets]
-    database.insert_entries([an_entry(f"r{number:02}", time=stamp) for number, stamp in enumerate(stamps)])
+    database.insert_entries([make_entry(f"r{number:02}", time=stamp) for number, stamp in enumerate(stamps)])
     edges = [0.0, start - 1, start, start + 1800, start + 3600, start + 9000, start + 86400, start + 172800.5, math.inf]
     for since in edges[:-1]:
         for until in edges:
@@ -337,27 +339,27 @@ def test_sums_of_any_span_are_those_of_its_entries(database: Database) -> None:
                 assert sum(each.requests for each in database.aggregate_usage(by, since=since, until=until)) == single
 
 
-def test_last_use_is_that_of_the_newest_entry_and_of_its_hour_once_that_is_pruned(database: Database) -> None:
+def test_database_last_used_is_newest_entry_or_its_hour_when_pruned(database: Database) -> None:
     for id in ("k1", "k2"):
-        database.put_key(a_key(id))
+        database.put_key(make_key(id))
     times = ("2026-03-04T10:20:30.456Z", "2026-03-04T09:00:00.000Z")
-    database.insert_entries(an_entry(f"r{number}", time=time) for number, time in enumerate(times))
+    database.insert_entries(make_entry(f"r{number}", time=time) for number, time in enumerate(times))
     assert database.get_last_used_times(["k1", "k2", "nobody"]) == {"k1": _stamp(times[0])}
     assert database.get_last_used_times([]) == {}
     database.prune_entries(_stamp("2026-03-05T00:00:00.000Z"))
     assert database.get_last_used_times(["k1"]) == {"k1": _stamp("2026-03-04T10:00:00.000Z")}
 
 
-def test_what_many_keys_have_spent(database: Database) -> None:
-    database.insert_entries([an_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
-    wanted = {f"k{number}": 0.0 if number % 2 else _stamp("2030-01-01T00:00:00Z") for number in range(1200)}
-    spent = database.get_spent_usd(wanted)
-    assert set(spent) == set(wanted)
+def test_database_spent_usd_of_many_keys_is_returned(database: Database) -> None:
+    database.insert_entries([make_entry(f"r{number}", key_id=f"k{number}") for number in range(600)])
+    period_starts = {f"k{number}": 0.0 if number % 2 else _stamp("2030-01-01T00:00:00Z") for number in range(1200)}
+    spent = database.get_spent_usd(period_starts)
+    assert set(spent) == set(period_starts)
     assert sum(spent.values()) == pytest.approx(300 * 0.25)
 
 
-def test_postgres_silent_server_is_given_up_after_the_time_for_an_answer(postgres: Callable[[], str]) -> None:
-    """Its process is stopped: the system still takes what it is sent, so that only the missing answer tells."""
+def test_postgres_silent_server_times_out(postgres: Callable[[], str]) -> None:
+    """The server process is stopped. The kernel still accepts data, so only a missing response shows it."""
     url = postgres()
     with contextlib.closing(open_database(url, 0.5)) as database:
         database.ping()
@@ -366,10 +368,10 @@ def test_postgres_silent_server_is_given_up_after_the_time_for_an_answer(postgre
             ((pid,),) = admin.execute(others).fetchall()
         os.kill(pid, signal.SIGSTOP)
         try:
-            began = time.monotonic()
+            started_at = time.monotonic()
             with pytest.raises(StoreUnavailable, match="does not answer as it should"):
                 database.ping()
-            assert 0.4 < time.monotonic() - began < 20
+            assert 0.4 < time.monotonic() - started_at < 20
         finally:
             os.kill(pid, signal.SIGCONT)
         database.ping()

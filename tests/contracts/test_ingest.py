@@ -1,4 +1,4 @@
-"""Journals in every Database: an entry gets in once, whoever takes it, and comes back in order. On real servers."""
+"""Journal ingestion into every database: each entry is stored once and listed in order. Uses real servers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from svc.stores.database import journal_lines
 from svc.stores.database.base import CommitOutcomeUnknown, Database, LedgerEntry, StoreUnavailable
 from svc.stores.database.factory import open_database
 from svc.stores.database.sql import SqlDatabase
-from tests.contracts.test_database import an_entry
+from tests.contracts.test_database import make_entry
 
 Opener = Callable[[], Database]
 DAY = datetime(2026, 3, 4, tzinfo=UTC).timestamp()
 
 
-def made(process: int, number: int, second: float, **fields: object) -> LedgerEntry:
-    """A request as our processes number them, so many seconds after a midnight."""
+def make_numbered_entry(process: int, number: int, second: float, **fields: object) -> LedgerEntry:
+    """Return an entry with a request id of a gateway process, `second` seconds after midnight."""
     stamp = datetime.fromtimestamp(DAY + second, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return an_entry(f"req_{process:016x}{number:08x}", time=stamp, **fields)
+    return make_entry(f"req_{process:016x}{number:08x}", time=stamp, **fields)
 
 
-def a_journal(*entries: LedgerEntry) -> bytes:
+def encode_journal(*entries: LedgerEntry) -> bytes:
     return b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
 
 
-def requests(database: Database) -> int:
+def count_requests(database: Database) -> int:
     return sum(each.requests for each in database.aggregate_usage("key"))
 
 
@@ -51,8 +51,11 @@ def wait_for(wanted: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_journal_is_taken_from_where_it_stands(database: Database) -> None:
-    first, second = a_journal(made(1, 1, 0), made(1, 2, 1)), a_journal(made(1, 3, 2))
+def test_ingest_each_segment_is_committed_once(database: Database) -> None:
+    first, second = (
+        encode_journal(make_numbered_entry(1, 1, 0), make_numbered_entry(1, 2, 1)),
+        encode_journal(make_numbered_entry(1, 3, 2)),
+    )
     assert database.committed_offset("j") == 0
     assert database.ingest("j", 0, len(first), journal_lines.parse_segment(first))
     assert not database.ingest("j", 0, len(first), journal_lines.parse_segment(first))
@@ -61,25 +64,27 @@ def test_a_journal_is_taken_from_where_it_stands(database: Database) -> None:
     assert database.ingest("j", len(first), end, journal_lines.parse_segment(second))
     assert not database.ingest("j", len(first), end, journal_lines.parse_segment(second))
     assert [int(entry.request_id[20:], 16) for entry in database.list_entries()] == [3, 2, 1]
-    assert requests(database) == 3
+    assert count_requests(database) == 3
     database.delete_journal("j")
-    assert not database.ingest(
-        "j", end, end + 1, journal_lines.parse_segment(second)
-    )  # who has read it before it was forgotten
+    # A process that read the journal before it was deleted.
+    assert not database.ingest("j", end, end + 1, journal_lines.parse_segment(second))
     assert not database.ingest("j", 0, end, journal_lines.parse_segment(first + second))
-    assert requests(database) == 3
+    assert count_requests(database) == 3
 
 
-def test_of_two_takers_one_gets_it(opener: Opener, database: Database) -> None:
-    parts = [a_journal(*[made(1, 10 * part + number, part) for number in range(10)]) for part in range(20)]
+def test_ingest_concurrent_processes_commit_each_segment_once(opener: Opener, database: Database) -> None:
+    parts = [
+        encode_journal(*[make_numbered_entry(1, 10 * part + number, part) for number in range(10)])
+        for part in range(20)
+    ]
     wins: list[int] = []
 
-    def take(_: int) -> None:
-        with contextlib.closing(opener()) as mine:
+    def ingest_in_process(_: int) -> None:
+        with contextlib.closing(opener()) as own:
             for part in parts:
-                mine.committed_offset("j")
+                own.committed_offset("j")
                 wins.append(
-                    mine.ingest(
+                    own.ingest(
                         "j",
                         (start := parts.index(part) * len(part)),
                         start + len(part),
@@ -89,58 +94,64 @@ def test_of_two_takers_one_gets_it(opener: Opener, database: Database) -> None:
 
     assert len({len(part) for part in parts}) == 1
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(take, range(3)))
+        list(pool.map(ingest_in_process, range(3)))
     assert sum(wins) == len(parts)
-    assert requests(database) == len(database.list_entries()) == 200
+    assert count_requests(database) == len(database.list_entries()) == 200
 
 
-def test_three_race_for_what_a_dead_process_left(opener: Opener, database: Database, tmp_path: Path) -> None:
+def test_ingest_orphans_concurrent_processes_ingest_each_journal_once(
+    opener: Opener, database: Database, tmp_path: Path
+) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     for number in range(6):
-        data = a_journal(*[made(number, each, each / 10, key_id=f"k{each % 3}") for each in range(1500)])
+        data = encode_journal(
+            *[make_numbered_entry(number, each, each / 10, key_id=f"k{each % 3}") for each in range(1500)]
+        )
         (folder / f"{number:020d}-1-ab.journal").write_bytes(data + b'{"torn')
 
-    def take(_: int) -> None:
-        with contextlib.closing(opener()) as mine:
+    def ingest_in_process(_: int) -> None:
+        with contextlib.closing(opener()) as own:
             for _ in range(3):
-                ingest_orphans(folder, mine)
+                ingest_orphans(folder, own)
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(take, range(3)))
+        list(pool.map(ingest_in_process, range(3)))
     assert list(folder.iterdir()) == []
-    assert requests(database) == len(database.list_entries(limit=10_000)) == 9000
+    assert count_requests(database) == len(database.list_entries(limit=10_000)) == 9000
     assert isinstance(database, SqlDatabase)
     assert database._run_statement("SELECT name FROM journals").fetchall() == [("",)]
 
 
-def test_entries_come_back_in_order_from_whatever_batches(database: Database) -> None:
-    """Three processes, several keys, over midnight; each page and each span is what sorting all of them gives."""
-    chance = random.Random(11)
-    everything: list[LedgerEntry] = []
+def test_ingest_entries_of_mixed_batches_are_listed_in_order(database: Database) -> None:
+    """Three processes and several keys around midnight. Each page and span equals a slice of all sorted entries."""
+    rng = random.Random(11)
+    all_entries: list[LedgerEntry] = []
     numbers = [0, 0, 0]
-    for stretch in range(60):
-        process = chance.randrange(3)
+    for segment in range(60):
+        process = rng.randrange(3)
         entries = []
-        for _ in range(chance.choice((1, 2, 30))):
+        for _ in range(rng.choice((1, 2, 30))):
             numbers[process] += 1
-            second = round(stretch * 120 - chance.choice((0.0, 0.001, 0.001, 1, 60, 4000)), 3)
-            entries.append(made(process, numbers[process], second, key_id=f"k{chance.choice((0, 0, 0, 1, 2))}"))
-        data = a_journal(*entries)
+            second = round(segment * 120 - rng.choice((0.0, 0.001, 0.001, 1, 60, 4000)), 3)
+            entries.append(
+                make_numbered_entry(process, numbers[process], second, key_id=f"k{rng.choice((0, 0, 0, 1, 2))}")
+            )
+        data = encode_journal(*entries)
         start = database.committed_offset(f"j{process}")
         assert database.ingest(f"j{process}", start, start + len(data), journal_lines.parse_segment(data))
-        everything += entries
+        all_entries += entries
     newest = sorted(
-        everything, key=lambda entry: (journal_lines.parse_millis(entry.time), entry.request_id), reverse=True
+        all_entries, key=lambda entry: (journal_lines.parse_millis(entry.time), entry.request_id), reverse=True
     )
     assert database.list_entries(limit=10_000) == newest
     assert database.list_entries(limit=7) == newest[:7]
     for at in range(0, len(newest), 37):
         assert database.list_entries(before=newest[at].request_id, limit=5) == newest[at + 1 : at + 6]
     for key_id in ("k0", "k1", "k2", "k3"):
-        theirs = [entry for entry in newest if entry.key_id == key_id]
-        assert database.list_entries(key_id=key_id, limit=10_000) == theirs
-        assert sum(each.requests for each in database.aggregate_usage("day", key_id=key_id)) == len(theirs)
+        of_key = [entry for entry in newest if entry.key_id == key_id]
+        assert database.list_entries(key_id=key_id, limit=10_000) == of_key
+        assert sum(each.requests for each in database.aggregate_usage("day", key_id=key_id)) == len(of_key)
     for since, until in ((0, 60), (-3600, 0), (1000.5, 5000.25), (-10_000, 90_000), (3, 3)):
         within = [entry for entry in newest if since <= journal_lines.parse_millis(entry.time) / 1000 - DAY < until]
         assert database.list_entries(since=DAY + since, until=DAY + until, limit=10_000) == within
@@ -150,31 +161,31 @@ def test_entries_come_back_in_order_from_whatever_batches(database: Database) ->
     assert database.list_entries(before="req_" + "f" * 24) == database.list_entries(before="nothing") == []
 
 
-def test_old_entries_are_forgotten_one_by_one(database: Database) -> None:
-    data = a_journal(*[made(1, number, number, key_id=f"k{number % 2}") for number in range(100)])
+def test_prune_entries_within_a_batch_deletes_only_old_ones(database: Database) -> None:
+    data = encode_journal(*[make_numbered_entry(1, number, number, key_id=f"k{number % 2}") for number in range(100)])
     database.committed_offset("j")
     assert database.ingest("j", 0, len(data), journal_lines.parse_segment(data))
     assert [database.prune_entries(DAY + 50, limit=20) for _ in range(4)] == [20, 20, 10, 0]
     left = database.list_entries()
     assert [int(entry.request_id[20:], 16) for entry in left] == list(range(99, 49, -1))
     assert database.list_entries(before=left[10].request_id, limit=1) == [left[11]]
-    assert (database.prune_entries(DAY + 1000), database.list_entries(), requests(database)) == (50, [], 100)
+    assert (database.prune_entries(DAY + 1000), database.list_entries(), count_requests(database)) == (50, [], 100)
 
 
-def test_entries_without_a_place_are_looked_for(database: Database) -> None:
-    there = [made(1, number, number) for number in range(0, 100, 2)]
-    data = a_journal(*there)
+def test_insert_entries_already_in_batches_are_skipped(database: Database) -> None:
+    stored = [make_numbered_entry(1, number, number) for number in range(0, 100, 2)]
+    data = encode_journal(*stored)
     database.committed_offset("j")
     assert database.ingest("j", 0, len(data), journal_lines.parse_segment(data))
-    assert database.insert_entries(there) == 0
-    assert database.insert_entries([made(1, number, number) for number in range(100)]) == 50
-    assert database.insert_entries([made(1, number, number) for number in range(101)]) == 1
-    assert database.insert_entries([made(2, 4, 4), there[2]]) == 1
-    assert len(database.list_entries()) == requests(database) == 102
+    assert database.insert_entries(stored) == 0
+    assert database.insert_entries([make_numbered_entry(1, number, number) for number in range(100)]) == 50
+    assert database.insert_entries([make_numbered_entry(1, number, number) for number in range(101)]) == 1
+    assert database.insert_entries([make_numbered_entry(2, 4, 4), stored[2]]) == 1
+    assert len(database.list_entries()) == count_requests(database) == 102
 
 
-def test_a_damaged_batch_is_said_and_does_not_hold_up_what_comes(database: Database, tmp_path: Path) -> None:
-    data = a_journal(*[made(1, number, number) for number in range(100)])
+def test_ingest_damaged_batch_is_reported_and_later_entries_are_ingested(database: Database, tmp_path: Path) -> None:
+    data = encode_journal(*[make_numbered_entry(1, number, number) for number in range(100)])
     assert database.ingest("j", database.committed_offset("j"), len(data), journal_lines.parse_segment(data))
     assert isinstance(database, SqlDatabase)
     database._run_statement("UPDATE batches SET zipped = ?", (b"\x78\x01" + bytes(100),))
@@ -182,24 +193,24 @@ def test_a_damaged_batch_is_said_and_does_not_hold_up_what_comes(database: Datab
         database.list_entries,
         lambda: database.aggregate_usage("key", since=DAY + 50),
         lambda: database.prune_entries(DAY + 50),
-        lambda: database.insert_entries([made(1, 50, 50)]),
+        lambda: database.insert_entries([make_numbered_entry(1, 50, 50)]),
     )
-    for question in wanted:
+    for call in wanted:
         with pytest.raises(StoreUnavailable, match="damaged"):
-            question()
+            call()
     folder = tmp_path / "journal"
     folder.mkdir()
-    intake = JournalIngester(folder, database, retain_days=(time.time() - DAY - 50) / 86400)
+    ingester = JournalIngester(folder, database, retain_days=(time.time() - DAY - 50) / 86400)
     with pytest.raises(StoreUnavailable, match="damaged"):
-        intake.ingest_all()
-    (folder / "00001790000000000000-77-1.journal").write_bytes(a_journal(made(2, 1, 0)))
-    intake.ingest_all()
-    assert requests(database) == 101
-    assert not intake.is_down
+        ingester.ingest_all()
+    (folder / "00001790000000000000-77-1.journal").write_bytes(encode_journal(make_numbered_entry(2, 1, 0)))
+    ingester.ingest_all()
+    assert count_requests(database) == 101
+    assert not ingester.is_down
 
 
-def older(database: SqlDatabase) -> None:
-    """A database of the first version of the schema."""
+def create_schema_1(database: SqlDatabase) -> None:
+    """Create the schema of version 1."""
     text = resources.files("svc.stores.database").joinpath("schema", "0001.sql").read_text(encoding="utf-8")
     for statement in (
         "CREATE TABLE schema_version (version INTEGER NOT NULL)",
@@ -209,31 +220,33 @@ def older(database: SqlDatabase) -> None:
         database._run_statement(statement)
 
 
-def add_as_before(database: SqlDatabase, entry: LedgerEntry) -> None:
+def insert_with_schema_1(database: SqlDatabase, entry: LedgerEntry) -> None:
     when = journal_lines.parse_millis(entry.time)
     packed = msgspec.json.encode(msgspec.structs.astuple(entry)).decode()
     database._run_statement("INSERT INTO entries VALUES (?, ?, ?, ?)", (entry.request_id, when, entry.key_id, packed))
-    spot = (when // 3_600_000 * 3600, entry.key_id, entry.model, entry.provider, "{}", entry.key_name)
+    sum_key = (when // 3_600_000 * 3600, entry.key_id, entry.model, entry.provider, "{}", entry.key_name)
     for table in ("hours", "days"):
         database._run_statement(
             f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, 1) ON CONFLICT (key_id, start, model, provider,"
             f" tags) DO UPDATE SET requests = {table}.requests + 1",
-            (*spot, entry.prompt_tokens, entry.completion_tokens, entry.cost_usd),
+            (*sum_key, entry.prompt_tokens, entry.completion_tokens, entry.cost_usd),
         )
 
 
-def test_entries_of_an_older_version_stay(opener: Opener, tmp_path: Path) -> None:
-    """And of a journal that it had taken in part, the rest is taken."""
-    before = [made(1, number, number, key_id=f"k{number % 2}") for number in range(40)] + [an_entry("r1")]
+def test_migrate_from_schema_1_keeps_entries_and_ingests_the_rest(opener: Opener, tmp_path: Path) -> None:
+    """A journal that the old version ingested in part is completed."""
+    before = [make_numbered_entry(1, number, number, key_id=f"k{number % 2}") for number in range(40)] + [
+        make_entry("r1")
+    ]
     folder = tmp_path / "journal"
     folder.mkdir()
-    rest = [made(1, number, number, key_id=f"k{number % 2}") for number in range(30, 60)]
-    (folder / "00001790000000000000-77.journal").write_bytes(a_journal(*rest))
+    rest = [make_numbered_entry(1, number, number, key_id=f"k{number % 2}") for number in range(30, 60)]
+    (folder / "00001790000000000000-77.journal").write_bytes(encode_journal(*rest))
     with contextlib.closing(opener()) as database:
         assert isinstance(database, SqlDatabase)
-        older(database)
+        create_schema_1(database)
         for entry in before:
-            add_as_before(database, entry)
+            insert_with_schema_1(database, entry)
         database.migrate()
         newest = sorted(
             before, key=lambda entry: (journal_lines.parse_millis(entry.time), entry.request_id), reverse=True
@@ -243,20 +256,20 @@ def test_entries_of_an_older_version_stay(opener: Opener, tmp_path: Path) -> Non
             database.list_entries(key_id="k1", before=newest[3].request_id, limit=3)
             == [entry for entry in newest[4:] if entry.key_id == "k1"][:3]
         )
-        assert requests(database) == 41
+        assert count_requests(database) == 41
         ingest_orphans(folder, database)
         assert list(folder.iterdir()) == []
-        assert requests(database) == len(database.list_entries()) == 61
+        assert count_requests(database) == len(database.list_entries()) == 61
         assert database.insert_entries(before) == 0
         assert database.prune_entries(DAY + 20) == 20
         assert database.prune_entries(DAY + 86_400) == 41
 
 
-class Relay:
-    """Between a client and PostgreSQL. Told to, it hands on the next commit, and lets nobody know how that went."""
+class PostgresProxy:
+    """A proxy before PostgreSQL. With `drop_next_reply` it forwards the next commit and closes the connection."""
 
     def __init__(self, path: Path, server: str) -> None:
-        self.cuts = False
+        self.drop_next_reply = False
         self._server = server
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -278,18 +291,18 @@ class Relay:
                     client, _ = self._listener.accept()
                     server = socket.socket(socket.AF_UNIX)
                     server.connect(self._server)
-                    pool.submit(self._forth, client, server)
-                    pool.submit(self._back, client, server)
+                    pool.submit(self._forward_requests, client, server)
+                    pool.submit(self._forward_replies, client, server)
 
-    def _forth(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
         while data := client.recv(2**20):
-            if b"COMMIT" in data and self.cuts:
-                self.cuts = False
+            if b"COMMIT" in data and self.drop_next_reply:
+                self.drop_next_reply = False
                 client.shutdown(socket.SHUT_RDWR)
             server.sendall(data)
         server.shutdown(socket.SHUT_WR)
 
-    def _back(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_replies(self, client: socket.socket, server: socket.socket) -> None:
         while data := server.recv(2**20):
             with contextlib.suppress(OSError):
                 client.sendall(data)
@@ -298,56 +311,62 @@ class Relay:
 
 
 @pytest.fixture
-def cut_off(postgres: Callable[[], str], tmp_path: Path) -> Iterator[tuple[Relay, Database]]:
+def proxied(postgres: Callable[[], str], tmp_path: Path) -> Iterator[tuple[PostgresProxy, Database]]:
     address = urlsplit(postgres())
     where = parse_qs(address.query)["host"][0]
-    relay = Relay(tmp_path / ".s.PGSQL.5432", str(next(Path(where).glob(".s.PGSQL.*[0-9]"))))
+    proxy = PostgresProxy(tmp_path / ".s.PGSQL.5432", str(next(Path(where).glob(".s.PGSQL.*[0-9]"))))
     database = open_database(f"postgresql://{address.username}:@{address.path}?host={tmp_path}")
     database.migrate()
-    yield relay, database
+    yield proxy, database
     database.close()
-    relay.close()
+    proxy.close()
 
 
-def test_a_commit_that_was_not_heard_of(cut_off: tuple[Relay, Database], tmp_path: Path) -> None:
-    relay, database = cut_off
+def test_ingest_unknown_commit_outcome_loses_and_doubles_no_entry(
+    proxied: tuple[PostgresProxy, Database], tmp_path: Path
+) -> None:
+    proxy, database = proxied
     journal = Journal(tmp_path / "journal", max_waiting_bytes=10**9)
     journal.start_new_file()
-    intake = JournalIngester(tmp_path / "journal", database, journal=journal)
-    intake.ingest_all()
-    (tmp_path / "journal" / "1-1-a.journal").write_bytes(a_journal(*[made(2, number, number) for number in range(900)]))
+    ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
+    ingester.ingest_all()
+    (tmp_path / "journal" / "1-1-a.journal").write_bytes(
+        encode_journal(*[make_numbered_entry(2, number, number) for number in range(900)])
+    )
     for number in range(6):
-        journal.append(a_journal(made(1, number, number)))
-        relay.cuts = True
+        journal.append(encode_journal(make_numbered_entry(1, number, number)))
+        proxy.drop_next_reply = True
         with pytest.raises(CommitOutcomeUnknown):
-            intake.ingest_all()
-        if number % 2:  # else it may be under way yet when the next one begins
+            ingester.ingest_all()
+        if number % 2:  # otherwise the commit may still be running when the next begins
             time.sleep(0.05)
-    wait_for(lambda: requests(database) > 2)  # most of them were done
-    intake.ingest_all()
+    wait_for(lambda: count_requests(database) > 2)  # most of the commits succeeded
+    ingester.ingest_all()
     journal.close()
     ingest_orphans(tmp_path / "journal", database)
     assert list((tmp_path / "journal").iterdir()) == []
-    assert requests(database) == len(database.list_entries()) == 906
+    assert count_requests(database) == len(database.list_entries()) == 906
 
 
-def test_lines_in_memory_whose_commit_was_not_heard_of(cut_off: tuple[Relay, Database], tmp_path: Path) -> None:
-    """They may be in the database, so no journal may get them any more."""
-    relay, database = cut_off
+def test_ingest_unknown_commit_of_lines_in_memory_counts_each_once(
+    proxied: tuple[PostgresProxy, Database], tmp_path: Path
+) -> None:
+    """The lines may be in the database, so they must not be written to a journal again."""
+    proxy, database = proxied
     journal = Journal(tmp_path / "journal", max_waiting_bytes=10**9)
     journal.start_new_file()
-    intake = JournalIngester(tmp_path / "journal", database, journal=journal)
-    intake.ingest_all()
-    journal.is_full = True  # as it is while the disk is
-    journal.append(a_journal(made(1, 1, 1)))
-    relay.cuts = True
+    ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
+    ingester.ingest_all()
+    journal.is_full = True  # as on a full disk
+    journal.append(encode_journal(make_numbered_entry(1, 1, 1)))
+    proxy.drop_next_reply = True
     with pytest.raises(CommitOutcomeUnknown):
-        intake.ingest_all()
-    wait_for(lambda: requests(database) == 1)
-    journal.append(a_journal(made(1, 2, 2)))
+        ingester.ingest_all()
+    wait_for(lambda: count_requests(database) == 1)
+    journal.append(encode_journal(make_numbered_entry(1, 2, 2)))
     journal.recover()
     assert not journal.is_full
-    assert os.path.getsize(journal.path) == len(a_journal(made(1, 2, 2)))
-    intake.ingest_all()
+    assert os.path.getsize(journal.path) == len(encode_journal(make_numbered_entry(1, 2, 2)))
+    ingester.ingest_all()
     journal.close()
-    assert requests(database) == len(database.list_entries()) == 2
+    assert count_requests(database) == len(database.list_entries()) == 2

@@ -1,4 +1,4 @@
-"""The connection to Redis, on a real server that dies, hangs, refuses and comes back."""
+"""The Redis connection with a real server that crashes, hangs, rejects commands and restarts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def redis(server: RedisServer) -> AsyncIterator[RedisConnection]:
     await one.close()
 
 
-async def until(wanted: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
-    while not wanted():
+    while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
 
 
-async def test_questions_at_the_same_time_get_their_own_answers(redis: RedisConnection) -> None:
+async def test_redis_connection_concurrent_commands_get_own_replies(redis: RedisConnection) -> None:
     assert not redis.is_down
     big = b"x" * 5_000_000
     assert await redis.execute("SET", "big", big) == b"OK"
@@ -51,7 +51,7 @@ async def test_questions_at_the_same_time_get_their_own_answers(redis: RedisConn
     assert await redis.execute("GET", "nothing") is None
 
 
-async def test_a_script_is_sent_once_and_again_when_it_is_forgotten(redis: RedisConnection) -> None:
+async def test_redis_connection_script_is_resent_after_script_flush(redis: RedisConnection) -> None:
     script = LuaScript("return {KEYS[1], ARGV[1], 7}")
     for _ in range(2):
         assert await redis.execute_script(script, ["k"], ["a"]) == [b"k", b"a", 7]
@@ -59,42 +59,44 @@ async def test_a_script_is_sent_once_and_again_when_it_is_forgotten(redis: Redis
     assert await redis.execute_script(script, ["k"], ["b"]) == [b"k", b"b", 7]
 
 
-async def test_a_refused_command_harms_no_other(redis: RedisConnection) -> None:
+async def test_redis_connection_error_reply_does_not_affect_later_commands(redis: RedisConnection) -> None:
     with pytest.raises(RedisReplyError) as error:
         await redis.execute("INCR", "svc:probe", "too many")
     assert error.value.kind == "ERR"
     assert await redis.execute("PING") == b"PONG"
 
 
-async def test_it_dies_and_comes_back(redis: RedisConnection, server: RedisServer) -> None:
+async def test_redis_connection_server_restart_reconnects(redis: RedisConnection, server: RedisServer) -> None:
     connected: list[float] = []
     redis.add_connect_callback(lambda: connected.append(time.monotonic()))
     server.kill()
     await until(lambda: redis.is_down)
-    began = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await redis.execute("PING")
-    assert time.monotonic() - began < 0.05
+    assert time.monotonic() - started_at < 0.05
     server.start()
     await until(lambda: not redis.is_down)
     assert await redis.execute("PING") == b"PONG"
     assert len(connected) == 1
 
 
-async def test_it_hangs(redis: RedisConnection, server: RedisServer) -> None:
+async def test_redis_connection_frozen_server_times_out_and_recovers(
+    redis: RedisConnection, server: RedisServer
+) -> None:
     server.freeze()
     try:
-        began = time.monotonic()
+        started_at = time.monotonic()
         found = await asyncio.gather(*(redis.execute("PING") for _ in range(100)), return_exceptions=True)
         assert {type(one) for one in found} == {StoreUnavailable}
-        assert 1.9 < time.monotonic() - began < 4
+        assert 1.9 < time.monotonic() - started_at < 4
         assert redis.is_down
     finally:
         server.thaw()
     await until(lambda: not redis.is_down)
 
 
-async def test_one_that_takes_no_writes_is_down(redis: RedisConnection, server: RedisServer) -> None:
+async def test_redis_connection_server_without_writes_is_down(redis: RedisConnection, server: RedisServer) -> None:
     server.tell("CONFIG SET maxmemory 1")
     with pytest.raises(StoreUnavailable):
         await redis.execute("SET", "a", "b")
@@ -105,19 +107,21 @@ async def test_one_that_takes_no_writes_is_down(redis: RedisConnection, server: 
     await until(lambda: not redis.is_down)
 
 
-async def test_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_redis_connection_wrong_password_is_down_and_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with RedisServer("--requirepass", "s3cret") as server:
-        for password, down in (("s3cret", False), ("wr0ng", True)):
+        for password, expected_down in (("s3cret", False), ("wr0ng", True)):
             one = RedisConnection(f"redis://:{password}@127.0.0.1:{server.port}/3")
             await one.start()
-            assert one.is_down is down
+            assert one.is_down is expected_down
             await one.close()
     assert "WRONGPASS" in caplog.text
     assert "wr0ng" not in caplog.text
     assert "s3cret" not in caplog.text
 
 
-async def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
+async def test_redis_connection_unix_socket_works(tmp_path: Path) -> None:
     with RedisServer("--unixsocket", str(tmp_path / "redis")):
         one = RedisConnection(f"unix://{tmp_path / 'redis'}")
         await one.start()
@@ -125,13 +129,13 @@ async def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         await one.close()
 
 
-async def test_nobody_is_there_at_the_start() -> None:
+async def test_redis_connection_silent_port_at_start_is_down() -> None:
     with silent_port() as port:
         one = RedisConnection(f"redis://127.0.0.1:{port}")
-        began = time.monotonic()
+        started_at = time.monotonic()
         await one.start()
         assert one.is_down
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - started_at < 4
         await one.close()
 
 
@@ -139,13 +143,13 @@ async def test_nobody_is_there_at_the_start() -> None:
     "url",
     ["", "localhost", "http://a", "redis://", "redis://a:b", "redis://a/x", "redis://a/-1", "unix://", "redis://a?b=c"],
 )
-def test_urls_that_are_none(url: str) -> None:
+def test_parse_redis_url_invalid_url_raises_usage_error(url: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_redis_url(url)
     assert "SVC_REDIS_URL" in error.value.message
 
 
-def test_an_address() -> None:
+def test_parse_redis_url_full_url_gives_all_parts() -> None:
     found = parse_redis_url("rediss://us%40er:p%2Fw@[::1]:7000/5")
     assert (found.host, found.port, found.uses_tls, found.user, found.password, found.database) == (
         "::1",

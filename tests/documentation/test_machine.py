@@ -1,4 +1,4 @@
-"""The runner of `test_snippets.py`: what fails on a page fails in the test."""
+"""The runner of `test_snippets.py`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def roles(page: str) -> list[tuple[int, str]]:
         ("<!-- server -->\n```sh\nsvc up\n```\n", (2, "server")),
     ],
 )
-def test_snippet_role_follows_from_language_and_comment(page: str, role: tuple[int, str]) -> None:
+def test_snippet_role_is_set_by_language_and_comment(page: str, role: tuple[int, str]) -> None:
     assert roles(page) == [role]
 
 
@@ -52,45 +52,45 @@ def test_snippet_role_follows_from_language_and_comment(page: str, role: tuple[i
         ("json", '{"a": 1}\n{"b": 2}\n', '{"a": …}\n'),
     ],
 )
-def test_invalid_text_is_refused(language: str, valid: str, invalid: str, tmp_path: Path) -> None:
+def test_checks_invalid_text_raises(language: str, valid: str, invalid: str, tmp_path: Path) -> None:
     CHECKS[language](valid, tmp_path)
     with pytest.raises(Exception, match=r"."):
         CHECKS[language](invalid, tmp_path)
 
 
-def test_shell_block_stops_at_the_first_failure(machine: Machine) -> None:
+def test_shell_block_stops_at_first_failure(machine: Machine) -> None:
     folder = machine.folder("shell", {})
     assert machine.shell("false\necho after\n", folder) == (1, "")
     assert machine.shell("false | cat\necho after\n", folder)[0] != 0
-    status, said = machine.shell("svc no-such-command\n", folder)
-    assert status == 2, said
+    status, output = machine.shell("svc no-such-command\n", folder)
+    assert status == 2, output
 
 
-def test_shell_block_knows_exports_and_folder_of_the_one_before(machine: Machine) -> None:
+def test_shell_block_keeps_exports_and_working_directory(machine: Machine) -> None:
     folder = machine.folder("exports", {})
     assert machine.shell("export GREETING='two words'\nmkdir below\ncd below\n", folder)[0] == 0
     assert machine.shell('echo "$GREETING $(basename "$PWD")"\n', folder) == (0, "two words below\n")
 
 
-def test_python_block_knows_names_of_the_one_before_and_fails_with_its_output(machine: Machine) -> None:
+def test_python_block_keeps_names_and_reports_exception(machine: Machine) -> None:
     folder = machine.folder("python", {})
     machine.shell("export GREETING=hello\n", folder)
     session = PythonSession(machine, folder)
     try:
         assert session.run("import os\nword = os.environ['GREETING']\n") == (0, "")
         assert session.run("print(word)\n") == (0, "hello\n")
-        status, said = session.run("print(nothing)\n")
+        status, output = session.run("print(nothing)\n")
         assert status == 1
-        assert "NameError" in said
+        assert "NameError" in output
     finally:
         session.close()
 
 
-def test_default_ports_become_free_ones(machine: Machine) -> None:
+def test_with_own_ports_replaces_default_ports(machine: Machine) -> None:
     text = machine.with_own_ports("http://127.0.0.1:3000/v1 localhost:8080 10.0.0.5:8000")
     assert text == f"http://127.0.0.1:{machine.gateway_port}/v1 localhost:{machine.registry_port} 10.0.0.5:8000"
 
 
-def test_server_that_does_not_start_is_reported(machine: Machine) -> None:
+def test_serve_failing_command_raises_with_output(machine: Machine) -> None:
     with pytest.raises(AssertionError, match="no such thing"):
         machine.serve("echo no such thing\nexit 1\n", machine.folder("server", {}))

@@ -1,4 +1,4 @@
-"""What holds for all pages: the site builds, and the commands, targets and figures that pages name exist."""
+"""All pages: the site builds, and the commands, targets, paths and figures in the text exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIGURE = re.compile(r"\d[\d,.]*\d|\d")
 
 
 def code_spans() -> Iterator[tuple[str, int, str]]:
-    """Page, line and text of every code span outside of fences."""
+    """Yield page, line and text of every code span outside fenced blocks."""
     for path in pages():
         inside = False
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
@@ -34,16 +34,16 @@ def code_spans() -> Iterator[tuple[str, int, str]]:
 
 @cache
 def help_of(*command: str) -> str | None:
-    """The help text of `svc COMMAND…`, or None when there is no such command."""
-    done = subprocess.run([SVC, *command, "--help"], capture_output=True, text=True, timeout=30, check=False)
-    return done.stdout if done.returncode == 0 else None
+    """Return the help text of `svc COMMAND…`, or None if there is no such command."""
+    result = subprocess.run([SVC, *command, "--help"], capture_output=True, text=True, timeout=30, check=False)
+    return result.stdout if result.returncode == 0 else None
 
 
-def test_site_builds_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
+def test_site_builds_without_resources_of_other_hosts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
     built = list((tmp_path / "site").rglob("*.html"))
     assert len(built) >= len(list((ROOT / "docs").rglob("*.md")))
     text = {path: path.read_text(encoding="utf-8") for path in built}
@@ -52,7 +52,7 @@ def test_site_builds_and_loads_nothing_from_another_host(tmp_path: Path) -> None
     assert [path for path, page in text.items() if 'class="mermaid"' in page] == []
 
 
-def test_links_of_top_pages_lead_somewhere() -> None:
+def test_top_pages_links_exist() -> None:
     wrong = []
     for path in pages():
         if path.parent == ROOT:
@@ -62,13 +62,13 @@ def test_links_of_top_pages_lead_somewhere() -> None:
     assert wrong == []
 
 
-def test_pattern_finds_what_is_loaded_from_another_host() -> None:
+def test_loaded_pattern_matches_resources_of_other_hosts() -> None:
     assert LOADED.search('<script src="https://unpkg.com/x"></script>')
     assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
     assert not LOADED.search('<a href="https://example.com"><img src="x.svg">')
 
 
-def test_commands_in_the_text_exist_with_their_options() -> None:
+def test_code_spans_commands_and_options_exist() -> None:
     wrong = []
     for name, line, span in code_spans():
         command = re.match(r"(?:\S+=\S+ +)*(?:\.venv/bin/)?svc +([a-z]+)\b(?: +([a-z][a-z-]*)\b)?", span)
@@ -84,7 +84,7 @@ def test_commands_in_the_text_exist_with_their_options() -> None:
 GROUPS = ("registry", "bundle", "models", "keys")
 
 
-def test_targets_and_programs_in_the_text_exist() -> None:
+def test_code_spans_make_targets_and_programs_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     wrong = []
     for name, line, span in code_spans():
@@ -100,7 +100,7 @@ def test_targets_and_programs_in_the_text_exist() -> None:
 
 
 def missing_paths(spans: list[str]) -> list[str]:
-    """The code spans that look like a path of the repository, or of a module below `src/svc`, and lead nowhere."""
+    """Return the code spans that look like a path of the repository or below `src/svc` and do not exist."""
     packages = "|".join(path.name for path in (ROOT / "src" / "svc").iterdir() if path.is_dir())
     top = re.compile(r"(?:src|tests|bench|docs|native|examples)/[\w./*-]+")
     module = re.compile(rf"(?:{packages})/[\w./*-]+\.(?:py|toml|yaml|json)")
@@ -108,28 +108,28 @@ def missing_paths(spans: list[str]) -> list[str]:
     return wrong + [span for span in spans if module.fullmatch(span) and not any((ROOT / "src" / "svc").glob(span))]
 
 
-def test_paths_in_the_text_exist() -> None:
+def test_code_spans_paths_exist() -> None:
     assert [f"{name}:{line}: {span}" for name, line, span in code_spans() if missing_paths([span])] == []
 
 
-def test_paths_that_lead_nowhere_are_found() -> None:
+def test_missing_paths_finds_wrong_paths() -> None:
     wrong = ["tests/unit/no_such.py", "gateway/no_such.toml", "docs/no-such-*.md"]
     right = ["tests/unit/", "gateway/providers.toml", "docs/adr/0001-*.md", "a/b"]
     assert sorted(missing_paths([*wrong, *right])) == sorted(wrong)
 
 
 def rows_with_figures() -> list[tuple[str, str, str]]:
-    """Page, figures and command of the rows in the README that say what is different."""
+    """Return page, figures and command of each row of the README's comparison table."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return re.findall(r"^\| \[[^\]]*\]\((docs/[^)]*)\) \| (.*?) \| `(.*?)` \|$", readme, flags=re.M)
 
 
-def test_readme_has_five_figures() -> None:
+def test_readme_has_five_rows_with_figures() -> None:
     assert len(rows_with_figures()) == 5
 
 
 @pytest.mark.parametrize(("page", "text", "command"), rows_with_figures())
-def test_figure_of_the_readme_is_on_its_page_with_its_command(page: str, text: str, command: str) -> None:
+def test_readme_figure_is_on_its_page_with_command(page: str, text: str, command: str) -> None:
     found = (ROOT / page).read_text(encoding="utf-8")
     assert command in found
     assert [number for number in FIGURE.findall(text) if number not in found] == []

@@ -1,4 +1,4 @@
-"""The checks of `tests/documentation/prose.py`: each finds its kind of fault, and leaves alone what is right."""
+"""The checks of `tests/documentation/prose.py`, with wrong and correct text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def messages(name: str, text: str) -> list[str]:
     return [f"{line}: {message}" for line, message in prose.findings(name, text)]
 
 
-def test_pages_and_make_lint_have_the_same_result() -> None:
+def test_check_all_pages_gives_no_findings() -> None:
     assert prose.check(pages()) == []
 
 
-def test_pages_include_generated_and_top_pages() -> None:
+def test_pages_include_generated_and_top_level_pages() -> None:
     names = {name_of(path) for path in pages()}
     assert {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"} <= names
     assert {"docs/reference/faults.md", "docs/reference/conformance.md", "docs/explanation/compare.md"} <= names
@@ -38,7 +38,7 @@ def test_pages_include_generated_and_top_pages() -> None:
         "# Title\n\n" + "a " * 15 + "e.g. " + "b " * 15 + "\n",
     ],
 )
-def test_sentence_over_the_limit_is_found_at_its_line(text: str) -> None:
+def test_findings_long_sentence_is_reported_at_its_line(text: str) -> None:
     (found,) = messages("README.md", text)
     assert "31 words" in found
     assert int(found.split(":")[0]) in (3, 5)
@@ -55,20 +55,20 @@ def test_sentence_over_the_limit_is_found_at_its_line(text: str) -> None:
         "# Title\n\n" + "word - " * 30 + "\n",
     ],
 )
-def test_short_sentences_and_code_pass(text: str) -> None:
+def test_findings_short_sentences_and_code_pass(text: str) -> None:
     assert [found for found in messages("README.md", text) if "words" in found] == []
 
 
-def test_line_over_the_limit_is_found_at_its_line() -> None:
+def test_findings_long_line_is_reported_at_its_line() -> None:
     assert messages("README.md", f"# Title\n\n{LONG_LINE}\n") == ["3: 121 columns, more than 120"]
 
 
 @pytest.mark.parametrize("line", [f"| {LONG_LINE} |", f"```\n{LONG_LINE}\n```", f"[page](https://{LONG_LINE})"])
-def test_line_of_a_table_a_fence_or_a_link_may_be_long(line: str) -> None:
+def test_findings_long_line_in_table_fence_or_link_passes(line: str) -> None:
     assert messages("README.md", f"# Title\n\n{line}\n") == []
 
 
-def test_page_without_a_title_and_with_two_is_found() -> None:
+def test_findings_missing_or_second_title_is_reported() -> None:
     assert messages("README.md", "Text.\n") == ["1: the first heading is not a title (#)"]
     assert messages("README.md", "# One\n\n# Two\n") == ["3: a second title (#)"]
 
@@ -95,7 +95,7 @@ def test_page_without_a_title_and_with_two_is_found() -> None:
         ("docs/a.md", "# A\n"),
     ],
 )
-def test_heading_in_the_wrong_kind_of_page_is_found(name: str, text: str) -> None:
+def test_findings_heading_in_wrong_kind_of_page_is_reported(name: str, text: str) -> None:
     assert len(messages(name, text)) == 1
 
 
@@ -112,18 +112,18 @@ def test_heading_in_the_wrong_kind_of_page_is_found(name: str, text: str) -> Non
         ("docs/adr/index.md", "# Decisions\n"),
     ],
 )
-def test_heading_in_the_right_kind_of_page_passes(name: str, text: str) -> None:
+def test_findings_heading_in_right_kind_of_page_passes(name: str, text: str) -> None:
     assert messages(name, text) == []
 
 
-def test_glossary_over_the_limit_is_found() -> None:
+def test_findings_glossary_over_limit_is_reported() -> None:
     row = "| a | b |\n"
     assert messages("docs/reference/glossary.md", "# Glossary\n\n" + row + "|---|---|\n" + row * 20) == []
     (found,) = messages("docs/reference/glossary.md", "# Glossary\n\n" + row + "|---|---|\n" + row * 21)
     assert "21 rows" in found
 
 
-def test_command_exits_1_and_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_finding_exits_1_and_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "docs" / "how-to" / "keys.md"
     page.parent.mkdir(parents=True)
     page.write_text(f"# Keys\n\n{LONG_LINE}\n", encoding="utf-8")
@@ -134,7 +134,7 @@ def test_command_exits_1_and_names_file_and_line(tmp_path: Path, capsys: pytest.
     assert prose.main([str(ROOT / "docs" / "index.md")]) == 0
 
 
-def test_blocks_have_their_lines_and_languages() -> None:
+def test_blocks_have_kind_line_text_and_language() -> None:
     text = "# T\n\ntext\nmore\n\n* item\n  ```sh\n  svc ls\n  ```\n\n| a | `b \\| c` |\n|---|---|\n<!-- x\ny -->\n"
     assert [(block.kind, block.line, block.text, block.language) for block in blocks(text)] == [
         ("heading", 1, "T", ""),

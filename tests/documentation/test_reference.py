@@ -20,17 +20,17 @@ CODE = re.compile(r"`([^`\n]+)`")
 
 
 @pytest.mark.parametrize("page", [page.name for page in sorted(PAGES.glob("*.md"))])
-def test_page_is_current(page: str) -> None:
+def test_reference_page_is_current(page: str) -> None:
     text = (PAGES / page).read_text(encoding="utf-8")
     assert render(text) == text, "run: make reference"
 
 
-def test_each_region_is_on_one_page() -> None:
+def test_reference_regions_are_each_on_one_page() -> None:
     found = [name for page in PAGES.glob("*.md") for name in names(page.read_text(encoding="utf-8"))]
     assert sorted(found) == sorted(REGIONS)
 
 
-def test_region_that_is_not_current_is_replaced() -> None:
+def test_render_outdated_region_is_replaced() -> None:
     (name, *_) = REGIONS
     text = f"before\n<!-- generated: {name} -->\nold\n<!-- end of generated text -->\nafter\n"
     rendered = render(text)
@@ -41,7 +41,7 @@ def test_region_that_is_not_current_is_replaced() -> None:
 
 
 def variables_of_the_code() -> Iterator[str]:
-    """The environment variables that a module names or reads."""
+    """Yield the environment variables that the code names or reads."""
     for path in (ROOT / "src" / "svc").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value):
@@ -54,7 +54,7 @@ def variables_of_the_code() -> Iterator[str]:
                     yield "".join(part.value if isinstance(part, ast.Constant) else "A" for part in name.values)
 
 
-def test_every_environment_variable_is_described() -> None:
+def test_reference_every_environment_variable_is_documented() -> None:
     page = (PAGES / "configuration.md").read_text(encoding="utf-8").partition("## The environment")[2]
     described = set(CODE.findall(page))
     used = set(variables_of_the_code()) | {name for variables in key_variables().values() for name in variables}
@@ -64,7 +64,7 @@ def test_every_environment_variable_is_described() -> None:
     assert own - used == set()
 
 
-def test_every_route_of_the_registry_is_described() -> None:
+def test_reference_every_registry_route_is_documented() -> None:
     page = (PAGES / "http-api.md").read_text(encoding="utf-8")
     described = set(re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, flags=re.M))
     served = {

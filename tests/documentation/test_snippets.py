@@ -23,7 +23,7 @@ NewMachine = Callable[[], Machine]
 
 @pytest.fixture(scope="module")
 def providers() -> Iterator[Mapping[str, str]]:
-    """Addresses and keys of three fake providers, under the names of the built-in ones."""
+    """The environment for three fake providers, under the names of the built-in providers."""
     with (
         FakeProvider(OpenAIWire(), key="sk-a") as a,
         FakeProvider(AnthropicWire(), key="sk-b") as b,
@@ -51,7 +51,7 @@ def new_machine(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """What the commands of a page find in their folder."""
+    """The files in the working directory of a page's commands."""
     clips = material.make_clips()
     clip = clips["en-hello-world"]
     folder = tmp_path_factory.mktemp("files")
@@ -79,11 +79,11 @@ def all_snippets() -> Iterator[tuple[str, Snippet]]:
             yield name_of(path), snippet
 
 
-def test_every_snippet_runs_or_is_marked_as_an_excerpt() -> None:
+def test_snippets_each_has_a_role_or_is_marked_as_excerpt() -> None:
     assert [f"{name}:{snippet.line}: {snippet.error}" for name, snippet in all_snippets() if snippet.error] == []
 
 
-def test_settings_pipelines_and_json_are_valid(tmp_path: Path) -> None:
+def test_snippets_settings_pipelines_and_json_are_valid(tmp_path: Path) -> None:
     wrong = []
     for name, snippet in all_snippets():
         if snippet.role == "check":
@@ -95,42 +95,42 @@ def test_settings_pipelines_and_json_are_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_commands_and_programs_run(new_machine: NewMachine, files: Mapping[str, Path]) -> None:
+def test_snippets_commands_and_programs_run(new_machine: NewMachine, files: Mapping[str, Path]) -> None:
     shared: Machine | None = None
     wrong = []
     for path in pages():
-        wanted = [one for one in snippets(path.read_text(encoding="utf-8")) if one.role in ("run", "server")]
-        if not wanted:
+        blocks = [one for one in snippets(path.read_text(encoding="utf-8")) if one.role in ("run", "server")]
+        if not blocks:
             continue
-        if any(one.role == "server" for one in wanted):
+        if any(one.role == "server" for one in blocks):
             machine = new_machine()
         else:
             if shared is None:
                 shared = new_machine()
                 shared.start()
             machine = shared
-        wrong += run_page(name_of(path), wanted, machine, files)
+        wrong += run_page(name_of(path), blocks, machine, files)
         if machine is not shared:
             machine.stop()
     assert wrong == [], "\n".join(wrong)
 
 
-def run_page(name: str, wanted: list[Snippet], machine: Machine, files: Mapping[str, Path]) -> list[str]:
-    """`FILE:LINE: OUTPUT` of the first block that fails; the blocks after it may need it."""
+def run_page(name: str, blocks: list[Snippet], machine: Machine, files: Mapping[str, Path]) -> list[str]:
+    """Return `FILE:LINE: OUTPUT` of the first failing block. Later blocks may depend on it and are skipped."""
     folder = machine.folder(name.replace("/", "-").removesuffix(".md"), files)
     session: PythonSession | None = None
     try:
-        for snippet in wanted:
+        for snippet in blocks:
             if snippet.role == "server":
                 machine.serve(snippet.text, folder)
                 continue
             if snippet.language == "python":
                 session = session or PythonSession(machine, folder)
-                status, said = session.run(snippet.text)
+                status, output = session.run(snippet.text)
             else:
-                status, said = machine.shell(snippet.text, folder)
+                status, output = machine.shell(snippet.text, folder)
             if status:
-                return [f"{name}:{snippet.line}: exit status {status}\n{said}"]
+                return [f"{name}:{snippet.line}: exit status {status}\n{output}"]
     except AssertionError as error:
         return [f"{name}: {error}"]
     finally:

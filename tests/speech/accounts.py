@@ -1,4 +1,4 @@
-"""Keys of a gateway's home, and what its ledger says of them, by the real command."""
+"""API keys of a gateway and their ledger entries, through the `svc` command."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from typing import Any
 
 def run_svc(home: Path, *arguments: str) -> Any:
     environ = {**os.environ, "SVC_HOME": str(home)}
-    done = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
-    return json.loads(done.stdout)
+    result = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
+    return json.loads(result.stdout)
 
 
 def create_key(home: Path, name: str, *limits: str) -> dict[str, str]:
@@ -21,7 +21,7 @@ def create_key(home: Path, name: str, *limits: str) -> dict[str, str]:
 
 
 async def wait_for_entries(home: Path, name: str, count: int) -> list[dict[str, Any]]:
-    """What the ledger says of a key, oldest first, once there is so much."""
+    """Wait until a key has at least `count` ledger entries and return them, oldest first."""
     for _ in range(100):
         found = [row for row in run_svc(home, "usage", "--json") if row["key_name"] == name]
         if len(found) >= count:

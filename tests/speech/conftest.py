@@ -1,4 +1,4 @@
-"""One gateway for the tests that do not change it."""
+"""One gateway, shared by the tests that do not change it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real gateway in a process of its own, and a person's side of the live socket."""
+"""A gateway in a process of its own, and a client of its live WebSocket."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ PATH = "/v1/audio/transcriptions/stream"
 
 
 class Gateway:
-    """A running gateway: its address, its process."""
+    """A running gateway, with its address and process."""
 
     def __init__(self, address: str, process: subprocess.Popen[str], log: Path | None = None) -> None:
         self.address = address
@@ -29,7 +29,7 @@ class Gateway:
         self.url = address.replace("http", "ws") + PATH
 
     def workers(self) -> list[int]:
-        """Process ids of its speech workers."""
+        """Return the process ids of the speech workers."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -41,7 +41,7 @@ class Gateway:
 
 @contextlib.contextmanager
 def run_gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gateway]:
-    """`svc gateway` with the default model and this configuration."""
+    """Run `svc gateway` with the default model and this configuration."""
     (folder / "svc.toml").write_text(config)
     own = {"SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
     environ = {**os.environ, **own, **environ_}
@@ -64,7 +64,7 @@ def run_gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gat
 
 
 class LiveClient:
-    """One session; it remembers all that it was told."""
+    """One live session. It records all received messages."""
 
     def __init__(self, socket: Any) -> None:
         self.socket = socket
@@ -78,11 +78,11 @@ class LiveClient:
             await self.socket.send(data[place : place + frame])
 
     async def wait_for(self, kind: str, timeout: float = 30) -> dict[str, Any]:
-        """The next message of a kind; those before it are remembered."""
+        """Return the next message of a type. Earlier messages are recorded."""
         return await self.wait_for_any(kind, timeout=timeout)
 
     async def wait_for_any(self, *kinds: str, timeout: float = 30) -> dict[str, Any]:
-        """The next message of one of these kinds; those before it are remembered."""
+        """Return the next message of one of these types. Earlier messages are recorded."""
         async with asyncio.timeout(timeout):
             while True:
                 message = json.loads(await self.socket.recv())
@@ -96,14 +96,14 @@ class LiveClient:
 
 @contextlib.asynccontextmanager
 async def session(gateway: Gateway, **options: Any) -> AsyncIterator[LiveClient]:
-    """An open socket with a valid key."""
+    """Open a WebSocket with a valid key."""
     headers = options.pop("headers", {"Authorization": f"Bearer {KEY}"})
     async with websockets.connect(gateway.url, additional_headers=headers, max_size=None, **options) as socket:
         yield LiveClient(socket)
 
 
 def check_stable_prefixes(messages: list[dict[str, Any]]) -> None:
-    """What was called stable is a prefix of all that follows; chunks count from 0 in each utterance."""
+    """Assert that stable text is a prefix of later texts, and that chunk indexes start at 0 in each utterance."""
     stable, index = "", 0
     for message in messages:
         if message["type"] not in ("partial", "final"):

@@ -1,4 +1,4 @@
-"""The models and the clips that the speech tests use: made once by recipe, kept beside the virtual environment."""
+"""Models and audio clips of the speech tests. Recipes build them once, beside the virtual environment."""
 
 import os
 import re
@@ -28,29 +28,29 @@ TEXTS = {
     "was so far like the present period that some of its noisiest authorities insisted on its being received for good "
     "or for evil in the superlative degree of comparison only",
 }
-"""What is said in each English clip."""
+"""The words of each English clip."""
 
 
 def ignore_progress(label: str, done: int, total: int) -> None:
-    """No progress bar in tests."""
+    """Show no progress bar in tests."""
 
 
 def make_model(name: str = "moonshine-tiny-en") -> Path:
-    """The model's folder, made if need be."""
+    """Return the model's folder. Build it if it is missing."""
     recipe = load_recipe(name, Path("/nonexistent"))
     make.make_model(recipe, HOME / "registry", ignore_progress)
     return make.content_folder(recipe, HOME / "registry")
 
 
 def make_clips() -> dict[str, Path]:
-    """Every clip by name."""
+    """Return every clip by name."""
     recipe = parse_recipe((Path(__file__).parent / "clips.toml").read_bytes(), "test-clips")
     make.make_model(recipe, HOME / "clips", ignore_progress)
     return {path.stem: path for path in sorted(make.content_folder(recipe, HOME / "clips").glob("*.wav"))}
 
 
 def read_pcm(path: Path) -> bytes:
-    """A WAV file as the socket takes it."""
+    """Return a WAV file as 16 kHz mono PCM, the format of the WebSocket."""
     wav = parse_wav(path.read_bytes())
     resampler = Resampler(wav.format.rate)
     floats = np.concatenate((resampler.push(to_mono_floats(wav.samples, wav.format)), resampler.finish()))
@@ -58,14 +58,14 @@ def read_pcm(path: Path) -> bytes:
 
 
 def words(text: str) -> list[str]:
-    """Words to compare: no case, no punctuation, small numbers and titles written out."""
+    """Return lower-case words without punctuation. Small numbers and titles are spelled out."""
     spoken = {"mr": "mister", **{str(number): word for number, word in enumerate(NUMBERS)}}
     plain = re.sub(r"[^\w' ]+", " ", text.lower().replace("-", " ")).replace("'", "")
     return [spoken.get(word, word) for word in plain.split()]
 
 
 def count_word_errors(expected: str, actual: str) -> int:
-    """Words to change, add or take away."""
+    """Return the word-level edit distance."""
     expected_words, actual_words = words(expected), words(actual)
     row = list(range(len(actual_words) + 1))
     for count, word in enumerate(expected_words, 1):

@@ -1,4 +1,4 @@
-"""The benchmark of live speech in a fresh clone: it makes the model, and takes as many sessions as are asked for."""
+"""The live speech benchmark in a fresh clone: it builds the model and opens the requested number of sessions."""
 
 import os
 import subprocess
@@ -11,13 +11,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(400)
-def test_bench_live_makes_the_model_and_takes_more_sessions_than_usual(tmp_path: Path):
+def test_bench_live_builds_model_and_exceeds_default_session_limit(tmp_path: Path):
     command = [sys.executable, str(ROOT / "bench" / "speech.py"), "live", "--seconds", "2", "--people", "1", "9"]
     environ = {**os.environ, "SVC_TEST_SPEECH": str(tmp_path)}
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=360, check=False)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    assert "1 sessions" in done.stdout
-    assert "9 sessions" in done.stdout
+    result = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=360, check=False
+    )
+    assert (result.returncode, "Traceback" in result.stderr) == (0, False), result.stderr
+    assert "1 sessions" in result.stdout
+    assert "9 sessions" in result.stdout
     assert (tmp_path / "registry" / "moonshine-tiny-en").is_dir()
 
 
@@ -32,9 +34,9 @@ def test_bench_live_makes_the_model_and_takes_more_sessions_than_usual(tmp_path:
         ("--seconds", "nan", "a number of 2 or more"),
     ],
 )
-def test_bench_number_out_of_range_is_a_usage_error(tmp_path: Path, option: str, value: str, allowed: str):
+def test_bench_option_out_of_range_is_usage_error(tmp_path: Path, option: str, value: str, allowed: str):
     command = [sys.executable, str(ROOT / "bench" / "speech.py"), "live", option, value]
     environ = {**os.environ, "SVC_TEST_SPEECH": str(tmp_path)}
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
-    assert f"argument {option}: {value!r} is not {allowed}" in done.stderr
+    result = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False), result.stderr
+    assert f"argument {option}: {value!r} is not {allowed}" in result.stderr

@@ -1,4 +1,4 @@
-"""What clients, operators and processes do wrong, against a real gateway."""
+"""Invalid input of clients and operators, and killed processes, with a real gateway."""
 
 import asyncio
 import json
@@ -18,10 +18,10 @@ from tests.speech.gateway import Gateway, check_stable_prefixes, session
 from tests.speech.gateway import run_gateway as run
 
 
-async def test_wrong_messages_are_errors_and_the_session_goes_on(gateway: Gateway, clips: dict[str, Path]):
-    wrong = ["", "[]", "{", '{"type":"bye"}', '{"type":"config","vad":"yes"}', "x" * 10_000_000]
+async def test_session_invalid_message_is_error_and_session_continues(gateway: Gateway, clips: dict[str, Path]):
+    invalid = ["", "[]", "{", '{"type":"bye"}', '{"type":"config","vad":"yes"}', "x" * 10_000_000]
     async with session(gateway) as client:
-        for text in wrong:
+        for text in invalid:
             await client.socket.send(text)
             assert (await client.wait_for("error"))["code"] == "invalid_request"
         await client.send_audio(material.read_pcm(clips["en-hello-world"]))
@@ -29,14 +29,14 @@ async def test_wrong_messages_are_errors_and_the_session_goes_on(gateway: Gatewa
         assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
 
 
-async def test_a_hundred_thousand_tiny_frames(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_100000_tiny_frames_are_transcribed_and_others_served(gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-counting"])
     sizes = len(audio) // 100_000 + 1
     async with session(gateway) as client, session(gateway) as other:
         await client.send_message(type="config")
         await client.wait_for("ready")
         sending = asyncio.create_task(client.send_audio(audio + bytes(100_000 * sizes - len(audio)), frame=sizes))
-        await other.send_audio(material.read_pcm(clips["en-hello-world"]))  # others are served meanwhile
+        await other.send_audio(material.read_pcm(clips["en-hello-world"]))  # other sessions continue meanwhile
         await other.send_message(type="flush")
         assert material.words((await other.wait_for("final"))["text"]) == ["hello", "world"]
         await sending
@@ -46,8 +46,8 @@ async def test_a_hundred_thousand_tiny_frames(gateway: Gateway, clips: dict[str,
     check_stable_prefixes(client.received)
 
 
-async def test_wrong_messages_that_come_by_the_thousand_keep_the_gateway_from_nobody(gateway: Gateway):
-    """All that one read brings comes at once; it took the square of their number, without a turn for others."""
+async def test_session_flood_of_invalid_messages_does_not_block_others(gateway: Gateway):
+    """Guards against quadratic work over the messages of one read, which would block the event loop."""
     count = 20_000
     async with session(gateway) as client, httpx2.AsyncClient() as other:
 
@@ -55,22 +55,22 @@ async def test_wrong_messages_that_come_by_the_thousand_keep_the_gateway_from_no
             for _ in range(count):
                 await client.socket.send("{")
 
-        async def answers() -> None:
+        async def read_errors() -> None:
             for _ in range(count):
                 await client.wait_for("error")
 
-        flood = asyncio.gather(send(), answers())
+        flood = asyncio.gather(send(), read_errors())
         waits = []
         while not flood.done():
-            asked = time.monotonic()
+            started_at = time.monotonic()
             await other.get(gateway.address + "/health", timeout=30)
-            waits.append(time.monotonic() - asked)
+            waits.append(time.monotonic() - started_at)
             await asyncio.sleep(0.01)
         await flood
     assert max(waits) < 5
 
 
-async def test_audio_that_comes_far_too_fast_is_slowed_down_and_not_kept(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_audio_faster_than_real_time_is_transcribed_completely(gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-quick-brown-fox"]) * 20  # a minute in one frame
     async with session(gateway) as client:
         await client.socket.send(audio)
@@ -82,8 +82,8 @@ async def test_audio_that_comes_far_too_fast_is_slowed_down_and_not_kept(gateway
 
 
 @pytest.mark.parametrize("cut", ["before config", "in audio", "after flush"])
-async def test_clients_that_vanish_leave_room(gateway: Gateway, clips: dict[str, Path], cut: str):
-    for _ in range(20):  # more than there are places
+async def test_session_client_disconnect_frees_its_slot(gateway: Gateway, clips: dict[str, Path], cut: str):
+    for _ in range(20):  # more than the session limit
         async with session(gateway) as client:
             if cut != "before config":
                 await client.send_message(type="config")
@@ -106,7 +106,7 @@ async def test_clients_that_vanish_leave_room(gateway: Gateway, clips: dict[str,
         ({"language": "fr"}, "invalid_request"),
     ],
 )
-async def test_what_is_not_to_be_had(gateway: Gateway, config: dict[str, str], code: str):
+async def test_session_unavailable_model_or_language_is_error(gateway: Gateway, config: dict[str, str], code: str):
     async with session(gateway) as client:
         await client.send_message(type="config", **config)
         error = await client.wait_for("error")
@@ -118,13 +118,13 @@ async def test_what_is_not_to_be_had(gateway: Gateway, config: dict[str, str], c
 
 
 @pytest.fixture
-def small(tmp_path: Path, model: Path) -> Iterator[Gateway]:
-    """A gateway with two places, short patience, and a folder of models that the operator allowed."""
+def small_gateway(tmp_path: Path, model: Path) -> Iterator[Gateway]:
+    """A gateway with two sessions, a short idle timeout, and an allowed folder of models."""
     allowed = tmp_path / "allowed"
     shutil.copytree(model, allowed / "mine")
     shutil.copytree(model, tmp_path / "outside")
     (allowed / "link").symlink_to(tmp_path / "outside")
-    (allowed / "mine" / "stt.json").unlink()  # known by its files
+    (allowed / "mine" / "stt.json").unlink()  # the model is detected from its files
     (allowed / "mine" / "model_metadata.json").write_text('{"model_id": "my-own"}')
     shutil.copytree(allowed / "mine", allowed / "broken")
     (allowed / "broken" / "encoder_model.ort").write_bytes(b"no model")
@@ -135,9 +135,11 @@ def small(tmp_path: Path, model: Path) -> Iterator[Gateway]:
         yield running
 
 
-async def test_folders_that_the_operator_allowed(small: Gateway, tmp_path: Path, clips: dict[str, Path]):
+async def test_session_model_dir_outside_allowed_folders_is_rejected(
+    small_gateway: Gateway, tmp_path: Path, clips: dict[str, Path]
+):
     allowed = tmp_path / "allowed"
-    async with session(small) as client:
+    async with session(small_gateway) as client:
         await client.send_message(type="config", model_dir=str(allowed / "mine"))
         assert (await client.wait_for("ready"))["model"] == "my-own"
         await client.send_audio(material.read_pcm(clips["en-hello-world"]))
@@ -146,14 +148,14 @@ async def test_folders_that_the_operator_allowed(small: Gateway, tmp_path: Path,
         for outside in (tmp_path / "outside", allowed / "link", allowed / ".." / "outside", allowed / "none"):
             await client.send_message(type="config", model_dir=str(outside))
             assert (await client.wait_for("error"))["code"] == "invalid_request"
-        for unfit in ("broken", "exits", ""):
-            await client.send_message(type="config", model_dir=str(allowed / unfit))
+        for unusable in ("broken", "exits", ""):
+            await client.send_message(type="config", model_dir=str(allowed / unusable))
             assert (await client.wait_for("error"))["code"] == "asr_error"
         await client.send_message(type="config")
         await client.wait_for("ready")
 
 
-def test_a_default_model_that_is_not_there_is_said_at_the_start(tmp_path: Path, model: Path):
+def test_gateway_missing_default_speech_model_is_logged_at_startup(tmp_path: Path, model: Path):
     with run(tmp_path, '[speech]\ndefault_model = "moonshine-tiny-xx"\n') as gateway:
         assert gateway.log is not None
         deadline = time.monotonic() + 10
@@ -162,10 +164,10 @@ def test_a_default_model_that_is_not_there_is_said_at_the_start(tmp_path: Path, 
         assert "svc models" in gateway.log.read_text()
 
 
-async def test_no_room_then_room_again(small: Gateway):
-    async with session(small) as one:
-        async with session(small) as two:
-            async with session(small) as three:
+async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway: Gateway):
+    async with session(small_gateway) as one:
+        async with session(small_gateway) as two:
+            async with session(small_gateway) as three:
                 error = json.loads(await three.socket.recv())
                 assert (error["type"], error["code"]) == ("error", "rate_limit_exceeded")
                 with pytest.raises(websockets.ConnectionClosed):
@@ -177,27 +179,27 @@ async def test_no_room_then_room_again(small: Gateway):
             await two.wait_for("closed")
         await one.send_message(type="config")
         await one.wait_for("ready")
-        async with session(small) as four:
+        async with session(small_gateway) as four:
             await four.send_message(type="config")
             await four.wait_for("ready")
 
 
-async def test_who_says_nothing_is_sent_away(small: Gateway):
-    async with session(small) as client:
+async def test_session_idle_is_closed(small_gateway: Gateway):
+    async with session(small_gateway) as client:
         assert (await client.wait_for("closed", timeout=10))["reason"] == "idle_timeout"
         with pytest.raises(websockets.ConnectionClosed):
             await client.socket.recv()
         assert client.socket.close_code == 1000
 
 
-async def test_a_worker_that_is_killed(small: Gateway, clips: dict[str, Path]):
+async def test_session_killed_worker_is_error_and_session_continues(small_gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["beckett"])
-    async with session(small) as client:
+    async with session(small_gateway) as client:
         await client.send_audio(audio)
         await client.wait_for("partial")
         while not client.partials()[-1]["is_stable"]:
             await client.wait_for("partial")
-        (worker,) = small.workers()
+        (worker,) = small_gateway.workers()
         os.kill(worker, signal.SIGKILL)
         assert (await client.wait_for("error"))["code"] == "asr_error"
         await client.send_audio(audio)
@@ -206,17 +208,17 @@ async def test_a_worker_that_is_killed(small: Gateway, clips: dict[str, Path]):
         assert final["duration_ms"] == round(2 * len(audio) / 32)
         assert "fail better" in final["text"].lower()
         check_stable_prefixes(client.received)
-        assert small.workers() != [worker]
+        assert small_gateway.workers() != [worker]
 
 
-async def test_the_server_says_goodbye(small: Gateway):
-    async with session(small) as client:
+async def test_session_server_shutdown_sends_closed_and_ends_workers(small_gateway: Gateway):
+    async with session(small_gateway) as client:
         await client.send_message(type="config")
         await client.wait_for("ready")
-        workers = small.workers()
-        small.process.send_signal(signal.SIGTERM)
+        workers = small_gateway.workers()
+        small_gateway.process.send_signal(signal.SIGTERM)
         assert (await client.wait_for("closed", timeout=10))["reason"] == "server_shutdown"
-    assert small.process.wait(10) == 0
+    assert small_gateway.process.wait(10) == 0
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)

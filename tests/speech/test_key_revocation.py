@@ -1,4 +1,4 @@
-"""A live session ends with its key: revoked, expired, or changed so that it may not use this any more."""
+"""A live session ends when its key is revoked, expires, or loses the permission."""
 
 import asyncio
 import datetime
@@ -27,20 +27,20 @@ def gateway(home: Path, model: Path) -> Iterator[Gateway]:
 
 
 def create(home: Path, name: str, *limits: str) -> tuple[str, dict[str, str]]:
-    """The id of a new key, and the header that sends it."""
+    """Create a key and return its id and its authorization header."""
     made: dict[str, Any] = run_svc(home, "keys", "create", "--name", name, "--json", *limits)
     return made["id"], {"Authorization": f"Bearer {made['key']}"}
 
 
-async def expect_end(client: LiveClient) -> None:
-    """The server says why, and closes with the code for a violated policy."""
+async def assert_closed_by_revocation(client: LiveClient) -> None:
+    """Assert that the server sends the reason and closes with code 1008 (policy violation)."""
     assert (await client.wait_for("closed", timeout=8))["reason"] == "key_revoked"
     with pytest.raises(websockets.ConnectionClosed):
         await client.socket.recv()
     assert client.socket.close_code == 1008
 
 
-async def test_session_key_revoked_ends_that_session_alone(gateway: Gateway, home: Path, clips: dict[str, Path]):
+async def test_session_key_revoked_ends_only_that_session(gateway: Gateway, home: Path, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-hello-world"])
     (revoked, header), (_, other) = create(home, "revoked"), create(home, "kept")
     async with session(gateway, headers=header) as client, session(gateway, headers=other) as neighbour:
@@ -49,7 +49,7 @@ async def test_session_key_revoked_ends_that_session_alone(gateway: Gateway, hom
             await each.wait_for("ready")
         await client.send_audio(audio)
         run_svc(home, "keys", "revoke", revoked, "--json")
-        await expect_end(client)
+        await assert_closed_by_revocation(client)
         with pytest.raises(websockets.InvalidStatus):
             async with session(gateway, headers=header):
                 pass
@@ -60,31 +60,31 @@ async def test_session_key_revoked_ends_that_session_alone(gateway: Gateway, hom
     assert (entry["status"], entry["http_status"], entry["code"]) == ("cut", 101, "authentication_error")
 
 
-async def test_session_key_expired_ends(gateway: Gateway, home: Path):
+async def test_session_key_expired_closes_session(gateway: Gateway, home: Path):
     end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
     _, header = create(home, "short", "--expires", end.isoformat())
     async with session(gateway, headers=header) as client:
         await client.send_message(type="config")
         await client.wait_for("ready")
-        await expect_end(client)
+        await assert_closed_by_revocation(client)
 
 
 @pytest.mark.parametrize("change", [("--scope", "chat"), ("--models", "gpt-4o")])
-async def test_session_key_changed_ends_when_it_may_not_use_this(gateway: Gateway, home: Path, change: tuple[str, str]):
+async def test_session_key_loses_permission_closes_session(gateway: Gateway, home: Path, change: tuple[str, str]):
     id, header = create(home, "changed")
     async with session(gateway, headers=header) as client:
         await client.send_message(type="config")
         await client.wait_for("ready")
         run_svc(home, "keys", "change", id, "--rpm", "50", "--json")
-        await asyncio.sleep(2)  # a change that allows it does not end it
+        await asyncio.sleep(2)  # a change that keeps the permission does not end the session
         await client.send_message(type="flush")
         await client.wait_for("final")
         run_svc(home, "keys", "change", id, *change, "--json")
-        await expect_end(client)
+        await assert_closed_by_revocation(client)
 
 
-async def test_session_key_revoked_before_config_ends(gateway: Gateway, home: Path):
+async def test_session_key_revoked_before_config_closes_session(gateway: Gateway, home: Path):
     id, header = create(home, "silent")
     async with session(gateway, headers=header) as client:
         run_svc(home, "keys", "revoke", id, "--json")
-        await expect_end(client)
+        await assert_closed_by_revocation(client)

@@ -1,4 +1,4 @@
-"""Human speech through the real socket, the real model: the words, and the promises about them."""
+"""Transcription of recorded speech over the WebSocket with a real model."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ CLIPS = sorted(material.TEXTS)
 
 
 @pytest.mark.parametrize("name", CLIPS)
-async def test_every_clip_is_understood_and_stable_text_stays(gateway: Gateway, clips: dict[str, Path], name: str):
-    said = material.TEXTS[name]
+async def test_session_clip_is_transcribed_with_stable_prefixes(gateway: Gateway, clips: dict[str, Path], name: str):
+    expected_text = material.TEXTS[name]
     audio = material.read_pcm(clips[name])
     async with session(gateway) as client:
         await client.send_message(type="config", model="moonshine-tiny-en", language="en", vad=True)
         ready = await client.wait_for("ready")
         assert (ready["model"], ready["sample_rate"]) == ("moonshine-tiny-en", 16000)
-        for place in range(0, len(audio), 16000):  # four times as fast as speech, so that there are many partials
+        for place in range(0, len(audio), 16000):  # four times real time, so that there are many partials
             await client.socket.send(audio[place : place + 16000])
             await asyncio.sleep(0.125)
         await client.send_message(type="flush")
@@ -33,11 +33,11 @@ async def test_every_clip_is_understood_and_stable_text_stays(gateway: Gateway, 
     assert final["chunks_processed"] >= 1
     assert client.partials()
     check_stable_prefixes(client.received)
-    allowed = 0.1 * len(material.words(said))
-    assert material.count_word_errors(said, final["text"]) <= max(allowed, 1), final["text"]
+    allowed = 0.1 * len(material.words(expected_text))
+    assert material.count_word_errors(expected_text, final["text"]) <= max(allowed, 1), final["text"]
 
 
-async def test_utterances_are_apart(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_two_utterances_have_separate_finals(gateway: Gateway, clips: dict[str, Path]):
     async with session(gateway) as client:
         for name in ("en-hello-world", "en-counting"):
             await client.send_audio(material.read_pcm(clips[name]))
@@ -49,7 +49,7 @@ async def test_utterances_are_apart(gateway: Gateway, clips: dict[str, Path]):
     check_stable_prefixes(client.received)
 
 
-async def test_reset_forgets(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_reset_discards_earlier_audio(gateway: Gateway, clips: dict[str, Path]):
     async with session(gateway) as client:
         await client.send_message(type="config")
         await client.send_audio(material.read_pcm(clips["beckett"]))
@@ -62,7 +62,7 @@ async def test_reset_forgets(gateway: Gateway, clips: dict[str, Path]):
     assert final["duration_ms"] == round(len(material.read_pcm(clips["en-counting"])) / 32)
 
 
-async def test_silence_is_an_empty_final(gateway: Gateway):
+async def test_session_silence_gives_empty_final(gateway: Gateway):
     for vad in (True, False):
         async with session(gateway) as client:
             await client.send_message(type="config", vad=vad)
@@ -72,7 +72,7 @@ async def test_silence_is_an_empty_final(gateway: Gateway):
         assert (final["text"], final["duration_ms"], client.partials()) == ("", 2000, [])
 
 
-async def test_words_after_a_long_silence(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_words_after_long_silence_are_transcribed(gateway: Gateway, clips: dict[str, Path]):
     hello = material.read_pcm(clips["en-hello-world"])
     for vad in (True, False):
         async with session(gateway) as client:
@@ -84,7 +84,7 @@ async def test_words_after_a_long_silence(gateway: Gateway, clips: dict[str, Pat
         check_stable_prefixes(client.received)
 
 
-async def test_odd_frames(gateway: Gateway, clips: dict[str, Path]):
+async def test_session_frame_size_does_not_change_text(gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-counting"])
     async with session(gateway) as client:
         await client.send_audio(audio, frame=1237)
@@ -97,7 +97,7 @@ async def test_odd_frames(gateway: Gateway, clips: dict[str, Path]):
     assert odd["duration_ms"] == whole["duration_ms"]
 
 
-async def test_browsers_send_the_key_as_a_subprotocol(gateway: Gateway):
+async def test_session_key_in_subprotocol_is_accepted(gateway: Gateway):
     async with session(gateway, headers={}, subprotocols=["svc.v1", f"svc.api-key.{KEY}"]) as client:
         assert client.socket.subprotocol == "svc.v1"
         await client.send_message(type="config")
@@ -105,7 +105,7 @@ async def test_browsers_send_the_key_as_a_subprotocol(gateway: Gateway):
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}])
-async def test_no_key_no_upgrade(gateway: Gateway, headers: dict[str, str]):
+async def test_session_missing_or_wrong_key_returns_401(gateway: Gateway, headers: dict[str, str]):
     with pytest.raises(websockets.InvalidStatus) as refusal:
         async with session(gateway, headers=headers):
             pass
@@ -113,30 +113,30 @@ async def test_no_key_no_upgrade(gateway: Gateway, headers: dict[str, str]):
     assert b'"authentication_error"' in refusal.value.response.body
 
 
-async def test_refused_upgrades_are_json_and_no_fault_of_ours(gateway: Gateway):
-    refused = {
+async def test_session_rejected_upgrade_returns_json_error(gateway: Gateway):
+    rejected = {
         "/v1/audio/transcriptions/stream": (401, "authentication_error", {}),
         "/v1/no/such/socket": (404, "not_found", {"Authorization": f"Bearer {KEY}"}),
     }
-    for path, (status, code, headers) in refused.items():
+    for path, (status, code, headers) in rejected.items():
         with pytest.raises(websockets.InvalidStatus) as refusal:
             async with websockets.connect(gateway.address.replace("http", "ws") + path, additional_headers=headers):
                 pass
         response = refusal.value.response
         assert (response.status_code, json.loads(response.body)["error"]["code"]) == (status, code)
         assert response.headers["x-request-id"]
-    async with httpx2.AsyncClient() as client:  # a handshake without its key
+    async with httpx2.AsyncClient() as client:  # a handshake without Sec-WebSocket-Key
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-        answer = await client.get(gateway.address + "/v1/audio/transcriptions/stream", headers=upgrade)
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
-    assert answer.json()["error"]["code"] == "invalid_request"
-    assert "Sec-WebSocket-Key" in answer.json()["error"]["message"]
-    assert answer.headers["x-request-id"]
+        response = await client.get(gateway.address + "/v1/audio/transcriptions/stream", headers=upgrade)
+    assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
+    assert response.json()["error"]["code"] == "invalid_request"
+    assert "Sec-WebSocket-Key" in response.json()["error"]["message"]
+    assert response.headers["x-request-id"]
     assert gateway.log is not None
     assert "uvicorn" not in gateway.log.read_text()
 
 
-async def test_speech_models_are_listed(gateway: Gateway):
+async def test_models_list_includes_speech_models(gateway: Gateway):
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
         listed = {row["id"]: row for row in (await client.get(gateway.address + "/v1/models")).json()["data"]}
         one = await client.get(gateway.address + "/v1/models/moonshine-tiny-en")

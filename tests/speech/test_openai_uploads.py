@@ -1,4 +1,4 @@
-"""Uploads as openai-python sends them and reads them: segments, granularities, events."""
+"""Uploads through openai-python: segments, granularities and stream events."""
 
 import asyncio
 import io
@@ -32,7 +32,7 @@ def client(gateway: Gateway) -> Iterator[openai.OpenAI]:
 
 
 def long_wav(clips: dict[str, Path], times: int) -> bytes:
-    """So many times 48 s of speech."""
+    """Return a WAV file with `times` repetitions of 48 s of speech."""
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
@@ -41,12 +41,12 @@ def long_wav(clips: dict[str, Path], times: int) -> bytes:
 
 
 async def collect(stream: openai.AsyncStream[TranscriptionStreamEvent], into: list[str]) -> None:
-    """The types of the events, also of those before a failure."""
+    """Append the types of the events to `into`, also when the stream fails later."""
     async for event in stream:
         into.append(event.type)
 
 
-def test_segments_have_what_openai_says(client: openai.OpenAI, clips: dict[str, Path]):
+def test_upload_verbose_json_segments_match_openai_schema(client: openai.OpenAI, clips: dict[str, Path]):
     raw = client.audio.transcriptions.with_raw_response.create(
         model=MODEL,
         file=clips["two-cities"],
@@ -64,11 +64,11 @@ def test_segments_have_what_openai_says(client: openai.OpenAI, clips: dict[str, 
         data = segment.text.encode()
         assert segment.compression_ratio == pytest.approx(len(data) / len(zlib.compress(data)))
         constants = (segment.tokens, segment.temperature, segment.avg_logprob, segment.no_speech_prob)
-        assert constants == ([], 0.0, 0.0, 0.0)  # the engine tells none
+        assert constants == ([], 0.0, 0.0, 0.0)  # the engine reports none
 
 
 @pytest.mark.parametrize("granularities", [["word"], ["segment", "word"], ["sentence"]])
-def test_granularity_that_no_model_has_is_refused(
+def test_upload_unsupported_granularity_is_rejected(
     client: openai.OpenAI, clips: dict[str, Path], granularities: list[str]
 ):
     with pytest.raises(openai.BadRequestError) as refusal:
@@ -81,13 +81,13 @@ def test_granularity_that_no_model_has_is_refused(
     assert (refusal.value.code, refusal.value.param) == ("invalid_request", "timestamp_granularities")
 
 
-def test_logprobs_are_refused(client: openai.OpenAI, clips: dict[str, Path]):
+def test_upload_logprobs_are_rejected(client: openai.OpenAI, clips: dict[str, Path]):
     with pytest.raises(openai.BadRequestError) as refusal:
         client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], include=["logprobs"])
     assert refusal.value.param == "include"
 
 
-def test_stream_gives_deltas_and_then_the_whole_text(client: openai.OpenAI, clips: dict[str, Path]):
+def test_upload_stream_sends_deltas_then_full_text(client: openai.OpenAI, clips: dict[str, Path]):
     whole = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"])
     stream = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"], stream=True)
     assert stream.response.headers["content-type"].startswith("text/event-stream")
@@ -99,7 +99,7 @@ def test_stream_gives_deltas_and_then_the_whole_text(client: openai.OpenAI, clip
     assert "".join(event.delta for event in deltas if event.type == "transcript.text.delta") == done.text == whole.text
 
 
-def test_stream_of_silence_is_an_empty_transcript(client: openai.OpenAI):
+def test_upload_stream_of_silence_gives_empty_transcript(client: openai.OpenAI):
     silence = io.BytesIO()
     with wave.open(silence, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
@@ -108,13 +108,13 @@ def test_stream_of_silence_is_an_empty_transcript(client: openai.OpenAI):
     assert (done.type, done.text) == ("transcript.text.done", "")  # type: ignore[union-attr]
 
 
-def test_stream_of_a_damaged_file_says_so(client: openai.OpenAI, clips: dict[str, Path]):
+def test_upload_stream_truncated_file_has_warning(client: openai.OpenAI, clips: dict[str, Path]):
     cut = clips["en-counting"].read_bytes()[:-40_000]
     *_, done = list(client.audio.transcriptions.create(model=MODEL, file=cut, stream=True))
     assert "truncated" in done.warning  # type: ignore[union-attr]
 
 
-def test_stream_that_fails_before_its_first_event_has_a_status(client: openai.OpenAI, clips: dict[str, Path]):
+def test_upload_stream_error_before_first_event_returns_http_error(client: openai.OpenAI, clips: dict[str, Path]):
     with pytest.raises(openai.BadRequestError):
         client.audio.transcriptions.create(model=MODEL, file=b"no sound", stream=True)
     with pytest.raises(openai.NotFoundError):
@@ -125,13 +125,13 @@ def test_stream_that_fails_before_its_first_event_has_a_status(client: openai.Op
         )
 
 
-def test_language_that_nobody_knows_is_und():
+def test_build_response_unknown_language_is_und():
     done = FinalTranscript(1, "la", 1, (TranscriptSegment(0, 1000, "la"),))
     body = transcript_formats.build_response("verbose_json", done, 1.0, None).body
     assert TranscriptionVerbose.model_validate_json(bytes(body), strict=True).language == "und"
 
 
-async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, model: Path, clips: dict[str, Path]):
+async def test_upload_stream_killed_worker_ends_with_error_event(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path) as own:
         key = create_key(tmp_path, "cut")["Authorization"].removeprefix("Bearer ")
         async with openai.AsyncOpenAI(base_url=own.address + "/v1", api_key=key, max_retries=0) as client:
@@ -144,14 +144,14 @@ async def test_stream_ends_with_an_error_when_its_worker_dies(tmp_path: Path, mo
             with pytest.raises(openai.APIError, match="worker died"):
                 await collect(stream, seen)
             assert "transcript.text.done" not in seen
-            again = await client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], stream=True)
-            assert [event.type async for event in again][-1] == "transcript.text.done"
+            retried = await client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], stream=True)
+            assert [event.type async for event in retried][-1] == "transcript.text.done"
         cut, ok = await wait_for_entries(tmp_path, "cut", 2)
         assert (cut["status"], cut["http_status"], cut["code"]) == ("cut", 200, "asr_error")
         assert (ok["status"], ok["http_status"], ok["code"]) == ("ok", 200, None)
 
 
-async def test_stream_whose_client_leaves_gives_its_place_back(tmp_path: Path, model: Path, clips: dict[str, Path]):
+async def test_upload_stream_client_disconnect_frees_its_slot(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path, "[speech]\nmax_sessions = 1\n") as own:
         header = create_key(tmp_path, "left")
         async with httpx2.AsyncClient(headers=header, timeout=60) as client:
@@ -163,12 +163,12 @@ async def test_stream_whose_client_leaves_gives_its_place_back(tmp_path: Path, m
         form = {"files": {"file": ("a.wav", clips["en-hello-world"].read_bytes())}}
         async with httpx2.AsyncClient(headers=header, timeout=60) as client:
             for _ in range(40):
-                again = await client.post(own.address + "/v1/audio/transcriptions", **form)
-                if again.status_code == 200:
+                retried = await client.post(own.address + "/v1/audio/transcriptions", **form)
+                if retried.status_code == 200:
                     break
-                assert again.status_code == 429
+                assert retried.status_code == 429
                 await asyncio.sleep(0.25)
-        assert again.status_code == 200
+        assert retried.status_code == 200
         assert "client_closed" in [entry["status"] for entry in await wait_for_entries(tmp_path, "left", 2)]
     assert own.log is not None
     assert "Traceback" not in own.log.read_text()

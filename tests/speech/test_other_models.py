@@ -1,4 +1,4 @@
-"""Models that are installed here and are not for speech: uploads and live sessions say where they belong."""
+"""Installed models that are not speech models: uploads and live sessions name the right endpoint."""
 
 import io
 import wave
@@ -21,7 +21,7 @@ models = [{ id = "chatty" }]
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """`chatty` is installed and offered for chat, `weights` is only installed."""
+    """`chatty` is installed and served for chat. `weights` is only installed."""
     home = tmp_path_factory.mktemp("home")
     for name in ("chatty", "weights"):
         (home / "models" / name).mkdir(parents=True)
@@ -39,7 +39,7 @@ def silence() -> bytes:
 
 
 CASES = pytest.mark.parametrize(
-    ("model", "status", "code", "said"),
+    ("model", "status", "code", "expected_text"),
     [
         ("chatty", 404, "model_not_found", "'chatty' is not a speech model. Use POST /v1/chat/completions"),
         ("weights", 400, "invalid_request", "'weights' is installed, but is not a speech model"),
@@ -48,24 +48,24 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-async def test_upload_model_of_another_kind_is_refused(
-    gateway: Gateway, model: str, status: int, code: str, said: str
+async def test_upload_model_of_another_kind_is_rejected(
+    gateway: Gateway, model: str, status: int, code: str, expected_text: str
 ) -> None:
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
-        answer = await client.post(
+        response = await client.post(
             gateway.address + "/v1/audio/transcriptions", data={"model": model}, files={"file": ("a.wav", silence())}
         )
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (status, code, "model")
-    assert said in error["message"]
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (status, code, "model")
+    assert expected_text in error["message"]
 
 
 @CASES
-async def test_session_model_of_another_kind_is_refused(
-    gateway: Gateway, model: str, status: int, code: str, said: str
+async def test_session_model_of_another_kind_is_rejected(
+    gateway: Gateway, model: str, status: int, code: str, expected_text: str
 ) -> None:
     async with session(gateway) as client:
         await client.send_message(type="config", model=model)
         error = await client.wait_for("error")
     assert error["code"] == code
-    assert said in error["message"]
+    assert expected_text in error["message"]

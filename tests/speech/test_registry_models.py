@@ -1,4 +1,4 @@
-"""Models that come from a registry: by their reference, when a session names them."""
+"""Models that a session names by reference and the gateway downloads from a registry."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ SVC = [sys.executable, "-m", "svc"]
 
 
 class Registry:
-    """A real one, in a process of its own."""
+    """A registry in a process of its own."""
 
     def __init__(self, root: Path) -> None:
         command = [*SVC, "registry", "serve", "--root", str(root), "--port", "0"]
@@ -34,7 +34,7 @@ class Registry:
 
 
 def publish(model: Path, root: Path, work: Path, version: str) -> None:
-    """The default model once more, under another name."""
+    """Publish a copy of the default model under another name."""
     folder = work / version
     shutil.copytree(model, folder)
     (folder / "stt.json").write_text((folder / "stt.json").read_text().replace("moonshine-tiny-en", "from-afar"))
@@ -54,7 +54,7 @@ def registry(tmp_path: Path, model: Path) -> Iterator[Registry]:
     running.stop()
 
 
-async def say_hello(gateway: Gateway, clips: dict[str, Path], model: str) -> None:
+async def transcribe_hello(gateway: Gateway, clips: dict[str, Path], model: str) -> None:
     async with session(gateway) as client:
         await client.send_message(type="config", model=model)
         assert (await client.wait_for("ready"))["model"] == "from-afar"
@@ -63,50 +63,53 @@ async def say_hello(gateway: Gateway, clips: dict[str, Path], model: str) -> Non
         assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
 
 
-async def test_a_model_is_fetched_when_it_is_named(
+async def test_session_registry_model_is_downloaded_on_first_use(
     registry: Registry, clips: dict[str, Path], model: Path, tmp_path: Path
 ):
-    here, home = tmp_path / "here", tmp_path / "home"
+    local_root, home = tmp_path / "here", tmp_path / "home"
     home.mkdir()
     config = '[speech]\ndefault_model = "from-afar@1.0"\n'
-    with run(home, config, SVC_REGISTRY_ROOT=str(here), SVC_REGISTRY_URL=registry.url) as gateway:
-        await asyncio.gather(*(say_hello(gateway, clips, "from-afar@1.0") for _ in range(3)))
+    with run(home, config, SVC_REGISTRY_ROOT=str(local_root), SVC_REGISTRY_URL=registry.url) as gateway:
+        await asyncio.gather(*(transcribe_hello(gateway, clips, "from-afar@1.0") for _ in range(3)))
         async with session(gateway) as client:
             await client.send_message(type="config", model="not-there@1.0")
             assert (await client.wait_for("error"))["code"] == "model_not_found"
         registry.stop()
         for reference in ("from-afar@1.0", "from-afar@1", "from-afar@latest", "from-afar"):
-            await say_hello(gateway, clips, reference)  # what is here answers
+            await transcribe_hello(gateway, clips, reference)  # the local copy is used
         async with session(gateway) as client:
             await client.send_message(type="config", model="from-afar@2.0")
             assert (await client.wait_for("error"))["code"] == "model_not_found"
-    assert sorted(path.name for path in here.iterdir() if not path.name.startswith(".")) == ["from-afar", "index.json"]
+    assert sorted(path.name for path in local_root.iterdir() if not path.name.startswith(".")) == [
+        "from-afar",
+        "index.json",
+    ]
 
 
-async def test_a_bundle_that_nobody_has_unpacked_is_listed(model: Path, tmp_path: Path):
-    here, home = tmp_path / "here", tmp_path / "home"
+async def test_models_list_includes_packed_bundle(model: Path, tmp_path: Path):
+    local_root, home = tmp_path / "here", tmp_path / "home"
     home.mkdir()
-    publish(model, here, tmp_path, "1.0")
-    with run(home, '[speech]\ndefault_model = "none"\n', SVC_REGISTRY_ROOT=str(here)) as gateway:
+    publish(model, local_root, tmp_path, "1.0")
+    with run(home, '[speech]\ndefault_model = "none"\n', SVC_REGISTRY_ROOT=str(local_root)) as gateway:
         async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
             listed = (await client.get(gateway.address + "/v1/models")).json()["data"]
             one = (await client.get(gateway.address + "/v1/models/from-afar")).json()
     assert one in listed
     assert one["owned_by"] == "local"
-    assert not (here / "from-afar" / "1.0" / "any" / "content").exists()
+    assert not (local_root / "from-afar" / "1.0" / "any" / "content").exists()
 
 
-async def test_the_newest_is_asked_for_where_the_version_is_open(
+async def test_session_partial_version_downloads_newest_match(
     registry: Registry, clips: dict[str, Path], model: Path, tmp_path: Path
 ):
     home = tmp_path / "home"
     home.mkdir()
-    here = tmp_path / "here"
+    local_root = tmp_path / "here"
     config = '[speech]\ndefault_model = "from-afar@1.0"\n'
-    with run(home, config, SVC_REGISTRY_ROOT=str(here), SVC_REGISTRY_URL=registry.url) as gateway:
-        await say_hello(gateway, clips, "from-afar@1")
+    with run(home, config, SVC_REGISTRY_ROOT=str(local_root), SVC_REGISTRY_URL=registry.url) as gateway:
+        await transcribe_hello(gateway, clips, "from-afar@1")
         publish(model, tmp_path / "there", tmp_path, "1.1")
-        await say_hello(gateway, clips, "from-afar")
-        assert not (here / "from-afar" / "1.1").exists()
-        await say_hello(gateway, clips, "from-afar@1")
-        assert (here / "from-afar" / "1.1").exists()
+        await transcribe_hello(gateway, clips, "from-afar")
+        assert not (local_root / "from-afar" / "1.1").exists()
+        await transcribe_hello(gateway, clips, "from-afar@1")
+        assert (local_root / "from-afar" / "1.1").exists()

@@ -1,4 +1,4 @@
-"""More clips than the packages have, where they lie beside the repository."""
+"""Additional clips, if they are present beside the repository."""
 
 import asyncio
 import json
@@ -10,9 +10,9 @@ from tests.speech.gateway import Gateway, check_stable_prefixes, session
 
 
 @pytest.mark.shared
-async def test_the_clips_beside_the_repository(gateway: Gateway):
+async def test_session_shared_clips_have_at_most_ten_percent_word_errors(gateway: Gateway):
     folder = material.SHARED / "audio"
-    wrong = count = 0
+    errors = count = 0
     for entry in json.loads((folder / "manifest.json").read_text()):
         if entry["lang"] != "en":
             continue
@@ -25,6 +25,6 @@ async def test_the_clips_beside_the_repository(gateway: Gateway):
             await client.send_message(type="flush")
             final = await client.wait_for("final")
         check_stable_prefixes(client.received)
-        wrong += material.count_word_errors(entry["text"], final["text"])
+        errors += material.count_word_errors(entry["text"], final["text"])
         count += len(material.words(entry["text"]))
-    assert wrong <= 0.1 * count
+    assert errors <= 0.1 * count

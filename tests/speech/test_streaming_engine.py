@@ -1,4 +1,4 @@
-"""The streaming engine, with toy models: they hear no words, but everything around the models is the real library."""
+"""The streaming engine with toy models. The models recognise tones, and the library around them is the real one."""
 
 import asyncio
 import itertools
@@ -27,23 +27,22 @@ def streaming(folder: Path, model: Path, tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-def test_it_hears_piece_by_piece_what_it_hears_at_once(folder: Path, clips: dict[str, Path]):
+def test_streaming_engine_partials_are_prefixes_of_final_text(folder: Path, clips: dict[str, Path]):
     samples = np.frombuffer(material.read_pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
     engine = sherpa_online.load(detect_model(folder))
-    hearing = engine.begin_segment("en")
-    heard = [hearing.decode_partial(samples[:size]) for size in range(0, len(samples), 4000)]
-    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
-    assert heard[3] != heard[-1]
+    segment = engine.begin_segment("en")
+    partials = [segment.decode_partial(samples[:size]) for size in range(0, len(samples), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(partials))
+    assert partials[3] != partials[-1]
     assert (
-        hearing.decode_final(samples)
+        segment.decode_final(samples)
         == engine.begin_segment(None).decode_final(samples)
         == "mi ti sol mi mi ut ut mi re la fa la mi"
     )
     cut = engine.begin_segment(None)
     cut.decode_partial(samples)
-    assert cut.decode_final(samples[:12000]) == engine.begin_segment(None).decode_final(
-        samples[:12000]
-    )  # less than it had before
+    shorter = samples[:12000]  # less audio than the partial had
+    assert cut.decode_final(shorter) == engine.begin_segment(None).decode_final(shorter)
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +51,22 @@ def counting(clips: dict[str, Path]) -> Any:
 
 
 @pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
-def test_families(toy_model: Any, tmp_path: Path, counting: Any):
+def test_streaming_engine_each_family_decodes_partials_and_final(toy_model: Any, tmp_path: Path, counting: Any):
     engine = sherpa_online.load(detect_model(toy_model.make(tmp_path / "model")))
-    hearing = engine.begin_segment(None)
-    heard = [hearing.decode_partial(counting[:size]) for size in range(0, len(counting), 4000)]
-    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(heard))
-    final = hearing.decode_final(counting)
+    segment = engine.begin_segment(None)
+    partials = [segment.decode_partial(counting[:size]) for size in range(0, len(counting), 4000)]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(partials))
+    final = segment.decode_final(counting)
     assert final == engine.begin_segment(None).decode_final(counting)
-    assert final.startswith(heard[-1])
+    assert final.startswith(partials[-1])
     assert len(final) > 10
     assert set(final) <= set(toy_transducer.NOTES)
     assert engine.begin_segment(None).decode_final(np.zeros(16000, np.float32)) == ""
 
 
-def test_hot_words(tmp_path: Path, counting: Any):
-    hot = toy_transducer.NOTES[6]
-    (tmp_path / "hot.txt").write_text(hot + "\n", encoding="utf-8")
+def test_streaming_engine_hot_words_are_preferred(tmp_path: Path, counting: Any):
+    hot_word = toy_transducer.NOTES[6]
+    (tmp_path / "hot.txt").write_text(hot_word + "\n", encoding="utf-8")
     search = {"decoding_method": "modified_beam_search"}
     hints = {**search, "hotwords_file": str(tmp_path / "hot.txt"), "hotwords_score": 5.0}
     plain, hinted = (
@@ -76,11 +75,13 @@ def test_hot_words(tmp_path: Path, counting: Any):
         .decode_final(counting)
         for name, options in (("plain", search), ("hinted", hints))
     )
-    assert hinted.count(hot) > plain.count(hot)
+    assert hinted.count(hot_word) > plain.count(hot_word)
 
 
 @pytest.mark.parametrize("toy_model", [toy_transducer, toy_paraformer], ids=["zipformer", "paraformer"])
-async def test_families_through_the_socket(streaming: Gateway, folder: Path, toy_model: Any, clips: dict[str, Path]):
+async def test_session_each_streaming_family_is_transcribed(
+    streaming: Gateway, folder: Path, toy_model: Any, clips: dict[str, Path]
+):
     model = toy_model.make(folder.with_name(toy_model.__name__.rpartition("_")[2]))
     audio = material.read_pcm(clips["en-counting"])
     async with session(streaming) as client:
@@ -97,7 +98,9 @@ async def test_families_through_the_socket(streaming: Gateway, folder: Path, toy
     check_stable_prefixes(client.received)
 
 
-async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[str, Path]):
+async def test_session_concurrent_streaming_models_are_transcribed(
+    streaming: Gateway, folder: Path, clips: dict[str, Path]
+):
     audio = material.read_pcm(clips["en-counting"])
 
     async def count() -> None:
@@ -109,9 +112,9 @@ async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[
                     await client.socket.send(audio[place : place + 6400])
                     await asyncio.sleep(0.05)
                 await client.send_message(type="flush")
-                sung = (await client.wait_for("final"))["text"].split()
-                assert len(sung) >= 5
-                assert set(sung) <= set(toy.NOTES)
+                notes = (await client.wait_for("final"))["text"].split()
+                assert len(notes) >= 5
+                assert set(notes) <= set(toy.NOTES)
             await client.send_audio(audio)
             await client.send_message(type="reset")
             await client.send_message(type="flush")
@@ -122,7 +125,7 @@ async def test_through_the_socket(streaming: Gateway, folder: Path, clips: dict[
     await asyncio.gather(count(), count(), count())
 
 
-async def test_a_streaming_model_that_is_none_says_so(streaming: Gateway, folder: Path):
+async def test_session_damaged_streaming_model_is_error(streaming: Gateway, folder: Path):
     broken = folder.with_name("broken")
     toy.make(broken)
     (broken / "model.onnx").write_bytes(b"no model")

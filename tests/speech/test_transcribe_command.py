@@ -1,4 +1,4 @@
-"""`svc transcribe`, as a person and as a pipe use it."""
+"""`svc transcribe` on a terminal and in a pipe."""
 
 import os
 import pty
@@ -22,47 +22,49 @@ def svc(gateway: Gateway, *arguments: str, stdin: bytes = b"", **environ: str) -
     return subprocess.run(command, input=stdin, env=variables, capture_output=True, timeout=60, check=False)
 
 
-def test_a_pipe_gets_the_final_alone(gateway: Gateway, clips: dict[str, Path]):
-    done = svc(gateway, str(clips["en-quick-brown-fox"]))  # floats at another rate
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert material.count_word_errors(material.TEXTS["en-quick-brown-fox"], done.stdout.decode()) <= 1
-    assert done.stdout.count(b"\n") == 1
+def test_transcribe_output_to_pipe_is_final_text_only(gateway: Gateway, clips: dict[str, Path]):
+    result = svc(gateway, str(clips["en-quick-brown-fox"]))  # float samples at another rate
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert material.count_word_errors(material.TEXTS["en-quick-brown-fox"], result.stdout.decode()) <= 1
+    assert result.stdout.count(b"\n") == 1
 
 
-def test_raw_audio_and_a_wav_stream_from_standard_input(gateway: Gateway, clips: dict[str, Path]):
+def test_transcribe_stdin_raw_audio_and_wav_are_accepted(gateway: Gateway, clips: dict[str, Path]):
     raw = svc(gateway, "-", stdin=material.read_pcm(clips["en-hello-world"]))
     stream = svc(gateway, "-", stdin=clips["en-hello-world"].read_bytes())
     assert material.words(raw.stdout.decode()) == material.words(stream.stdout.decode()) == ["hello", "world"]
     assert svc(gateway, "-").returncode == 0
 
 
-def test_a_file_that_is_cut_off_is_heard_and_said_to_be(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
+def test_transcribe_truncated_file_is_transcribed_with_warning(
+    gateway: Gateway, clips: dict[str, Path], tmp_path: Path
+):
     whole = clips["en-counting"].read_bytes()
     path = tmp_path / "cut.wav"
     path.write_bytes(whole[: len(whole) // 2])
-    for done in (svc(gateway, str(path)), svc(gateway, "-", stdin=path.read_bytes())):
-        assert done.returncode == 0
-        assert done.stdout.decode().lower().startswith("one, two")
-        assert "truncated" in done.stderr.decode()
-    late = whole[:12] + b"JUNK" + (200_000).to_bytes(4, "little") + bytes(200_000) + whole[12:]  # a picture, say
+    for result in (svc(gateway, str(path)), svc(gateway, "-", stdin=path.read_bytes())):
+        assert result.returncode == 0
+        assert result.stdout.decode().lower().startswith("one, two")
+        assert "truncated" in result.stderr.decode()
+    late = whole[:12] + b"JUNK" + (200_000).to_bytes(4, "little") + bytes(200_000) + whole[12:]  # for example a picture
     path.write_bytes(late)
     assert svc(gateway, str(path)).stdout == svc(gateway, "-", stdin=whole).stdout
-    path.write_bytes(whole + b"LIST\x80\x3e\0\0" + bytes(range(125, 255)) * 123)  # noise, if it were sound
-    done = svc(gateway, str(path))
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert material.count_word_errors(material.TEXTS["en-counting"], done.stdout.decode()) <= 1
+    path.write_bytes(whole + b"LIST\x80\x3e\0\0" + bytes(range(125, 255)) * 123)  # would be noise if decoded as audio
+    result = svc(gateway, str(path))
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert material.count_word_errors(material.TEXTS["en-counting"], result.stdout.decode()) <= 1
 
 
-def test_json_has_every_message(gateway: Gateway, clips: dict[str, Path]):
-    done = svc(gateway, "--json", str(clips["en-hello-world"]))
-    lines = done.stdout.decode().splitlines()
+def test_transcribe_json_option_prints_every_message(gateway: Gateway, clips: dict[str, Path]):
+    result = svc(gateway, "--json", str(clips["en-hello-world"]))
+    lines = result.stdout.decode().splitlines()
     assert '"ready"' in lines[0]
     assert '"final"' in lines[-2]
     assert '"closed"' in lines[-1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "status", "word"),
+    ("arguments", "environ", "status", "expected_text"),
     [
         (["nothing.wav"], {}, 2, "no file"),
         ([__file__], {}, 2, "not a WAV file"),
@@ -74,29 +76,31 @@ def test_json_has_every_message(gateway: Gateway, clips: dict[str, Path]):
         (["-", "--model", "none"], {}, 1, "moonshine-tiny-en"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(gateway: Gateway, arguments, environ, status, word):
-    done = svc(gateway, *arguments, **environ)
-    assert (done.returncode, done.stdout) == (status, b"")
-    assert word in done.stderr.decode()
-    assert done.stderr.count(b"\n") == 1
+def test_transcribe_wrong_usage_or_configuration_prints_one_line(
+    gateway: Gateway, arguments, environ, status, expected_text
+):
+    result = svc(gateway, *arguments, **environ)
+    assert (result.returncode, result.stdout) == (status, b"")
+    assert expected_text in result.stderr.decode()
+    assert result.stderr.count(b"\n") == 1
 
 
-def test_a_source_that_cannot_be_read(gateway: Gateway):
-    """A read that fails must not leave the command waiting for more."""
+def test_transcribe_unreadable_stdin_fails_without_hanging(gateway: Gateway):
+    """A failed read must end the command."""
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY}
-    ours, theirs = pty.openpty()
-    os.close(theirs)  # reading from a terminal that nobody has open is an error
-    for redirected, word in (("", "Input/output error"), ("<&-", "Standard input is closed")):
+    controller, terminal = pty.openpty()
+    os.close(terminal)  # reading from a terminal without an open peer is an error
+    for redirected, expected_text in (("", "Input/output error"), ("<&-", "Standard input is closed")):
         command = ["sh", "-c", f"exec {sys.executable} -m svc transcribe - {redirected}"]
-        done = subprocess.run(command, env=variables, stdin=ours, capture_output=True, timeout=30, check=False)
-        assert done.returncode in (1, 2)
-        assert word in done.stderr.decode()
-        assert done.stderr.count(b"\n") == 1
-    os.close(ours)
+        result = subprocess.run(command, env=variables, stdin=controller, capture_output=True, timeout=30, check=False)
+        assert result.returncode in (1, 2)
+        assert expected_text in result.stderr.decode()
+        assert result.stderr.count(b"\n") == 1
+    os.close(controller)
 
 
-def test_ctrl_c_gives_the_final_of_what_was_said(gateway: Gateway, clips: dict[str, Path]):
-    """Whoever writes need not have stopped."""
+def test_transcribe_sigint_prints_final_text(gateway: Gateway, clips: dict[str, Path]):
+    """The standard input may still be open."""
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY}
     command = [sys.executable, "-m", "svc", "transcribe", "--json", "-"]
     pipe = subprocess.PIPE
@@ -115,26 +119,26 @@ def test_ctrl_c_gives_the_final_of_what_was_said(gateway: Gateway, clips: dict[s
         assert process.stderr.read() == b""
 
 
-def test_a_terminal_sees_the_text_grow(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
+def test_transcribe_terminal_shows_growing_text(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
     path = tmp_path / "speech.wav"
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16000)
         file.writeframes(material.read_pcm(clips["en-counting"]))
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY, "COLUMNS": "60"}
     command = [sys.executable, "-m", "svc", "transcribe", "--realtime", str(path)]
-    with subprocess.Popen(command, env=variables, stdout=theirs, stdin=subprocess.DEVNULL) as process:
-        os.close(theirs)
+    with subprocess.Popen(command, env=variables, stdout=terminal, stdin=subprocess.DEVNULL) as process:
+        os.close(terminal)
         shown, deadline = b"", time.monotonic() + 30
-        while time.monotonic() < deadline and select.select([ours], [], [], 10)[0]:
+        while time.monotonic() < deadline and select.select([controller], [], [], 10)[0]:
             try:
-                shown += os.read(ours, 4096)
+                shown += os.read(controller, 4096)
             except OSError:  # the other end is closed
                 break
         assert process.wait(10) == 0
-    os.close(ours)
+    os.close(controller)
     drawn = shown.decode().split("\r\x1b[K")
     assert len(drawn) >= 4
     assert material.count_word_errors(material.TEXTS["en-counting"], drawn[-1]) <= 1

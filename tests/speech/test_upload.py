@@ -1,4 +1,4 @@
-"""The upload form: every kind of file that clients send, and what is wrong with files."""
+"""The upload endpoint: file formats, damaged files and response formats."""
 
 import io
 import json
@@ -22,7 +22,7 @@ KINDS = ["wav", "flac", "mp3", "ogg-vorbis", "ogg-opus", "m4a", "webm"]
 
 
 def encoded(pcm: bytes, kind: str) -> tuple[str, bytes]:
-    """16 kHz mono samples as a file of that kind, and its name."""
+    """Encode 16 kHz mono samples in a file format and return file name and data."""
     samples = np.frombuffer(pcm, "<i2")
     out = io.BytesIO()
     if kind == "wav":
@@ -35,8 +35,8 @@ def encoded(pcm: bytes, kind: str) -> tuple[str, bytes]:
             frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
             frame.sample_rate = 16000
             resampler = av.AudioResampler(format=stream.format.name, layout="mono", rate=stream.rate)
-            for piece in [*resampler.resample(frame), *resampler.resample(None)]:
-                container.mux(stream.encode(piece))
+            for resampled in [*resampler.resample(frame), *resampler.resample(None)]:
+                container.mux(stream.encode(resampled))
             container.mux(stream.encode(None))
     else:
         form, subtype = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III")}.get(
@@ -47,15 +47,15 @@ def encoded(pcm: bytes, kind: str) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_file(gateway: Gateway, clips: dict[str, Path], kind: str):
+def test_upload_each_file_format_is_transcribed(gateway: Gateway, clips: dict[str, Path], kind: str):
     file = encoded(material.read_pcm(clips["en-counting"]), kind)
     with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
-        heard = client.audio.transcriptions.create(
+        transcription = client.audio.transcriptions.create(
             model="moonshine-tiny-en", file=file, response_format="verbose_json", language="en"
         )
-    assert material.count_word_errors(material.TEXTS["en-counting"], heard.text) <= 1
-    assert abs(float(heard.duration) - len(material.read_pcm(clips["en-counting"])) / 32000) < 0.2
-    assert heard.segments
+    assert material.count_word_errors(material.TEXTS["en-counting"], transcription.text) <= 1
+    assert abs(float(transcription.duration) - len(material.read_pcm(clips["en-counting"])) / 32000) < 0.2
+    assert transcription.segments
 
 
 async def post(gateway: Gateway, data: bytes, name: str = "a.bin", **form: str) -> httpx2.Response:
@@ -64,14 +64,14 @@ async def post(gateway: Gateway, data: bytes, name: str = "a.bin", **form: str) 
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3", "ogg-opus", "m4a", "webm"])
-async def test_damaged_files(gateway: Gateway, clips: dict[str, Path], kind: str):
+async def test_upload_damaged_file_is_transcribed_or_returns_400(gateway: Gateway, clips: dict[str, Path], kind: str):
     _, whole = encoded(material.read_pcm(clips["en-counting"]), kind)
-    answers = [await post(gateway, data) for data in (whole[: len(whole) // 2], whole[:40], whole[:64] + bytes(5000))]
-    for answer in answers:  # what can be heard is heard, else the fault is the client's
-        assert answer.status_code in (200, 400), answer.text
-        if answer.status_code == 400:
-            assert answer.json()["error"]["code"] == "invalid_request"
-    assert answers[1].status_code == 400
+    responses = [await post(gateway, data) for data in (whole[: len(whole) // 2], whole[:40], whole[:64] + bytes(5000))]
+    for response in responses:  # audio that can be decoded is transcribed
+        assert response.status_code in (200, 400), response.text
+        if response.status_code == 400:
+            assert response.json()["error"]["code"] == "invalid_request"
+    assert responses[1].status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -87,69 +87,69 @@ async def test_damaged_files(gateway: Gateway, clips: dict[str, Path], kind: str
         b"\xff\xfb" * 2000,
     ],
 )
-async def test_what_is_no_sound_names_the_kinds_that_are(gateway: Gateway, data: bytes):
-    answer = await post(gateway, data)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+async def test_upload_not_audio_returns_400_and_lists_formats(gateway: Gateway, data: bytes):
+    response = await post(gateway, data)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
     if b"EXTM3U" in data[:10] or not data:
-        assert "wav, mp3, flac, ogg, m4a, mp4, webm" in answer.json()["error"]["message"]
+        assert "wav, mp3, flac, ogg, m4a, mp4, webm" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("rate", [1, 655_350])
-async def test_a_rate_that_nobody_has_is_refused(gateway: Gateway, rate: int):
+async def test_upload_unsupported_sample_rate_returns_400(gateway: Gateway, rate: int):
     out = io.BytesIO()
     soundfile.write(out, np.zeros(2000, np.int16), rate, format="FLAC")
-    answer = await post(gateway, out.getvalue())
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
-    assert f"{rate} Hz" in answer.json()["error"]["message"]
+    response = await post(gateway, out.getvalue())
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert f"{rate} Hz" in response.json()["error"]["message"]
 
 
-async def test_a_client_that_leaves_gives_its_place_back(gateway: Gateway, clips: dict[str, Path]):
-    long = io.BytesIO()
-    with wave.open(long, "wb") as file:
+async def test_upload_client_disconnect_frees_its_slot(gateway: Gateway, clips: dict[str, Path]):
+    long_pcm = io.BytesIO()
+    with wave.open(long_pcm, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
         file.writeframes(material.read_pcm(clips["two-cities"]) * 6)
-    for _ in range(10):  # more than there are places
+    for _ in range(10):  # more than the session limit
         with pytest.raises(httpx2.ReadTimeout):
             async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=0.15) as client:
-                await client.post(gateway.address + PATH, files={"file": ("long.wav", long.getvalue())})
-    answer = await post(gateway, clips["en-hello-world"].read_bytes(), response_format="text")
-    assert material.words(answer.text) == ["hello", "world"]
+                await client.post(gateway.address + PATH, files={"file": ("long.wav", long_pcm.getvalue())})
+    response = await post(gateway, clips["en-hello-world"].read_bytes(), response_format="text")
+    assert material.words(response.text) == ["hello", "world"]
     assert gateway.log is not None
     assert "Traceback" not in gateway.log.read_text()
 
 
-async def test_shapes(gateway: Gateway, clips: dict[str, Path]):
+async def test_upload_each_response_format_is_returned(gateway: Gateway, clips: dict[str, Path]):
     data = clips["en-counting"].read_bytes()
-    shapes = ("json", "text", "verbose_json", "srt", "vtt")
-    answers = {shape: await post(gateway, data, response_format=shape) for shape in shapes}
-    assert all(answer.status_code == 200 and "seven" in answer.text for answer in answers.values())
-    assert json.loads(answers["json"].text)["usage"]["type"] == "duration"
-    assert answers["srt"].text.startswith("1\n00:00:0")
-    assert answers["vtt"].text.startswith("WEBVTT\n\n00:00:0")
+    formats = ("json", "text", "verbose_json", "srt", "vtt")
+    responses = {format: await post(gateway, data, response_format=format) for format in formats}
+    assert all(response.status_code == 200 and "seven" in response.text for response in responses.values())
+    assert json.loads(responses["json"].text)["usage"]["type"] == "duration"
+    assert responses["srt"].text.startswith("1\n00:00:0")
+    assert responses["vtt"].text.startswith("WEBVTT\n\n00:00:0")
     assert (await post(gateway, data, response_format="xml")).status_code == 400
     assert (await post(gateway, data, model="none")).json()["error"]["code"] == "model_not_found"
     cut = await post(gateway, data[:-40_000])
     assert "truncated" in cut.headers["x-svc-warning"]
 
 
-async def test_upload_two_hours_in_a_small_file_is_refused_at_once(gateway: Gateway):
+async def test_upload_two_hours_in_small_file_returns_400(gateway: Gateway):
     out = io.BytesIO()
     soundfile.write(out, np.zeros(2 * 3600 * 8000, np.int16), 8000, format="FLAC")
     assert len(out.getvalue()) < 1_000_000
-    answer = await post(gateway, out.getvalue())
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
-    assert "max_upload_seconds" in answer.json()["error"]["message"]
-    assert answer.json()["error"]["param"] == "file"
+    response = await post(gateway, out.getvalue())
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert "max_upload_seconds" in response.json()["error"]["message"]
+    assert response.json()["error"]["param"] == "file"
 
 
-async def test_upload_longer_than_the_setting_is_refused(tmp_path: Path, model: Path, clips: dict[str, Path]):
-    long = material.read_pcm(clips["two-cities"])
-    silent = bytearray(encoded(long, "flac")[1])
+async def test_upload_longer_than_setting_returns_400(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    long_pcm = material.read_pcm(clips["two-cities"])
+    silent = bytearray(encoded(long_pcm, "flac")[1])
     silent[18:26] = (int.from_bytes(silent[18:26], "big") >> 36 << 36).to_bytes(8, "big")  # the length is unknown
     with run(tmp_path, "[speech]\nmax_upload_seconds = 4\n") as small:
-        for data in (clips["two-cities"].read_bytes(), encoded(long, "ogg-opus")[1], bytes(silent)):
-            answer = await post(small, data)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request"), answer.text
-            assert "longer than 4 seconds" in answer.json()["error"]["message"]
-        answer = await post(small, clips["en-hello-world"].read_bytes(), response_format="text")
-        assert material.words(answer.text) == ["hello", "world"]
+        for data in (clips["two-cities"].read_bytes(), encoded(long_pcm, "ogg-opus")[1], bytes(silent)):
+            response = await post(small, data)
+            assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request"), response.text
+            assert "longer than 4 seconds" in response.json()["error"]["message"]
+        response = await post(small, clips["en-hello-world"].read_bytes(), response_format="text")
+        assert material.words(response.text) == ["hello", "world"]

@@ -1,4 +1,4 @@
-"""The second engine, with its real model: languages that the default does not have."""
+"""The faster-whisper engine with a real model, for languages that the default model lacks."""
 
 from pathlib import Path
 
@@ -14,20 +14,20 @@ def whisper() -> Path:
     return material.make_model("whisper-base")
 
 
-def test_segments_have_the_probabilities_of_the_model(gateway: Gateway, clips: dict[str, Path], whisper: Path):
+def test_whisper_upload_segments_have_model_probabilities(gateway: Gateway, clips: dict[str, Path], whisper: Path):
     with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
-        answer = client.audio.transcriptions.create(
+        response = client.audio.transcriptions.create(
             model="whisper-base", file=clips["en-counting"], response_format="verbose_json"
         )
-    assert answer.language == "en"
-    assert answer.segments
-    for segment in answer.segments:
+    assert response.language == "en"
+    assert response.segments
+    for segment in response.segments:
         assert segment.tokens
         assert -1.5 < segment.avg_logprob < 0
         assert 0 < segment.no_speech_prob < 1
 
 
-async def test_spanish(gateway: Gateway, clips: dict[str, Path], whisper: Path):
+async def test_whisper_session_spanish_is_transcribed(gateway: Gateway, clips: dict[str, Path], whisper: Path):
     async with session(gateway) as client:
         await client.send_message(type="config", model="whisper-base", language="es-MX")
         assert (await client.wait_for("ready", timeout=60))["model"] == "whisper-base"

@@ -1,4 +1,4 @@
-"""`kill -9` of the speech worker under live sessions and uploads: what clients see, and what the ledger has."""
+"""`kill -9` of the speech worker during sessions and uploads: client errors and ledger entries."""
 
 import asyncio
 import os
@@ -29,21 +29,23 @@ async def metric(gateway: Gateway, name: str) -> float:
     return next(float(line.split()[1]) for line in page.splitlines() if line.startswith(f"{name} "))
 
 
-async def until_uploading(gateway: Gateway) -> None:
-    """Waits until an upload's form is read, and then a little, in which it gets to the worker."""
+async def wait_for_upload(gateway: Gateway) -> None:
+    """Wait until an upload's form is read, and one more second until the worker has it."""
     async with asyncio.timeout(30):
         while not await metric(gateway, 'svc_speech_requests_total{kind="upload"}'):
             await asyncio.sleep(0.1)
     await asyncio.sleep(1)
 
 
-async def stable_partial(client: LiveClient) -> None:
-    """Waits for text that may not be taken back."""
+async def wait_for_stable_partial(client: LiveClient) -> None:
+    """Wait for a stable partial."""
     while not (await client.wait_for("partial"))["is_stable"]:
         pass
 
 
-async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, model: Path, clips: dict[str, Path]):
+async def test_killed_worker_sessions_continue_and_upload_returns_500(
+    tmp_path: Path, model: Path, clips: dict[str, Path]
+):
     audio = material.read_pcm(clips["beckett"])
     with run(tmp_path) as gateway:
         live, sent = create_key(tmp_path, "live"), create_key(tmp_path, "sent")
@@ -55,28 +57,28 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
             await silent.send_message(type="config")
             await silent.wait_for("ready")
             await speaking.send_audio(audio)
-            await stable_partial(speaking)
+            await wait_for_stable_partial(speaking)
             await flushed.send_audio(audio * 6)
-            await stable_partial(flushed)
+            await wait_for_stable_partial(flushed)
             (worker,) = gateway.workers()
-            os.kill(worker, signal.SIGSTOP)  # what it is asked from here on it cannot answer before it is killed
+            os.kill(worker, signal.SIGSTOP)  # the worker answers nothing more before it is killed
             await flushed.send_message(type="flush")
             uploading = asyncio.create_task(upload(gateway, sent, long_wav(clips, 5)))
-            await until_uploading(gateway)
+            await wait_for_upload(gateway)
             os.kill(worker, signal.SIGKILL)
 
             for client in (speaking, flushed, silent):
                 assert (await client.wait_for("error"))["code"] == "asr_error"
-            owed = await flushed.wait_for("final")  # with what was stable
-            assert owed["text"]
-            refused = await uploading
-            assert (refused.status_code, refused.json()["error"]["code"]) == (500, "asr_error")
-            assert "Try again" in refused.json()["error"]["message"]
+            final_after_crash = await flushed.wait_for("final")  # with the stable text
+            assert final_after_crash["text"]
+            failed = await uploading
+            assert (failed.status_code, failed.json()["error"]["code"]) == (500, "asr_error")
+            assert "Try again" in failed.json()["error"]["message"]
 
-            began = time.monotonic()
-            again = await upload(gateway, sent, clips["en-hello-world"].read_bytes())
-            assert (again.status_code, material.words(again.json()["text"])) == (200, ["hello", "world"])
-            assert time.monotonic() - began < 30  # the time that the model takes to load
+            started_at = time.monotonic()
+            retried = await upload(gateway, sent, clips["en-hello-world"].read_bytes())
+            assert (retried.status_code, material.words(retried.json()["text"])) == (200, ["hello", "world"])
+            assert time.monotonic() - started_at < 30  # the model's loading time
             for client in (speaking, flushed, silent):
                 await client.send_audio(audio)
                 await client.send_message(type="flush")
@@ -89,7 +91,7 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
             assert replacement != worker
             assert await metric(gateway, "svc_speech_workers") == 1
             assert await metric(gateway, "svc_speech_workers_lost_total") == 1
-            assert parent_of(worker) != gateway.process.pid  # and no zombie is left of it
+            assert parent_of(worker) != gateway.process.pid  # the worker is not a zombie
         assert [entry["status"] for entry in await wait_for_entries(tmp_path, "live", 3)] == ["ok"] * 3
         first, second = await wait_for_entries(tmp_path, "sent", 2)
         assert (first["status"], first["http_status"], first["code"]) == ("error", 500, "asr_error")
@@ -99,13 +101,13 @@ async def test_killed_worker_sessions_go_on_and_uploads_say_so(tmp_path: Path, m
     assert "Traceback" not in gateway.log.read_text()
 
 
-async def test_killed_worker_that_loads_its_model_is_an_error_and_the_next_config_works(tmp_path: Path, model: Path):
+async def test_killed_worker_during_model_load_is_error_and_next_config_succeeds(tmp_path: Path, model: Path):
     with run(tmp_path) as gateway:
         async with session(gateway) as client:
             await client.send_message(type="config")
             os.kill(child(gateway.process.pid, "svc.speech.worker"), signal.SIGKILL)
             first = await client.wait_for_any("ready", "error")
-            if first["type"] == "error":  # else it was loaded already
+            if first["type"] == "error":  # otherwise the model was already loaded
                 assert (first["code"], "its process exited" in first["message"]) == ("asr_error", True)
             await client.send_message(type="config")
             await client.wait_for("ready")

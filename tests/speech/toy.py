@@ -1,4 +1,4 @@
-"""A streaming model of a thousand bytes: it sings the note of the loudest band. No package has a real one."""
+"""A streaming model of a thousand bytes. It outputs the note of the loudest frequency band."""
 
 import json
 from pathlib import Path
@@ -7,39 +7,39 @@ import onnx
 from onnx import TensorProto, helper
 
 CHUNK = 8
-"""Frames of 10 ms that it takes at a time."""
+"""Frames of 10 ms per chunk."""
 LOUD = -8.0
-"""The mean of a band's log-mel features, above which there is sound."""
+"""A band has sound if the mean of its log-mel features is above this."""
 NOTES = ("do", "re", "mi", "fa", "sol", "la", "ti", "ut")
 
 
 def make(folder: Path) -> Path:
-    """A folder with the model, as sherpa-onnx takes NeMo's streaming CTC models."""
+    """Write the model's folder in the form of NeMo streaming CTC models for sherpa-onnx."""
     folder.mkdir(parents=True)
     onnx.save(_model(), folder / "model.onnx")
     tokens = [*(f"\u2581{note}" for note in NOTES), "<blk>"]
     lines = (f"{token} {number}\n" for number, token in enumerate(tokens))
     (folder / "tokens.txt").write_text("".join(lines), encoding="utf-8")
-    about = {
+    metadata = {
         "name": "singer",
         "engine": "sherpa-online",
         "family": "nemo-ctc",
         "languages": ["en"],
         "files": {"model": "model.onnx", "tokens": "tokens.txt"},
     }
-    (folder / "stt.json").write_text(json.dumps(about))
+    (folder / "stt.json").write_text(json.dumps(metadata))
     return folder
 
 
 def _model() -> onnx.ModelProto:
-    """Features (1, 80, CHUNK) -> logits (1, 1, 9): of each note, and of nothing. Caches go through as they are."""
+    """Features (1, 80, CHUNK) -> logits (1, 1, 9) of each note and of blank. Caches pass through unchanged."""
 
     def value(name: str, kind: int, *shape: int) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, list(shape))
 
     real, whole = TensorProto.FLOAT, TensorProto.INT64
     caches = [("channel", real, (1, 1, 1, 1)), ("time", real, (1, 1, 1, 1)), ("channel_len", whole, (1,))]
-    given = [("loud", real, [], [LOUD]), ("nothing", real, [1, 1, 1], [0.0])]
+    initializers = [("loud", real, [], [LOUD]), ("nothing", real, [1, 1, 1], [0.0])]
     nodes = [
         helper.make_node("Reshape", ["features", "bands"], ["banded"]),
         helper.make_node("ReduceMean", ["banded"], ["means"], axes=[3], keepdims=0),
@@ -63,15 +63,15 @@ def _model() -> onnx.ModelProto:
             *(value(f"{name}_next", kind, *shape) for name, kind, shape in caches),
         ],
         [
-            *(helper.make_tensor(name, kind, shape, numbers) for name, kind, shape, numbers in given),
+            *(helper.make_tensor(name, kind, shape, numbers) for name, kind, shape, numbers in initializers),
             helper.make_tensor("chunk", whole, [1], [CHUNK]),
             helper.make_tensor("bands", whole, [4], [1, 1, len(NOTES), 10 * CHUNK]),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    about = {"model_type": "EncDecCTCModelBPE", "vocab_size": len(NOTES), "subsampling_factor": CHUNK}
-    about |= {"window_size": CHUNK, "chunk_shift": CHUNK, "normalize_type": ""}
-    about |= {f"cache_last_{name}_dim{place}": 1 for name in ("channel", "time") for place in (1, 2, 3)}
-    helper.set_model_props(model, {name: str(number) for name, number in about.items()})
+    metadata = {"model_type": "EncDecCTCModelBPE", "vocab_size": len(NOTES), "subsampling_factor": CHUNK}
+    metadata |= {"window_size": CHUNK, "chunk_shift": CHUNK, "normalize_type": ""}
+    metadata |= {f"cache_last_{name}_dim{place}": 1 for name in ("channel", "time") for place in (1, 2, 3)}
+    helper.set_model_props(model, {name: str(number) for name, number in metadata.items()})
     onnx.checker.check_model(model)
     return model

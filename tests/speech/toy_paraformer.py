@@ -1,6 +1,6 @@
-"""A streaming paraformer without weights, with the shapes that sherpa-onnx wants: it sings the loudest band.
+"""A streaming paraformer without weights, in the shapes of sherpa-onnx. It outputs the note of the loudest band.
 
-The library stacks seven frames of 80 features, adds frames around a chunk, and fires a note when alphas have come to 1.
+The library stacks seven frames of 80 features, pads each chunk, and emits a note when the sum of alphas reaches 1.
 """
 
 import json
@@ -13,26 +13,26 @@ from tests.speech.toy_transducer import BANDS, NOTES, REAL, WHOLE, save, value
 STACK, FEATURES = 7, 80
 WHOLE32 = TensorProto.INT32
 LOUD = 28.0
-"""The mean of a band, times the root of 8, above which there is sound: the features are those of 16-bit samples."""
+"""A band has sound if its mean times the square root of 8 is above this. Features are those of 16-bit samples."""
 ALPHA = 0.5
-"""Two stacked frames, or 120 ms, to a note."""
+"""Two stacked frames (120 ms) per note."""
 
 
 def make(folder: Path) -> Path:
-    """A folder with the model."""
+    """Write the model's folder."""
     folder.mkdir(parents=True)
     _encoder(folder / "encoder.onnx")
     _decoder(folder / "decoder.onnx")
     lines = (f"{token} {number}\n" for number, token in enumerate(("<blank>", *NOTES)))
     (folder / "tokens.txt").write_text("".join(lines), encoding="utf-8")
     files = {"tokens": "tokens.txt", "encoder": "encoder.onnx", "decoder": "decoder.onnx"}
-    about = {"engine": "sherpa-online", "family": "paraformer", "languages": ["zh"], "files": files}
-    (folder / "stt.json").write_text(json.dumps(about))
+    metadata = {"engine": "sherpa-online", "family": "paraformer", "languages": ["zh"], "files": files}
+    (folder / "stt.json").write_text(json.dumps(metadata))
     return folder
 
 
 def _encoder(path: Path) -> None:
-    """Stacked frames (1, T, 560) -> how loud each band is (1, T, BANDS), how much of a note each frame is (1, T)."""
+    """Stacked frames (1, T, 560) -> loudness of each band (1, T, BANDS) and alphas (1, T)."""
     nodes = [
         helper.make_node("Reshape", ["speech", "stacked"], ["frames"]),
         helper.make_node("ReduceMean", ["frames"], ["means"], axes=[2, 4], keepdims=0),
@@ -67,14 +67,14 @@ def _encoder(path: Path) -> None:
 
 
 def _decoder(path: Path) -> None:
-    """What was fired (1, L, BANDS) -> logits (1, L, BANDS + 1), and tokens (1, L). The cache goes through as it is."""
+    """Embeddings (1, L, BANDS) -> logits (1, L, BANDS + 1) and tokens (1, L). The cache passes through unchanged."""
     nodes = [
         helper.make_node("ReduceMin", ["embeds"], ["blank"], axes=[2], keepdims=1),
         helper.make_node("Concat", ["blank", "embeds"], ["logits"], axis=2),
         helper.make_node("ArgMax", ["logits"], ["sample_ids"], axis=2, keepdims=0),
         helper.make_node("Identity", ["in_cache"], ["out_cache"]),
     ]
-    given = [value("enc", REAL, 1, "T", BANDS), value("enc_len", WHOLE32, 1), value("embeds", REAL, 1, "L", BANDS)]
-    given += [value("embeds_len", WHOLE32, 1), value("in_cache", REAL, 1, BANDS, 1)]
-    made = [value("logits", REAL, 1, "L", BANDS + 1), value("sample_ids", WHOLE, 1, "L")]
-    save(path, nodes, given, [*made, value("out_cache", REAL, 1, BANDS, 1)], [])
+    inputs = [value("enc", REAL, 1, "T", BANDS), value("enc_len", WHOLE32, 1), value("embeds", REAL, 1, "L", BANDS)]
+    inputs += [value("embeds_len", WHOLE32, 1), value("in_cache", REAL, 1, BANDS, 1)]
+    outputs = [value("logits", REAL, 1, "L", BANDS + 1), value("sample_ids", WHOLE, 1, "L")]
+    save(path, nodes, inputs, [*outputs, value("out_cache", REAL, 1, BANDS, 1)], [])

@@ -1,6 +1,6 @@
-"""A streaming zipformer of some thousand bytes, without weights: it sings the loudest band, and not twice the same.
+"""A streaming zipformer without weights. It outputs the note of the loudest band and never repeats a note.
 
-Encoder, decoder and joiner have the shapes and states that sherpa-onnx wants of causal zipformers (zipformer2).
+Encoder, decoder and joiner have the shapes and states of sherpa-onnx's causal zipformers (zipformer2).
 """
 
 import json
@@ -11,7 +11,7 @@ import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 FRAMES, BANDS, LOUD = 8, 8, -10.0
-"""Of 10 ms, at a time; of the log-mel features; above which a band's mean is sound."""
+"""Frames of 10 ms per chunk, frequency bands, and the mean log-mel feature above which a band has sound."""
 NOTES = "宮商角徵羽上下中"
 REAL, WHOLE = TensorProto.FLOAT, TensorProto.INT64
 STATES = {
@@ -24,11 +24,11 @@ STATES = {
     "embed": (REAL, (1, 128, 3, 19)),
     "processed": (WHOLE, (1,)),
 }
-"""Of one layer of an encoder with four channels, one head and a kernel of two; nothing is kept in them."""
+"""States of a one-layer encoder with four channels, one head and a kernel of two. They are never changed."""
 
 
 def make(folder: Path, **options: Any) -> Path:
-    """A folder with the model; `options` are the recogniser's."""
+    """Write the model's folder. `options` are passed to the recogniser."""
     folder.mkdir(parents=True)
     _encoder(folder / "encoder.onnx")
     _decoder(folder / "decoder.onnx")
@@ -36,8 +36,14 @@ def make(folder: Path, **options: Any) -> Path:
     lines = (f"{token} {number}\n" for number, token in enumerate(("<blk>", *NOTES)))
     (folder / "tokens.txt").write_text("".join(lines), encoding="utf-8")
     files = {"tokens": "tokens.txt", **{role: f"{role}.onnx" for role in ("encoder", "decoder", "joiner")}}
-    about = {"engine": "sherpa-online", "family": "transducer", "languages": ["zh"], "files": files, "options": options}
-    (folder / "stt.json").write_text(json.dumps(about))
+    metadata = {
+        "engine": "sherpa-online",
+        "family": "transducer",
+        "languages": ["zh"],
+        "files": files,
+        "options": options,
+    }
+    (folder / "stt.json").write_text(json.dumps(metadata))
     return folder
 
 
@@ -48,20 +54,20 @@ def value(name: str, kind: int, *shape: int | str) -> ValueInfoProto:
 def save(
     path: Path,
     nodes: list[NodeProto],
-    given: list[ValueInfoProto],
-    made: list[ValueInfoProto],
+    inputs: list[ValueInfoProto],
+    outputs: list[ValueInfoProto],
     constants: list[TensorProto],
-    **about: str | int,
+    **metadata: str | int,
 ) -> None:
-    graph = helper.make_graph(nodes, path.stem, given, made, constants)
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, {name: str(value) for name, value in about.items()})
+    helper.set_model_props(model, {name: str(value) for name, value in metadata.items()})
     onnx.checker.check_model(model)
     onnx.save(model, path)
 
 
 def _encoder(path: Path) -> None:
-    """Features (1, FRAMES, 80) -> one frame with how loud each band is."""
+    """Features (1, FRAMES, 80) -> one frame with the loudness of each band."""
     states = {name: value(name, kind, *shape) for name, (kind, shape) in STATES.items()}
     nexts = [value(f"next_{name}", kind, *shape) for name, (kind, shape) in STATES.items()]
     nodes = [
@@ -76,15 +82,15 @@ def _encoder(path: Path) -> None:
         helper.make_tensor("frame", WHOLE, [3], [1, 1, BANDS]),
         helper.make_tensor("loud", REAL, [], [LOUD]),
     ]
-    about = {"model_type": "zipformer2", "T": FRAMES, "decode_chunk_len": FRAMES, "encoder_dims": 4}
-    about |= {"query_head_dims": 1, "value_head_dims": 1, "num_heads": 1, "num_encoder_layers": 1}
-    about |= {"cnn_module_kernels": 2, "left_context_len": 1}
-    given = [value("x", REAL, 1, FRAMES, 80), *states.values()]
-    save(path, nodes, given, [value("encoder_out", REAL, 1, 1, BANDS), *nexts], constants, **about)
+    metadata = {"model_type": "zipformer2", "T": FRAMES, "decode_chunk_len": FRAMES, "encoder_dims": 4}
+    metadata |= {"query_head_dims": 1, "value_head_dims": 1, "num_heads": 1, "num_encoder_layers": 1}
+    metadata |= {"cnn_module_kernels": 2, "left_context_len": 1}
+    inputs = [value("x", REAL, 1, FRAMES, 80), *states.values()]
+    save(path, nodes, inputs, [value("encoder_out", REAL, 1, 1, BANDS), *nexts], constants, **metadata)
 
 
 def _decoder(path: Path) -> None:
-    """The last two tokens (N, 2) -> which was the last (N, BANDS); nothing for a blank."""
+    """The last two tokens (N, 2) -> one-hot last token (N, BANDS), or zeros for a blank."""
     nodes = [
         helper.make_node("Gather", ["y", "last"], ["token"], axis=1),
         helper.make_node("OneHot", ["token", "depth", "off_on"], ["hot"], axis=1),
@@ -109,7 +115,7 @@ def _decoder(path: Path) -> None:
 
 
 def _joiner(path: Path) -> None:
-    """A frame and the last token -> logits (N, BANDS + 1), the blank's first."""
+    """A frame and the last token -> logits (N, BANDS + 1), blank first."""
     nodes = [
         helper.make_node("Sub", ["encoder_out", "decoder_out"], ["notes"]),
         helper.make_node("ReduceSum", ["notes", "axis"], ["sum"], keepdims=1),
@@ -117,5 +123,5 @@ def _joiner(path: Path) -> None:
         helper.make_node("Concat", ["blank", "notes"], ["logit"], axis=1),
     ]
     constants = [helper.make_tensor("axis", WHOLE, [1], [1]), helper.make_tensor("nothing", REAL, [], [0.0])]
-    given = [value("encoder_out", REAL, "N", BANDS), value("decoder_out", REAL, "N", BANDS)]
-    save(path, nodes, given, [value("logit", REAL, "N", BANDS + 1)], constants, joiner_dim=BANDS)
+    inputs = [value("encoder_out", REAL, "N", BANDS), value("decoder_out", REAL, "N", BANDS)]
+    save(path, nodes, inputs, [value("logit", REAL, "N", BANDS + 1)], constants, joiner_dim=BANDS)
