@@ -1,4 +1,4 @@
-"""The endpoints' codecs, named by dialects: what a request or a response becomes on its way through the gateway."""
+"""The endpoints' codecs, selected by dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes as /proc shows them, and the secrets that those which parse input must not have. Linux only."""
+"""Child processes in /proc, and the secrets that processes which parse input must not have. Linux only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRETS = {
 
 
 def parent_of(pid: int) -> int | None:
-    """The id of a process's parent, zombies included; None if there is no such process."""
+    """Return the id of a process's parent, or None if there is no such process. Zombies have a parent."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def children(parent: int, module: str) -> list[int]:
-    """The ids of a process's children that run `python -m module`."""
+    """Return the ids of a process's children that run `python -m module`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -40,7 +40,7 @@ def children(parent: int, module: str) -> list[int]:
 
 
 def child(parent: int, module: str, timeout: float = 60) -> int:
-    """The id of the one child that runs a module, once it does."""
+    """Wait for the only child that runs a module and return its id."""
     deadline = time.monotonic() + timeout
     while not (found := children(parent, module)):
         assert time.monotonic() < deadline, f"no {module} below {parent}"
@@ -50,6 +50,6 @@ def child(parent: int, module: str, timeout: float = 60) -> int:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment that a process was started with."""
+    """Return the environment that a process was started with."""
     pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if pair)

@@ -1,1 +1,1 @@
-"""Known vulnerabilities of the locked packages, as pip-audit finds them."""
+"""Known vulnerabilities of the locked packages, according to pip-audit."""

@@ -1,4 +1,4 @@
-"""`make audit`: runs pip-audit over the locks. A package without advisory data fails it: nothing passes unseen."""
+"""`make audit`: runs pip-audit over the lock files. A package without advisory data is a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Vulnerability(msgspec.Struct):
 
 
 class Package(msgspec.Struct):
-    """What pip-audit says of a package; a reason when it skipped it."""
+    """A package in pip-audit's report, with a reason if it was skipped."""
 
     name: str
     version: str = ""
@@ -29,13 +29,13 @@ class Package(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """pip-audit's JSON."""
+    """The JSON report of pip-audit."""
 
     dependencies: list[Package]
 
 
 def main(program: str) -> int:
-    """Prints what was found; 0 when every package was audited and none has a known vulnerability."""
+    """Print the findings. Return 0 if every package was audited and none has a known vulnerability."""
     locks = [part for lock in LOCKS for part in ("-r", lock)]
     command = [program, "--format", "json", "--progress-spinner", "off", "--require-hashes", "--disable-pip", *locks]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -45,7 +45,7 @@ def main(program: str) -> int:
 
 
 def verdict(output: str, errors: str) -> tuple[int, str]:
-    """The exit status, and what to print."""
+    """Return the exit status and the text to print."""
     try:
         packages = msgspec.json.decode(output, type=Report).dependencies
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What Anthropic says: messages, events and errors as published, and its refusals. No I/O.
+"""The Anthropic wire format: messages, events and errors as published, and request validation. No I/O.
 
 Streams are lists of whole events, so that a test can leave out, repeat, reorder or cut them.
 """
@@ -21,7 +21,7 @@ Tool = tuple[str, str, str]
 """Id, name, arguments (JSON text)."""
 
 VERSIONS = ("2023-06-01", "2026-10-21")
-"""Of the header `anthropic-version`; the newer one no longer takes temperature, top_p and top_k."""
+"""Values of the header `anthropic-version`. The newer one rejects temperature, top_p and top_k."""
 
 FIELDS = {
     *("model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k"),
@@ -37,7 +37,7 @@ def event(name: str, **fields: Any) -> bytes:
 def message(
     content: str | Sequence[dict[str, Any]] = TEXT, *, stop: str = "end_turn", usage: dict[str, int] | None = None
 ) -> dict[str, Any]:
-    """A whole answer; `content` is text or a list of blocks."""
+    """Return a complete message. `content` is text or a list of blocks."""
     blocks = [text(content)] if isinstance(content, str) else list(content)
     base = {"id": ID, "type": "message", "role": "assistant", "model": MODEL, "content": blocks}
     return {**base, "stop_reason": stop, "stop_sequence": None, "usage": usage or USAGE}
@@ -69,7 +69,7 @@ def ping() -> bytes:
 
 
 def block(index: int, content: dict[str, Any], *, every: int = 6) -> list[bytes]:
-    """The events of one content block, its text or arguments `every` characters at a time."""
+    """Return the events of one content block. Text or arguments are split every `every` characters."""
     kind = content["type"]
     opening = dict(content)
     deltas: list[dict[str, Any]] = []
@@ -94,19 +94,19 @@ def parts(words: str, every: int) -> Iterable[str]:
 
 
 def closing(stop: str = "end_turn", usage: dict[str, int] | None = None) -> list[bytes]:
-    """`message_delta` with the cumulative usage, and `message_stop`."""
+    """Return `message_delta` with the cumulative usage, and `message_stop`."""
     delta = {"stop_reason": stop, "stop_sequence": None}
     return [event("message_delta", delta=delta, usage=usage or {"output_tokens": 7}), event("message_stop")]
 
 
 def stream(content: str | Sequence[dict[str, Any]] = TEXT, *, stop: str = "end_turn") -> list[bytes]:
-    """All events of an answer."""
+    """Return all events of a message."""
     blocks = [text(content)] if isinstance(content, str) else list(content)
     middle = [one for index, content in enumerate(blocks) for one in block(index, content)]
     return [start(), ping(), *middle, *closing(stop)]
 
 
-def error(kind: str = "invalid_request_error", message: str = "The fake says no.") -> dict[str, Any]:
+def error(kind: str = "invalid_request_error", message: str = "The fake rejects the request.") -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_fake1"}
 
 
@@ -115,7 +115,7 @@ def error_event(kind: str = "overloaded_error", message: str = "Overloaded") -> 
 
 
 class AnthropicWire:
-    """`models` is its own list."""
+    """A provider with Anthropic's wire format. `models` is its model list."""
 
     def __init__(self, *, models: Sequence[str] = (MODEL,)) -> None:
         self.models = tuple(models)
@@ -157,7 +157,7 @@ class AnthropicWire:
 
 
 def turns_complaint(messages: list[dict[str, Any]]) -> str | None:
-    """Roles, empty text, and that the results of a turn's tool calls are all in the next turn."""
+    """Check roles, empty text, and that the next message has the results of all tool calls of a message."""
     asked: set[str] = set()
     for turn in messages:
         if turn["role"] not in ("user", "assistant"):
@@ -174,7 +174,7 @@ def turns_complaint(messages: list[dict[str, Any]]) -> str | None:
 
 
 def tools_complaint(request: dict[str, Any]) -> str | None:
-    """The form of tools and of the choice."""
+    """Check the tools and the tool choice."""
     for tool in request.get("tools", []):
         if tool.get("type", "custom") == "custom" and not {"name", "input_schema"} <= tool.keys():
             return "tools: input_schema: Field required"

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS, as its package on the index brings it."""
+"""An S3 server for tests: SeaweedFS, from its Python package."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ATTEMPTS = 3
 
 
 class Died(Exception):
-    """The server ended: another process was quicker to take one of its ports."""
+    """The server exited, because another process took one of its ports first."""
 
 
 @contextmanager
 def bucket_server() -> Iterator[dict[str, str]]:
-    """Gives the environment that leads to an empty bucket."""
+    """Start a server and yield the environment variables for an empty bucket."""
     folder = Path(tempfile.mkdtemp(prefix="svc-s3-"))
     try:
         for attempt in range(ATTEMPTS):
@@ -60,7 +60,7 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     command += [f"-{role}={port}" for role, port in zip(ROLES, ports, strict=False)]
     command += [f"-s3.port={ports[-2]}", f"-s3.port.grpc={ports[-1]}", f"-s3.config={folder / 's3.json'}"]
     command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]
-    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # a number of their own: two servers would not do
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # a second server needs ports of its own
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     return process, {

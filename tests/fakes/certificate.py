@@ -1,4 +1,4 @@
-"""Certificates for fakes that speak TLS."""
+"""Certificates for fakes with TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None) -> Path:
-    """A self-signed one and its key, in one file. `feigned`: it says that this authority has signed it."""
+    """Write a self-signed certificate and its key to one file. `feigned` is an issuer that it names falsely."""
     key = signer = ec.generate_private_key(ec.SECP256R1())
     if feigned is not None:
         signer = ec.generate_private_key(ec.SECP256R1())
@@ -35,7 +35,7 @@ def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None) ->
 
 
 def context(file: Path) -> ssl.SSLContext:
-    """A server's, with the certificate and key in `file`."""
+    """Return a server context with the certificate and key in `file`."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.load_cert_chain(file)
     return made

@@ -1,4 +1,4 @@
-"""A provider that sends a stream's events as fast as they are taken, on any number of connections, without an end."""
+"""A provider that sends events as fast as the client reads them, on any number of connections, without end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = 256 * 1024
 
 
 class FloodProvider:
-    """One thread for each connection; `address` is `http://127.0.0.1:PORT`. Its threads end with their connections."""
+    """Uses one thread per connection, which ends with its connection. `address` is `http://127.0.0.1:PORT`."""
 
     def __init__(self) -> None:
         first, text = openai_wire.stream("x")[:2]

@@ -1,7 +1,10 @@
-"""A client on a bare socket, for requests that no library would send; answers are parsed by httptools.
+"""A client on a plain socket, for requests that no library would send. httptools parses the responses.
 
 with RawClient(port) as raw:
-    raw.send(b"GET /health HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+    raw.send(b"GET /health HTTP/1.1\\r\
+host: x\\r\
+\\r\
+")
     got = raw.read()
     got.status, got.headers["content-type"], got.json
 """
@@ -17,7 +20,7 @@ import httptools
 
 
 class Got:
-    """An answer. `whole` is false when the connection ended before the answer did."""
+    """A response. `whole` is false if the connection ended before the response was complete."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -45,7 +48,7 @@ class Got:
 
 
 class RawClient:
-    """One connection to 127.0.0.1:port, from `source`. Every wait ends after `timeout` seconds with TimeoutError."""
+    """A connection from `source` to 127.0.0.1:port. Every wait raises TimeoutError after `timeout` seconds."""
 
     def __init__(self, port: int, *, timeout: float = 10.0, source: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout, source_address=(source, 0))
@@ -74,12 +77,12 @@ class RawClient:
         key: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Got:
-        """An ordinary request and its answer."""
+        """Send an ordinary request and return its response."""
         self.send(request_bytes(method, path, body, key=key, headers=headers))
         return self.read(head_only=method == "HEAD")
 
     def read(self, *, head_only: bool = False) -> Got:
-        """The next whole answer (1xx left out); what there is when the connection ends first."""
+        """Return the next response, without 1xx responses. If the connection ends first, return the part received."""
         while True:
             if self._done:
                 return self._done.pop(0)
@@ -91,7 +94,7 @@ class RawClient:
                 return self._ended()
 
     def read_until(self, mark: bytes) -> Got:
-        """The answer so far, as soon as its body holds `mark`, or it has ended."""
+        """Return the response so far, once its body contains `mark` or the response has ended."""
         while mark not in self._got.body:
             if self._done:
                 return self._done[0]
@@ -100,21 +103,21 @@ class RawClient:
         return self._got
 
     def read_continue(self) -> bool:
-        """The other side wants the body: a 100 that was not asked for here before."""
+        """Wait for a 100 response that no earlier call has consumed."""
         while not self._told and self._receive():
             continue
         told, self._told = self._told, 0
         return told == 1
 
     def closed(self) -> bool:
-        """The other side ends the connection, with nothing more to say; raises TimeoutError while it does not."""
+        """Wait until the server closes the connection without more data. Raises TimeoutError."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
             return True
 
     def reset(self) -> None:
-        """Leaves with RST."""
+        """Close with RST."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -136,7 +139,7 @@ class RawClient:
     def _new_parser(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
 
-    # httptools calls these
+    # httptools callbacks
 
     def on_message_begin(self) -> None:
         self._got = Got()
@@ -168,7 +171,7 @@ def request_bytes(
     key: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """An ordinary request as bytes; `headers` replace the usual ones, an empty value leaves one out."""
+    """Return an ordinary request as bytes. `headers` replace the default ones. An empty value removes one."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     named = {"host": "127.0.0.1"}
     if key is not None:

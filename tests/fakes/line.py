@@ -1,4 +1,4 @@
-"""A TCP line to a fake, whose bytes on the way to the client a test may hold up, cut into pieces, cut off or spoil."""
+"""A TCP proxy before a fake. A test can delay, split, truncate or corrupt the bytes to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Line:
-    """Listens at `port` and passes on to `target`. `piece` is the most bytes that the client gets at once."""
+    """Listens on `port` and forwards to `target`. `piece` is the largest number of bytes per write to the client."""
 
     def __init__(self, target: int, *, piece: int = 65536) -> None:
         self._target = target
@@ -32,8 +32,8 @@ class Line:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.let_go()
         for each in (self._listener, *self._clients, *self._servers):
-            with contextlib.suppress(OSError):  # it has ended already
-                each.shutdown(socket.SHUT_RDWR)  # which wakes who waits at it
+            with contextlib.suppress(OSError):  # it has already ended
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
         for thread in self._threads:
             thread.join(5)
         for each in (self._listener, *self._clients, *self._servers):
@@ -44,21 +44,21 @@ class Line:
         self._threads[-1].start()
 
     def hold(self) -> None:
-        """The client hears nothing more, until `let_go`."""
+        """Send nothing more to the client until `let_go`."""
         self._open.clear()
 
     def let_go(self) -> None:
         self._open.set()
 
     def cut_off(self) -> None:
-        """The client's connections end politely for TCP, and without a word in TLS."""
+        """Close the client's connections with FIN, without a TLS close_notify."""
         self.hold()
         for client in self._clients:
-            with contextlib.suppress(OSError):  # it has ended already
+            with contextlib.suppress(OSError):  # it has already ended
                 client.shutdown(socket.SHUT_WR)
 
     def say(self, data: bytes) -> None:
-        """To every client, in the middle of what the fake says."""
+        """Send these bytes to every client in the middle of the response."""
         for client in self._clients:
             client.sendall(data)
 
@@ -84,7 +84,7 @@ class Line:
                         self._open.wait()
                     sink.sendall(data[start : start + piece])
             sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one of them is gone, and so is the other
+        except OSError:  # one connection has ended, so the other is closed
             for each in (source, sink):
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""An OCI registry for tests: the parts of the distribution specification that a push and a pull need, with tokens."""
+"""An OCI registry for tests: the parts of the distribution specification for push and pull, with tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class OciServer(ThreadingHTTPServer):
-    """`contents` is every blob and manifest by name. Blobs are cut once at `cut` bytes, if that is set."""
+    """`contents` has blobs and manifests by name. If `cut` is set, a blob is truncated once at `cut` bytes."""
 
     daemon_threads = True
 
@@ -24,13 +24,13 @@ class OciServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Tokens are needed for everything but themselves."""
+    """Require a token for every path except the token endpoint."""
 
     protocol_version = "HTTP/1.1"
     server: OciServer
 
     def log_message(self, *args: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def _say(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)

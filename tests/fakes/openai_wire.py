@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible provider says: bodies, chunks and errors as published, and its refusals. No I/O.
+"""The wire format of OpenAI-compatible providers: bodies, chunks, errors and request validation. No I/O.
 
 Streams are lists of whole events, so that a test can leave out, repeat, reorder or cut them.
 """
@@ -39,7 +39,7 @@ def chat(
     message: dict[str, Any] | None = None,
     **extra: Any,
 ) -> dict[str, Any]:
-    """A whole answer; `message` and `extra` add or replace fields."""
+    """Return a complete chat completion. `message` and `extra` add or replace fields."""
     said: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if tools:
         said["tool_calls"] = [
@@ -52,7 +52,7 @@ def chat(
 
 
 def embeddings(request: dict[str, Any], **extra: Any) -> dict[str, Any]:
-    """A vector for each input: its number, and whatever length `dimensions` asks for."""
+    """Return a vector for each input: its index, `dimensions` long."""
     inputs = request["input"]
     count = len(inputs) if isinstance(inputs, list) and not isinstance(inputs[0], int) else 1
     vectors = [[float(number), *[0.5] * (request.get("dimensions", 3) - 1)] for number in range(count)]
@@ -73,7 +73,7 @@ def embeddings(request: dict[str, Any], **extra: Any) -> dict[str, Any]:
 def chunk(
     delta: dict[str, Any] | None = None, finish: str | None = None, *, model: str = "gpt-4o-2024-08-06", **extra: Any
 ) -> bytes:
-    """One event with one choice; `extra` adds or replaces fields of the chunk (`usage=None`, `choices=[]`)."""
+    """Return one event with one choice. `extra` adds or replaces fields of the chunk (`usage=None`, `choices=[]`)."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
     base = {"id": ID, "object": "chat.completion.chunk", "created": CREATED, "model": model, "choices": [choice]}
     return event({**base, **extra})
@@ -84,7 +84,7 @@ def role() -> bytes:
 
 
 def words(text: str) -> list[bytes]:
-    """The text, one chunk for each word."""
+    """Return the chunks of a text, one per word."""
     pieces = text.split(" ")
     return [chunk({"content": piece if at == 0 else " " + piece}) for at, piece in enumerate(pieces)]
 
@@ -94,13 +94,13 @@ def usage_chunk() -> bytes:
 
 
 def stream(text: str = TEXT, *, finish: str = "stop", usage: bool = True, done: bool = True) -> list[bytes]:
-    """All events of an answer in text, in the order that OpenAI publishes."""
+    """Return all events of a text completion, in the order that OpenAI publishes."""
     events = [role(), *words(text), chunk({}, finish)]
     return events + [usage_chunk()] * usage + [DONE] * done
 
 
 def tool_stream(tools: Sequence[Tool], *, usage: bool = True, every: int = 5) -> list[bytes]:
-    """All events of an answer that calls tools, the arguments `every` characters at a time."""
+    """Return all events of a completion with tool calls. Arguments are split every `every` characters."""
     events = [chunk({"role": "assistant", "content": None})]
     for index, (one, name, arguments) in enumerate(tools):
         events.append(tool_chunk(index, one, name))
@@ -112,7 +112,7 @@ def tool_stream(tools: Sequence[Tool], *, usage: bool = True, every: int = 5) ->
 
 
 def tool_chunk(index: int | None, one: str | None = None, name: str | None = None, arguments: str = "") -> bytes:
-    """A piece of a tool call; with `index` None it lacks the index, as some vendors' do."""
+    """Return one chunk of a tool call. With `index=None` it lacks the index, as with some vendors."""
     call: dict[str, Any] = {} if index is None else {"index": index}
     if one is not None:
         call |= {"id": one, "type": "function"}
@@ -121,7 +121,7 @@ def tool_chunk(index: int | None, one: str | None = None, name: str | None = Non
 
 
 def error(
-    message: str = "The fake says no.",
+    message: str = "The fake rejects the request.",
     kind: str = "invalid_request_error",
     *,
     code: str | None = None,
@@ -131,7 +131,7 @@ def error(
 
 
 class OpenAIWire:
-    """`rejects` are the request fields that this vendor answers 400 to; `models` is its own list."""
+    """A provider with OpenAI's wire format. It answers 400 to the fields in `rejects`. `models` is its model list."""
 
     def __init__(self, *, rejects: Sequence[str] = (), models: Sequence[str] = ("gpt-4o", "gpt-4o-mini")) -> None:
         self.rejects = tuple(rejects)
@@ -176,7 +176,7 @@ class OpenAIWire:
 
 
 def has(request: dict[str, Any], name: str) -> bool:
-    """Whether the request has the field; `messages[].name` looks into every message, `n` of 1 is no matter."""
+    """Whether the request has the field. `messages[].name` is searched in every message, and `n` of 1 is ignored."""
     if name == "messages[].name":
         return any("name" in message for message in request.get("messages", ()) if isinstance(message, dict))
     return request.get(name) not in (None, 1) if name == "n" else name in request

@@ -1,4 +1,4 @@
-"""Addresses of 127.0.0.1 that misbehave below HTTP."""
+"""Addresses on 127.0.0.1 that fail below HTTP."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import socket
 from collections.abc import Iterator
 
 QUIET = range(20_000, 32_768)
-"""Ports that Linux gives to nobody who does not ask for one by its number (ip_local_port_range). One that it chose and
-that is closed again may be the local end of another test's connection the next moment. Below these are those that
-Ray keeps for its workers."""
+"""Ports outside ip_local_port_range, which Linux assigns only on request. A port that Linux chose may become the local
+end of another test's connection as soon as it is closed. This range is also below the ports of Ray's workers."""
 
 
 def closed_port() -> int:
-    """A port where nobody listens: connections are refused, and a server may be started there."""
+    """Return a port without a listener: connections are refused, and a test may start a server there."""
     while True:
         port = secrets.choice(QUIET)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -22,7 +21,7 @@ def closed_port() -> int:
 
 
 def closed_ports(count: int) -> list[int]:
-    """As many different ones."""
+    """Return several different closed ports."""
     found: set[int] = set()
     while len(found) < count:
         found.add(closed_port())
@@ -31,7 +30,7 @@ def closed_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def silent_port() -> Iterator[int]:
-    """A port whose queue is full: a connection neither succeeds nor fails."""
+    """Yield a port whose listen queue is full: a connection neither succeeds nor fails."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         port = int(listener.getsockname()[1])

@@ -32,17 +32,17 @@ REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 
 
 class Wire(Protocol):
-    """What a dialect tells the fake; `openai_wire` and `anthropic_wire` are the two."""
+    """The part of the fake that depends on the dialect. `openai_wire` and `anthropic_wire` implement it."""
 
     def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
-        """Why the real provider would refuse this request, and its answer then."""
+        """Return the reason and the response if the real provider would reject this request."""
 
     def usual(self, seen: Recorded) -> Script:
-        """What it answers when no script is given."""
+        """Return the response for a request without a script."""
 
 
 class Recorded:
-    """One request as it came. Times are `time.monotonic()`."""
+    """One received request. Times are values of `time.monotonic()`."""
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
@@ -53,11 +53,11 @@ class Recorded:
         self.body = b""
         self.arrived = 0.0
         self.left: float | None = None
-        """When the other side closed, while the answer was still running."""
+        """When the client disconnected during the response."""
         self.played = False
-        """The script has come to its end."""
+        """The script has been played completely."""
         self.sent = 0
-        """Bytes of the answer that the kernel has taken."""
+        """Number of response bytes that the kernel has accepted."""
         self.gone = threading.Event()
 
     @property
@@ -65,9 +65,9 @@ class Recorded:
         return json.loads(self.body)
 
     def wait_left(self, timeout: float = 5.0) -> float:
-        """When the other side went away; raises TimeoutError when it has not."""
+        """Return when the client disconnected. Raises TimeoutError."""
         if not self.gone.wait(timeout) or self.left is None:
-            raise TimeoutError(f"the other side kept the connection; sent: {'all' if self.played else self.sent}")
+            raise TimeoutError(f"the client kept the connection; sent: {'all' if self.played else self.sent}")
         return self.left
 
 
@@ -103,15 +103,15 @@ class FakeProvider:
         self._loop.close()
 
     def plays(self, *scripts: Script) -> None:
-        """The next requests get these scripts, one each."""
+        """Play these scripts for the next requests, one each."""
         self._scripts.extend(scripts)
 
     def always_plays(self, script: Script | None) -> None:
-        """Requests beyond the given scripts get this one."""
+        """Play this script for requests beyond the given scripts."""
         self._always = script
 
     def forget(self) -> None:
-        """Back to the beginning: no scripts, no requests, running answers broken off; idle connections stay."""
+        """Drop scripts and recorded requests, and close connections with a running response. Idle ones stay open."""
         self._scripts.clear()
         self._always = None
         asyncio.run_coroutine_threadsafe(self._drop_running(), self._loop).result(5)
@@ -119,17 +119,17 @@ class FakeProvider:
         self.complaints.clear()
 
     def wait(self, count: int = 1, timeout: float = 5.0) -> Recorded:
-        """The request number `count` since the beginning, once it is complete; raises TimeoutError."""
+        """Return the request number `count` since the last reset, once it is complete. Raises TimeoutError."""
         self.until(lambda: len(self.requests) >= count, timeout)
         return self.requests[count - 1]
 
     def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Waits for something that the fake changes: a request, a connection, a played script."""
+        """Wait for a change in the fake, such as a request, a connection or a played script."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
-                raise TimeoutError(f"waited {timeout} s at the fake provider, {len(self.requests)} requests came")
+                raise TimeoutError(f"waited {timeout} s, the fake provider received {len(self.requests)} requests")
 
-    # in the fake's own thread from here on
+    # The methods below run in the fake's own thread.
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -149,7 +149,7 @@ class FakeProvider:
             await connection.close()
 
     def script_for(self, seen: Recorded) -> Script:
-        """Notes the request and says what it gets."""
+        """Record the request and return its script."""
         refusal = self.wire.refusal(seen, self.key)
         if refusal:
             self.complaints.append(refusal[0])
@@ -167,7 +167,7 @@ class FakeProvider:
 
 
 class Connection(asyncio.Protocol):
-    """One accepted connection: parses requests (httptools) and plays one script at a time."""
+    """One accepted connection. httptools parses requests, and one script plays at a time."""
 
     def __init__(self, fake: FakeProvider) -> None:
         self.fake = fake
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._room.set()
 
     async def close(self) -> None:
-        """Ends it from our side."""
+        """Close the connection from the fake's side."""
         self._transport.abort()
         self._closed.set()
         self._task.cancel()
@@ -224,10 +224,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def serves(self) -> str:
-        """The model of its last request, as it was asked for."""
+        """The model named in the last request."""
         return str(json.loads(self._seen.body or b"{}").get("model"))
 
-    # httptools calls these
+    # httptools callbacks
 
     def on_message_begin(self) -> None:
         self._seen = Recorded(self.number)
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         self._seen.arrived = time.monotonic()
         self._waiting.put_nowait(self._seen)
 
-    # the answer
+    # response
 
     def _peer_left(self) -> None:
         if self._closed.is_set():
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
                 self._leave(linger=True)
 
     async def _write(self, data: bytes) -> None:
-        """In small pieces when it is much, so that `sent` says what the other side's system has taken."""
+        """Write large data in small chunks, so that `sent` counts what the client's system has accepted."""
         for start in range(0, len(data), 65536):
             piece = data[start : start + 65536]
             self._transport.write(piece)
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
             self._leave(linger=False)
 
     async def _wait(self, seconds: float) -> None:
-        """Sleeps, but not longer than the other side is there. Zero lets the written bytes leave on their own."""
+        """Sleep until the time is over or the client disconnects. Zero flushes the written bytes separately."""
         if not seconds:
             await asyncio.sleep(0)
             return
@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
 
 
 def head_bytes(head: Head) -> bytes:
-    """The head as bytes, with the header that its framing needs."""
+    """Return the head as bytes, with the header that its framing needs."""
     lines = [f"HTTP/1.1 {head.status} {REASONS.get(head.status, 'Whatever')}"]
     lines += [f"{name}: {value}" for name, value in head.headers]
     if head.framing == "chunked":

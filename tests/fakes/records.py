@@ -1,4 +1,4 @@
-"""What a provider says in TLS 1.3, sealed by hand: what OpenSSL would not say by itself."""
+"""TLS 1.3 records of a provider, sealed by hand: messages that OpenSSL does not send by itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HANDSHAKE, DATA = 22, 23
 
 
 class Records:
-    """After the handshake, with its TLS_AES_256_GCM_SHA384, when the server's own object has sealed nothing yet."""
+    """Records after a handshake with TLS_AES_256_GCM_SHA384, before the server's own object has sealed any."""
 
     def __init__(self, keylog: Path) -> None:
-        """`keylog` is the server's, of one connection."""
+        """`keylog` is the key log of one connection of the server."""
         said = dict(line.split()[::2] for line in keylog.read_text().splitlines() if not line.startswith("#"))
         self._use(bytes.fromhex(said["SERVER_TRAFFIC_SECRET_0"]))
 
@@ -34,18 +34,18 @@ class Records:
         return head + self._key.encrypt(nonce, inner, head)
 
     def key_update(self) -> bytes:
-        """New keys from here on; the other side has to answer with its own."""
+        """A KeyUpdate with a request for the peer's own update."""
         sealed = self.seal(b"\x18\x00\x00\x01\x01", HANDSHAKE)
         self._use(_derived(self._secret, b"traffic upd", 48))
         return sealed
 
     def ticket(self, size: int) -> bytes:
-        """For another connection, which nobody makes use of."""
+        """A session ticket, which nothing uses."""
         body = struct.pack("!IIB1sH", 7200, 1, 1, b"n", size) + bytes(size) + b"\x00\x00"
         return self.seal(b"\x04" + len(body).to_bytes(3) + body, HANDSHAKE)
 
 
 def _derived(secret: bytes, label: bytes, length: int) -> bytes:
-    """HKDF-Expand-Label of RFC 8446; no more than one block is ever needed."""
+    """HKDF-Expand-Label of RFC 8446. One block is enough here."""
     info = struct.pack("!HB", length, 6 + len(label)) + b"tls13 " + label + b"\x00"
     return hmac.digest(secret, info + b"\x01", hashlib.sha384)[:length]

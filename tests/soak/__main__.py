@@ -1,4 +1,4 @@
-"""The long form: `python -m tests.soak`."""
+"""Runs the long soak: `python -m tests.soak`."""
 
 import argparse
 import tempfile

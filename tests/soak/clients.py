@@ -1,8 +1,8 @@
-"""Many clients of a gateway at the same time: an event loop in a thread, one connection and one request each at a time.
+"""Concurrent clients of a gateway: an event loop in a thread, with one request at a time on each connection.
 
 with Clients([port, …], key, 200, streams=0.5) as clients:
     ...                              # meanwhile something happens to the gateway
-clients.answers                      # what each request got, and when
+clients.answers                      # the result of each request, with its time
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Answer:
-    """`sent` and `got` are `time.monotonic()`; what was let through was let through between them."""
+    """`sent` and `got` are values of `time.monotonic()`. The gateway admitted the request between them."""
 
     sent: float
     got: float
@@ -37,11 +37,11 @@ class Answer:
     id: str
     node: int
     body: bytes = b""
-    """Of answers that are not 200 or 429."""
+    """Set for responses other than 200 and 429."""
 
 
 class Clients:
-    """`keep`: a connection is used again, else each request takes a new one (and with it any worker)."""
+    """`keep` reuses connections. Otherwise each request opens a new one, and with it may reach any worker."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Clients:
     ) -> None:
         self.answers: list[Answer] = []
         self.lost = 0
-        """Requests whose connection ended before the answer was whole."""
+        """Requests whose connection ended before the response was complete."""
         self._ports = ports
         self._count = count
         self._streams = streams
@@ -112,7 +112,7 @@ class Clients:
             writer.close()
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: int) -> bool:
-        """Whether the connection is not to be used again."""
+        """Whether the connection must not be reused."""
         streams = random.random() < self._streams
         sent = time.monotonic()
         writer.write(self._stream if streams else self._plain)
@@ -133,7 +133,7 @@ class Clients:
 
 
 def certainly_within(answers: Sequence[Answer], seconds: float) -> int:
-    """The most answers that were let through in any span of that length, by their clients' clock and beyond doubt."""
+    """Return the largest number of responses that were certainly admitted within any span of that length."""
     ordered = sorted(answers, key=lambda answer: answer.got)
     most = 0
     for first in answers:

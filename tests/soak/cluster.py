@@ -1,4 +1,4 @@
-"""Gateways as they are run together: nodes with several workers each, one PostgreSQL, one Redis, one fake provider."""
+"""A cluster of gateways: nodes with several workers each, one PostgreSQL, one Redis, one fake provider."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROVIDER_KEY = "sk-upstream"
 
 
 class Cluster:
-    """`postgres` and `redis` are None where the nodes have none."""
+    """`postgres` and `redis` are None if the nodes have none."""
 
     def __init__(
         self, home: Path, fake: FakeProvider, nodes: list[Gateway], postgres: Any, redis: RedisServer | None, url: str
@@ -40,17 +40,17 @@ class Cluster:
         return [node.port for node in self.nodes]
 
     def command(self, *arguments: str) -> Any:
-        """A command on the nodes' database; what it prints, as JSON."""
+        """Run a command on the nodes' database and return its JSON output."""
         done = run(*arguments, "--json", home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def database(self) -> contextlib.closing[Database]:
-        """That of all nodes."""
+        """Open the database of all nodes."""
         return contextlib.closing(open_database(self._url))
 
     def revoke(self, id: str) -> float:
-        """When it was noted in the database that the key is revoked: `time.time()`."""
+        """Return the time (`time.time()`) of the key's revocation in the database."""
         done = run("keys", "revoke", id, home=self.nodes[0].home, env={"SVC_DATABASE_URL": self._url})
         assert done.returncode == 0, done.stderr
         with self.database() as database:
@@ -64,7 +64,7 @@ class Cluster:
         return made
 
     def workers(self) -> list[int]:
-        """The process ids of all nodes' workers."""
+        """Return the process ids of all nodes' workers."""
         found: list[int] = []
         for node in self.nodes:
             path = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
@@ -72,11 +72,11 @@ class Cluster:
         return found
 
     def degraded(self) -> list[list[str]]:
-        """By node."""
+        """Return the degraded parts of each node."""
         return [node.request("GET", "/health?verbose=1", key=None).json["degraded"] for node in self.nodes]
 
     def entries(self, key_id: str) -> list[LedgerEntry]:
-        """Everything in the ledger about a key."""
+        """Return all ledger entries of a key."""
         found: list[LedgerEntry] = []
         with self.database() as database:
             while page := database.list_entries(key_id=key_id, before=found[-1].request_id if found else None):
@@ -84,7 +84,7 @@ class Cluster:
         return found
 
     def settled(self, key_id: str, ids: set[str], seconds: float = 15.0) -> list[LedgerEntry]:
-        """The same, once these requests are all there, or after a while."""
+        """Return the ledger entries of a key, once they include these requests or a timeout has passed."""
         deadline = time.monotonic() + seconds
         while True:
             found = self.entries(key_id)
@@ -97,7 +97,7 @@ class Cluster:
 def running(
     home: Path, *, nodes: int, workers: int, redis: bool = True, postgres: bool = True, config: str = ""
 ) -> Iterator[Cluster]:
-    """Every node has to stop well in the end."""
+    """Run a cluster. Every node must exit with status 0 at the end."""
     with contextlib.ExitStack() as stack:
         fake = stack.enter_context(FakeProvider(OpenAIWire(), key=PROVIDER_KEY))
         env = {"PROVIDER_A_BASE_URL": f"{fake.address}/v1", "PROVIDER_A_API_KEY": PROVIDER_KEY}

@@ -1,4 +1,4 @@
-"""How long threads waited for a processor, which is the machine's doing and not theirs."""
+"""Measures how long threads waited for a processor on a busy machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 EVERY = 0.02
 
 
-class Starving:
-    """What the kernel says of all threads of some processes, looked at all the time."""
+class CpuWait:
+    """Periodic readings of the kernel's scheduling statistics for all threads of some processes."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
         self._seen: list[tuple[float, dict[str, int]]] = []
 
     def waited(self, start: float, end: float) -> float:
-        """Seconds: the thread that waited longest for a processor between these moments of `time.monotonic()`."""
+        """Return the longest wait of a thread for a processor between two `time.monotonic()` values, in seconds."""
         before = [waits for when, waits in self._seen if when <= start]
         after = [waits for when, waits in self._seen if when >= end]
         if not before or not after:
@@ -37,9 +37,9 @@ class Starving:
 
 
 @contextlib.contextmanager
-def watched(pids: list[int]) -> Iterator[Starving]:
-    """Looks from now on, and a last time at the end."""
-    found, over = Starving(pids), threading.Event()
+def measure_cpu_wait(pids: list[int]) -> Iterator[CpuWait]:
+    """Read the statistics from now on, and once more at the end."""
+    found, over = CpuWait(pids), threading.Event()
 
     def run() -> None:
         while not over.wait(EVERY):

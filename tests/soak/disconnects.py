@@ -1,6 +1,6 @@
-"""Clients hang up at random points of streams: the upstream is let go of, and one entry says what was produced.
+"""Clients disconnect at random points of streams. The gateway closes the upstream and bills the tokens.
 
-python -m tests.soak.hangups --streams 1000
+python -m tests.soak.disconnects --streams 1000
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.fakes.http_client import RawClient, request_bytes
 from tests.fakes.provider import Recorded
 from tests.fakes.script import sse
 from tests.soak.cluster import Cluster, running
-from tests.soak.starving import Starving, watched
+from tests.soak.cpu_wait import CpuWait, measure_cpu_wait
 
 WORDS = 30
 EVERY = 0.01
@@ -39,28 +39,28 @@ CONTENT = re.compile(rb'"content": ?"[^"]')
 class Report:
     streams: int
     cut: int = 0
-    """Of these, left while the answer was running."""
+    """Streams whose client disconnected during the response."""
     unasked: int = 0
-    """Left before the upstream had been asked."""
+    """Streams whose client disconnected before the upstream request."""
     closed_ms: list[float] = field(default_factory=list)
-    """From the client's leaving until the upstream was let go of."""
+    """Milliseconds from the client's disconnect until the upstream request was closed."""
     late: int = 0
-    """Later than 100 ms, or never."""
+    """Upstream requests closed later than 100 ms, or never."""
     starved: int = 0
-    """Of these, where the gateway or this test was ready to run and got no processor for what is above 100 ms."""
+    """Late ones for which the gateway or this test waited for a processor for the time above 100 ms."""
     entries: int = 0
     unaccounted: int = 0
-    """Requests at the upstream without exactly one entry."""
+    """Upstream requests without exactly one entry."""
     wrong_tokens: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of a cut answer: words that the client has, tokens in its entry, words that the upstream sent; 2 may be off."""
+    """Per truncated response: words at the client, tokens in the entry, words that the upstream sent. 2 may differ."""
 
     def __str__(self) -> str:
         ordered = sorted(self.closed_ms)
         half, most = ordered[len(ordered) // 2], ordered[-1]
         return (
-            f"{self.streams} streams, {self.cut} left in the middle, {self.unasked} before the upstream was asked; "
-            f"upstream let go of after {half:.1f} ms (median), {most:.1f} ms (longest), {self.late} later than 100 ms, "
-            f"for want of a processor {self.starved} of these; "
+            f"{self.streams} streams, {self.cut} disconnected in mid-response, {self.unasked} before the upstream; "
+            f"upstream closed after {half:.1f} ms (median), {most:.1f} ms (maximum), {self.late} later than 100 ms, "
+            f"{self.starved} of these waited for a processor; "
             f"{self.entries} entries, requests without exactly one: {self.unaccounted}, with wrong tokens: "
             f"{len(self.wrong_tokens)} {self.wrong_tokens[:5]}"
         )
@@ -68,16 +68,16 @@ class Report:
 
 @dataclass
 class Left:
-    """What one client did."""
+    """The result of one client."""
 
     when: float
     words: int
-    """Words that it has read."""
+    """Number of words that the client has read."""
     whole: bool
 
 
-def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
-    """One node."""
+def disconnect(cluster: Cluster, *, streams: int, at_once: int) -> Report:
+    """Open streams on one node and disconnect each at a random point."""
     made = cluster.key("leaver", "--concurrency", str(at_once * 4))
     cluster.fake.always_plays(sse(EVENTS, every=EVERY))
     left: dict[int, Left] = {}
@@ -88,11 +88,11 @@ def hang_up(cluster: Cluster, *, streams: int, at_once: int) -> Report:
         with guard:
             left[number] = found
 
-    with watched([os.getpid(), *cluster.workers()]) as starving:
+    with measure_cpu_wait([os.getpid(), *cluster.workers()]) as cpu_wait:
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, range(streams)))
-        time.sleep(2)  # so long an entry may take to the database
-    return _compare(cluster, made["id"], left, starving)
+        time.sleep(2)  # an entry may take this long to reach the database
+    return _compare(cluster, made["id"], left, cpu_wait)
 
 
 def _leave(port: int, key: str, number: int) -> Left:
@@ -114,7 +114,7 @@ def _leave(port: int, key: str, number: int) -> Left:
     return Left(when, len(CONTENT.findall(data)), b"[DONE]" in data)
 
 
-def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], starving: Starving) -> Report:
+def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], cpu_wait: CpuWait) -> Report:
     report = Report(streams=len(left))
     asked: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
     report.unasked = len(left) - len(asked)
@@ -132,7 +132,7 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], starving: Sta
         if took > LATE:
             report.late += 1
             when = left[number].when
-            report.starved += took - 1000 * starving.waited(when, when + took / 1000) <= LATE
+            report.starved += took - 1000 * cpu_wait.waited(when, when + took / 1000) <= LATE
         tokens = by_number[number].completion_tokens or 0
         if by_number[number].status != "client_closed" or not left[number].words - 2 <= tokens <= _sent(seen) + 2:
             report.wrong_tokens.append((left[number].words, tokens, _sent(seen)))
@@ -140,7 +140,7 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], starving: Sta
 
 
 def _sent(seen: Recorded) -> int:
-    """Words that the upstream had sent."""
+    """Return the number of words that the upstream sent."""
     size = words = 0
     for event in EVENTS:
         size += len(event) + len(f"{len(event):x}") + 4
@@ -159,7 +159,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         running(Path(folder), nodes=1, workers=2, redis=False, postgres=False) as cluster,
     ):
-        report = hang_up(cluster, streams=args.streams, at_once=args.at_once)
+        report = disconnect(cluster, streams=args.streams, at_once=args.at_once)
     sys.stdout.write(f"{report}\n")
 
 

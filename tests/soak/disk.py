@@ -1,8 +1,8 @@
-"""The disk under the gateway's state fills up under load, and has room again: nothing is corrupt, all is noted.
+"""The gateway's disk fills up under load and is freed again: no data is corrupt, and every request has an entry.
 
     python -m tests.soak.disk --seconds 20        # a real file system of 24 MiB (needs root, to mount it)
 
-The short form lets the kernel refuse every write to a file instead (RLIMIT_FSIZE).
+The short run lets the kernel refuse every write to a file instead (RLIMIT_FSIZE).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class Report:
     policy: Policy
     before: Counter[int]
     during: Counter[int]
-    """While there was no room, from the moment that it was noticed."""
+    """Statuses while the disk was full, from the moment that the gateway noticed it."""
     after: Counter[int]
     said: list[str]
     refusal: bytes
     missing: int
     doubled: int
     check: str
-    """What SQLite says of its file."""
+    """Result of SQLite's integrity check."""
     broken: bool
-    """The log speaks of broken lines of a journal."""
+    """Whether the log reports broken lines of a journal."""
 
     def __str__(self) -> str:
         return (
             f"when_full = {self.policy}: before {pretty(self.before)}, without room {pretty(self.during)}, after "
-            f"{pretty(self.after)}; said to be degraded: {self.said}; answers without an entry {self.missing}, "
+            f"{pretty(self.after)}; reported as degraded: {self.said}; responses without an entry {self.missing}, "
             f"with two {self.doubled}; database {self.check}; broken lines {self.broken}"
         )
 
@@ -60,7 +60,7 @@ def fill(
     full: Callable[[], None],
     free: Callable[[], None],
 ) -> Report:
-    """`full` takes all room away, `free` gives it back. One node."""
+    """Fill the disk with `full` and free it with `free`, on one node."""
     made = cluster.key("writer", "--rpm", "1000000", "--budget-usd", "1000")
     with Clients(cluster.ports, made["key"], clients, streams=0.3, pause=0.02) as many:
         time.sleep(seconds / 2)
@@ -97,12 +97,12 @@ def _wait(wanted: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not wanted():
         if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen")
+            raise TimeoutError("the expected state was not reached")
         time.sleep(0.02)
 
 
 def by_limit(cluster: Cluster) -> tuple[Callable[[], None], Callable[[], None]]:
-    """No file of the gateway may be written, and may again."""
+    """Make every write to a file fail, by RLIMIT_FSIZE, and allow it again."""
     pid = cluster.nodes[0].process.pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     return (
@@ -113,7 +113,7 @@ def by_limit(cluster: Cluster) -> tuple[Callable[[], None], Callable[[], None]]:
 
 @contextlib.contextmanager
 def small_disk(size: str) -> Iterator[Path]:
-    """A file system of its own."""
+    """Mount a small file system."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
         try:
@@ -123,7 +123,7 @@ def small_disk(size: str) -> Iterator[Path]:
 
 
 def by_filling(disk: Path) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A file that takes all the room, and goes."""
+    """Fill the file system with one file, and remove it."""
     filler = disk / "filler"
 
     def full() -> None:

@@ -1,9 +1,9 @@
-"""Redis, PostgreSQL or a provider is stopped by SIGSTOP under load, and continued: it takes bytes and says nothing.
+"""Redis, PostgreSQL or a provider is frozen by SIGSTOP under load and continued: it accepts bytes and does not respond.
 
 python -m tests.soak.frozen                  # each of the four scenarios, frozen for 30 s
 
-redis       limits and a budget on the key: counted on each machine while Redis is silent
-postgres    keys from memory, the ledger in its journal
+redis       limits and a budget on the key: each machine counts locally while Redis does not respond
+postgres    keys from the cache, the ledger in its journal
 provider    no other provider: requests wait for it, within their timeouts
 fallback    a second provider: requests go there after `first_byte_timeout`, at once when the breaker is open
 """
@@ -34,7 +34,7 @@ from tests.soak.provider_process import ProviderProcess
 SCENARIOS = ("redis", "postgres", "provider", "fallback")
 LIMITS = ("--rpm", "1000000", "--tpm", "1000000000", "--budget-usd", "1000", "--concurrency", "1000")
 FIRST_BYTE_TIMEOUT = 1.0
-"""Seconds, with a fallback; without one the default (60) holds."""
+"""First byte timeout in seconds, with a fallback. Without one the default (60) applies."""
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Report:
     seconds: float
     before: Sequence[Answer]
     during: Sequence[Answer]
-    """Those sent while it was frozen."""
+    """Responses to requests that were sent while it was frozen."""
     after: Sequence[Answer]
     lost: int
     said: list[list[str]]
-    """What each node said to be degraded, just before it was continued."""
+    """Degraded parts that each node reported, just before it was continued."""
     well_after: float
-    """Seconds until nothing was degraded any more."""
+    """Seconds until no node reported a degraded part."""
     missing: int
     doubled: int
     by_provider: Counter[str]
@@ -61,13 +61,13 @@ class Report:
         ]
         return (
             f"{self.name}, {self.seconds:g} s: {'; '.join(parts)}; connections lost {self.lost}; "
-            f"degraded {json.dumps(self.said)}, well again after {self.well_after:.1f} s; "
+            f"degraded {json.dumps(self.said)}, recovered after {self.well_after:.1f} s; "
             f"without an entry {self.missing}, with two {self.doubled}; by provider {dict(self.by_provider)}"
         )
 
 
 def _times(found: Sequence[Answer]) -> str:
-    """Median and slowest, in milliseconds."""
+    """Median and maximum, in milliseconds."""
     taken = sorted(1000 * (answer.got - answer.sent) for answer in found)
     return f"(p50 {taken[len(taken) // 2]:.0f} ms, max {taken[-1]:.0f} ms)" if taken else ""
 
@@ -75,7 +75,7 @@ def _times(found: Sequence[Answer]) -> str:
 def freeze(
     cluster: Cluster, name: str, *, stop: Callable[[], object], go: Callable[[], object], seconds: float, clients: int
 ) -> Report:
-    """Load on all nodes: a second before, `seconds` frozen, and two after all is well again."""
+    """Send load to all nodes: one second before, `seconds` while frozen, and two seconds after recovery."""
     made = cluster.key("steady", *LIMITS)
     with Clients(cluster.ports, made["key"], clients, streams=0.3, pause=0.05, max_tokens=20) as many:
         time.sleep(1)
@@ -132,7 +132,7 @@ def frozen_postgres(folder: Path, *, seconds: float, clients: int) -> Report:
 
 @contextlib.contextmanager
 def stopped_postgres(cluster: Cluster) -> Iterator[None]:
-    """Within it the whole server is stopped by SIGSTOP."""
+    """Freeze the whole server with SIGSTOP for the duration of the context."""
     pids = _with_children(_postmaster(cluster.postgres))
     _tell(pids, signal.SIGSTOP)
     try:
@@ -148,7 +148,7 @@ def _tell(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def _postmaster(server: Any) -> int:
-    """The process id of the whole server."""
+    """Return the process id of the server's postmaster."""
     return int((Path(server.pgdata) / "postmaster.pid").read_text().split()[0])
 
 
@@ -164,7 +164,7 @@ def frozen_provider(folder: Path, *, seconds: float, clients: int, fallback: boo
 
 @contextlib.contextmanager
 def _behind_a_process(folder: Path, *, fallback: bool) -> Iterator[tuple[Cluster, ProviderProcess]]:
-    """One node whose provider A can be frozen; with `fallback` the model is tried at C as well."""
+    """Run one node whose provider A can be frozen. With `fallback`, provider C also serves the model."""
     config = "[gateway]\nworkers = 1\ndrain_timeout = 5\n"
     if fallback:
         config += f'first_byte_timeout = {FIRST_BYTE_TIMEOUT}\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n'
@@ -187,7 +187,7 @@ def _behind_a_process(folder: Path, *, fallback: bool) -> Iterator[tuple[Cluster
 
 
 def run(name: str, folder: Path, *, seconds: float, clients: int) -> Report:
-    """One of `SCENARIOS`."""
+    """Run one of `SCENARIOS`."""
     if name == "redis":
         return frozen_redis(folder, seconds=seconds, clients=clients)
     if name == "postgres":

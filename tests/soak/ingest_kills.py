@@ -1,6 +1,6 @@
-"""Processes that take the same journals are killed with SIGKILL at any moment: in the end each entry is there once.
+"""Processes that ingest the same journals are killed with SIGKILL at random times. Each entry is stored once.
 
-python -m tests.soak.takers --rounds 20
+python -m tests.soak.ingest_kills --rounds 20
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_database
 from svc.stores.database.sql import SqlDatabase
 
-TAKER = """
+INGESTER = """
 import sys, time
 from pathlib import Path
 from svc.gateway.accounting.ingest import ingest_orphans
@@ -46,17 +46,17 @@ class Report:
     doubled: int = 0
     wrong_sums: int = 0
     left: int = 0
-    """Journals, and what the database remembers of any."""
+    """Journals that remain, and journals that the database still records."""
 
     def __str__(self) -> str:
         return (
             f"{self.kills} kills; {self.entries} entries, missing {self.missing}, twice {self.doubled}, "
-            f"sums that are not theirs {self.wrong_sums}; left over {self.left}"
+            f"wrong sums {self.wrong_sums}; left over {self.left}"
         )
 
 
 def journals(folder: Path, number: int) -> set[str]:
-    """Those of four dead processes, the last of a version that kept no places; the ids in them."""
+    """Write the journals of four dead processes, the last in the format of an older version. Return the ids in them."""
     ids: set[str] = set()
     folder.mkdir(parents=True)
     for each, name in enumerate(("1-1-ab", "2-1-ab", "3-1-ab", "4-1")):
@@ -84,31 +84,33 @@ def _entry(process: int, number: int, keys: int) -> LedgerEntry:
 
 
 def kill(report: Report, url: str, folder: Path, number: int, most: int) -> None:
-    """Three takers at once, each killed within a twentieth of a second, until all is taken or so many have died."""
+    """Run three processes at a time, each killed within 50 ms, until all journals are ingested or `most` have died."""
     ids = journals(folder, number)
     with contextlib.closing(open_database(url)) as database:
         database.migrate()
     until = report.kills + most
     while any(folder.iterdir()) and report.kills < until:
-        command = [sys.executable, "-c", TAKER, url, str(folder)]
-        takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(3)]
-        for taker in takers:
-            assert taker.stdout is not None
-            taker.stdout.readline()
-        for taker in takers:
-            assert taker.stdin is not None
-            taker.stdin.close()  # which lets it begin
-        for taker in takers:
+        command = [sys.executable, "-c", INGESTER, url, str(folder)]
+        ingesters = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(3)
+        ]
+        for ingester in ingesters:
+            assert ingester.stdout is not None
+            ingester.stdout.readline()
+        for ingester in ingesters:
+            assert ingester.stdin is not None
+            ingester.stdin.close()  # starts the ingestion
+        for ingester in ingesters:
             time.sleep(random.uniform(0.001, 0.05))
-            taker.kill()
-            taker.wait()
+            ingester.kill()
+            ingester.wait()
             report.kills += 1
     _check(report, url, folder, ids)
 
 
 def _check(report: Report, url: str, folder: Path, ids: set[str]) -> None:
     with contextlib.closing(open_database(url)) as database:
-        deadline = time.monotonic() + 10  # PostgreSQL may still be busy for one that is dead
+        deadline = time.monotonic() + 10  # PostgreSQL may still be executing a statement of a dead process
         while any(folder.iterdir()) and time.monotonic() < deadline:
             ingest_orphans(folder, database)
         found = [entry.request_id for entry in database.list_entries(limit=100_000)]
@@ -122,7 +124,7 @@ def _check(report: Report, url: str, folder: Path, ids: set[str]) -> None:
 
 
 def run(home: Path, *, rounds: int, most: int = 1000) -> Report:
-    """Each round on a new SQLite file, and on a new database of PostgreSQL."""
+    """Run each round on a new SQLite file and on a new PostgreSQL database."""
     report = Report()
     server = pgserver.get_server(home / "pg", cleanup_mode="stop")
     try:

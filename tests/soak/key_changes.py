@@ -1,6 +1,6 @@
-"""Keys are made and changed while nodes use them: a second later every worker of every node holds to it.
+"""Keys are created and changed while nodes use them. One second later, every worker of every node uses the new values.
 
-python -m tests.soak.changing --rounds 10
+python -m tests.soak.key_changes --rounds 10
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.fakes.http_client import RawClient
 from tests.soak.cluster import Cluster, running
 
 SECONDS = 1.2
-"""So long each change is watched."""
+"""Seconds for which each change is observed."""
 ASKED = 24
-"""Connections to each node, each of which any of its workers may get, before a change: all know the key then."""
+"""Connections to each node before a change, so that all of its workers have cached the key."""
 CHANGES: dict[str, tuple[Change, int]] = {
     "limit": (Change(rpm=1), 429),
     "no limit": (Change(rpm=None), 200),
@@ -31,24 +31,24 @@ CHANGES: dict[str, tuple[Change, int]] = {
     "no allow-list": (Change(models=None), 200),
     "scopes": (Change(scopes=("metrics",)), 403),
 }
-"""What is changed of a key, one after the other, and what its requests get then."""
+"""Changes of a key in order, with the expected status of its requests."""
 
 
 @dataclass
 class Report:
     latest: dict[str, float] = field(default_factory=dict)
-    """By what was changed: so many seconds after it was stored, a request was sent that was answered as before."""
+    """Per change: seconds between the commit and the last request with the old result."""
     answers: int = 0
     wrong: list[tuple[str, int]] = field(default_factory=list)
-    """Answers that were neither as before nor as after."""
+    """Results that are neither the old nor the new one."""
 
     def __str__(self) -> str:
         found = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.latest.items())
-        return f"{self.answers} answers; the last as before: {found}; wrong: {self.wrong[:5]}"
+        return f"{self.answers} responses; the last with the old result: {found}; wrong: {self.wrong[:5]}"
 
 
 def change(cluster: Cluster, *, rounds: int) -> Report:
-    """All kinds of changes, so many times."""
+    """Apply all kinds of changes, `rounds` times."""
     report = Report()
     with cluster.database() as database:
         for _ in range(rounds):
@@ -109,7 +109,7 @@ def _watch(
 
 
 def _ask(port: int, key: str) -> int:
-    """On a connection of its own."""
+    """Send one request on a new connection."""
     with RawClient(port) as raw:
         return raw.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=key).status
 

@@ -1,6 +1,6 @@
-"""Keys are revoked under load: a second later no node lets them in.
+"""Keys are revoked under load. One second later, every node rejects them.
 
-python -m tests.soak.revoking --keys 50
+python -m tests.soak.key_revocation --keys 50
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tests.soak.cluster import Cluster, running
 class Report:
     keys: int
     answers: int
-    """With a key before it was revoked."""
+    """Responses with a key before its revocation."""
     latest: float
-    """Seconds after its revocation was written down: when the last request was sent that was let in."""
+    """Seconds between a key's revocation in the database and the last admitted request with that key."""
     never: int
-    """Nodes that let a key in until the end."""
+    """Nodes that admitted a key until the end."""
 
     def __str__(self) -> str:
         return (
-            f"{self.keys} keys revoked under load, {self.answers} answers before; the last request that was let in was "
-            f"sent {self.latest:.2f} s after its key was revoked; nodes that went on: {self.never}"
+            f"{self.keys} keys revoked under load, {self.answers} responses before; the last admitted request was "
+            f"sent {self.latest:.2f} s after its key was revoked; nodes that never rejected it: {self.never}"
         )
 
 
 def revoke(cluster: Cluster, *, keys: int, clients: int) -> Report:
-    """One after the other; the rest of the load goes on."""
+    """Revoke keys one after the other while the load continues."""
     other = cluster.key("other")
     report = Report(keys=keys, answers=0, latest=0.0, never=0)
     with Clients(cluster.ports, other["key"], clients, streams=0.3, keep=False):

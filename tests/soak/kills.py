@@ -1,4 +1,4 @@
-"""Workers are killed with SIGKILL under load, streams running: what a client saw complete is in the ledger, once.
+"""Workers are killed with SIGKILL under load. Every response that a client received completely has one ledger entry.
 
 python -m tests.soak.kills --kills 200
 """
@@ -25,23 +25,23 @@ from tests.soak.cluster import Cluster, running
 class Report:
     kills: int
     complete: int
-    """Answers that a client saw complete."""
+    """Responses that a client received completely."""
     lost: int
-    """Requests whose connection ended before the answer did."""
+    """Requests whose connection ended before the response was complete."""
     missing: int
     doubled: int
     left: int
-    """Journals that nobody has taken in."""
+    """Journals that no process has ingested."""
 
     def __str__(self) -> str:
         return (
-            f"{self.kills} kills; {self.complete} complete answers, {self.lost} broken off by a kill; "
+            f"{self.kills} kills; {self.complete} complete responses, {self.lost} truncated by a kill; "
             f"without an entry {self.missing}, with two {self.doubled}; journals left {self.left}"
         )
 
 
 def kill(cluster: Cluster, *, kills: int, clients: int, every: float) -> Report:
-    """Between `every` / 2 and 1.5 × `every` seconds apart."""
+    """Kill workers at intervals between 0.5 and 1.5 times `every` seconds."""
     made = cluster.key("killed", "--rpm", "1000000", "--budget-usd", "1000")
     workers = len(cluster.workers())
     cluster.fake.always_plays(sse(openai_wire.stream("one two three four five six seven", usage=True), every=0.01))

@@ -1,9 +1,9 @@
-"""Clients hammer one key with a limit of requests a minute and a budget, on all nodes at once.
+"""Many clients use one key with a request limit and a budget, on all nodes at once.
 
     python -m tests.soak.limits                              # 2 nodes of 4 workers, one Redis, 200 clients, rpm 600
     python -m tests.soak.limits --nodes 1 --no-redis         # one node by itself
 
-The budget is for two minutes' requests and a half, so that both limits are met.
+The budget suffices for 2.5 minutes of requests, so that both limits are reached.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class Report:
     rpm: int
     asked: int
     first_minute: int
-    """Let through before the window could slide."""
+    """Requests admitted before the window could slide."""
     let_through: int
     in_any_minute: int
     budget_usd: float
     spent_usd: float
     reserved_usd: float
-    """By one request, at most: what may be left over because it does not suffice."""
+    """The highest cost of one request: at most this much of the budget may remain unused."""
     other: int
-    """Answers that are neither 200 nor 429, and connections lost."""
+    """Responses other than 200 and 429, and lost connections."""
     doubled_or_missing: int
-    """Answers that have not exactly one entry."""
+    """Responses without exactly one entry."""
 
     def __str__(self) -> str:
         return (
-            f"{self.asked} requests; in the first minute {self.first_minute} of {self.rpm} let through, in any 60 s at "
+            f"{self.asked} requests; in the first minute {self.first_minute} of {self.rpm} admitted, in any 60 s at "
             f"most {self.in_any_minute}; in all {self.let_through}; spent ${self.spent_usd:.6f} of "
-            f"${self.budget_usd:.6f} (one request reserves ${self.reserved_usd:.6f}); other answers {self.other}; "
+            f"${self.budget_usd:.6f} (one request reserves ${self.reserved_usd:.6f}); other responses {self.other}; "
             f"not exactly one entry: {self.doubled_or_missing}"
         )
 
 
 def hammer(cluster: Cluster, *, rpm: int, clients: int, seconds: float, share: float = 2.5) -> Report:
-    """`share` is for how many full minutes the budget suffices."""
+    """`share` is the number of full minutes for which the budget suffices."""
     probe = cluster.key("probe")
     with Clients(cluster.ports[:1], probe["key"], 1, max_tokens=MAX_TOKENS) as one:
         while not one.answers:
@@ -56,7 +56,7 @@ def hammer(cluster: Cluster, *, rpm: int, clients: int, seconds: float, share: f
     one_id = one.answers[0].id
     (entry,) = [entry for entry in cluster.settled(probe["id"], {one_id}) if entry.request_id == one_id]
     assert entry.cost_usd
-    reserved = (40 * 0.15 + MAX_TOKENS * 0.6) / 1e6  # the prompt is shorter than 40 tokens, by any count
+    reserved = (40 * 0.15 + MAX_TOKENS * 0.6) / 1e6  # the prompt has fewer than 40 tokens with any tokenizer
     budget = round(entry.cost_usd * rpm * share + reserved, 9)
     made = cluster.key("hammered", "--rpm", str(rpm), "--budget-usd", f"{budget:.9f}")
     with Clients(cluster.ports, made["key"], clients, pause=0.2, max_tokens=MAX_TOKENS) as many:

@@ -1,4 +1,4 @@
-"""PostgreSQL stops under load and comes back, then Redis: no answer is refused for it, and every entry is there.
+"""PostgreSQL stops under load and restarts, then Redis. No request is rejected, and every entry is in the ledger.
 
 python -m tests.soak.outages --seconds 60
 """
@@ -23,23 +23,23 @@ class Report:
     statuses: Counter[int]
     lost: int
     said: dict[str, list[list[str]]]
-    """What each node said to be degraded while it was so."""
+    """Degraded parts that each node reported during the outage."""
     back: dict[str, float]
-    """Seconds until all nodes said that all was well again."""
+    """Seconds until no node reported a degraded part."""
     missing: int
     doubled: int
 
     def __str__(self) -> str:
         back = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.back.items())
         return (
-            f"each away for {self.seconds:g} s: answers {pretty(self.statuses)}, connections lost {self.lost}; "
-            f"said to be degraded: {self.said}; well again after {back}; without an entry {self.missing}, "
+            f"each down for {self.seconds:g} s: responses {pretty(self.statuses)}, connections lost {self.lost}; "
+            f"reported as degraded: {self.said}; recovered after {back}; without an entry {self.missing}, "
             f"with two {self.doubled}"
         )
 
 
 def outages(cluster: Cluster, *, seconds: float, clients: int) -> Report:
-    """Needs both stores."""
+    """Stop and restart each store. Needs both stores."""
     assert cluster.redis is not None
     made = cluster.key("steady", "--rpm", "1000000", "--budget-usd", "1000", "--concurrency", "1000")
     said: dict[str, list[list[str]]] = {}

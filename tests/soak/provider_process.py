@@ -1,4 +1,4 @@
-"""A fake provider of OpenAI's dialect as a process of its own, so that it can be stopped and continued by signals."""
+"""A fake OpenAI provider in a process of its own, so that signals can freeze and continue it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes.provider import FakeProvider
 
 
 class ProviderProcess:
-    """`address` is known once it is entered."""
+    """`address` is set once the context is entered."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -28,11 +28,11 @@ class ProviderProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.kill()  # works on a stopped process, too
+        self._process.kill()  # also works on a frozen process
         self._process.communicate(timeout=10)
 
     def freeze(self) -> None:
-        """Its sockets take connections and bytes, and answer nothing."""
+        """Freeze the process: its sockets accept connections and bytes, and nothing responds."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -1,10 +1,10 @@
-"""Publishers that are killed at any moment: nothing acknowledged may be lost, nothing torn, no litter left.
+"""Publishers are killed at random times: no acknowledged bundle is lost or damaged, and no temporary file remains.
 
     python -m tests.soak.registry_kill --kills 1000 --entries 60000
 
 Each round forks publishers that write small bundles to one folder, kills all of them with SIGKILL after a random time,
-and opens the folder again. What a publisher has acknowledged went through a pipe. Most are killed while they publish,
-some while they open the folder. In the end everything that was ever acknowledged is looked at once more.
+and opens the folder again. Publishers write each acknowledgement to a pipe. Most are killed while they publish, some
+while they open the folder. At the end, every acknowledged bundle is checked once more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PUBLISHERS = 4
 OPENING = 0.2
 """The share of rounds whose publishers may be killed before they have opened the folder."""
 SECONDS = 0.4
-"""A publisher lives so long at most."""
+"""The maximum lifetime of a publisher in seconds."""
 
 
 def publish_forever(root: Path, pipe: int, prefix: str) -> None:
@@ -71,7 +71,7 @@ def fork_publisher(root: Path, pipe: int, prefix: str) -> int:
 
 
 class Pipe:
-    """What the publishers of a round say."""
+    """The output of the publishers of a round."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
@@ -84,7 +84,7 @@ class Pipe:
         return False
 
     def read_for(self, seconds: float) -> None:
-        """A pipe that nobody reads would stop them."""
+        """Drain a pipe. A full pipe would block the publishers."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._take(left)
@@ -96,7 +96,7 @@ class Pipe:
             self._take(1)
 
     def close(self) -> dict[str, str]:
-        """What was acknowledged: the hash of every key."""
+        """Return the acknowledged bundles: the hash of every key."""
         while self._take(0):
             pass
         os.close(self.reading)
@@ -106,11 +106,11 @@ class Pipe:
 
 
 def check(root: Path, prefix: str, acknowledged: dict[str, str]) -> None:
-    """Opens the folder and looks at everything whose model is called so."""
+    """Open the folder and check every bundle of the models with this prefix."""
     with FolderStore(root) as store:
         entries = {entry.key: entry for entry in store.entries()}
         index = json.loads((root / "index.json").read_text())
-        assert set(index) == set(entries), "index.json does not follow the records"
+        assert set(index) == set(entries), "index.json does not match the records"
         for key, sha256 in acknowledged.items():
             assert entries[key].sha256 == sha256, f"{key} is lost"
         fresh = [entry for entry in entries.values() if entry.model_id.startswith(prefix)]
@@ -122,7 +122,7 @@ def check(root: Path, prefix: str, acknowledged: dict[str, str]) -> None:
 
 
 def fill(root: Path, count: int) -> None:
-    """Records of bundles whose files do not matter here."""
+    """Insert records of bundles without files."""
     with FolderStore(root) as store:
         store.records.insert_all(
             BundleEntry(
@@ -139,7 +139,7 @@ def fill(root: Path, count: int) -> None:
 
 
 def soak(root: Path, kills: int, entries: int, seed: int) -> int:
-    """Gives the number of acknowledged publishes."""
+    """Run one round and return the number of acknowledged publishes."""
     chance, total = random.Random(seed), {}
     fill(root, entries)
     for number in range(0, kills, PUBLISHERS):

@@ -1,4 +1,4 @@
-"""A gateway in front of faulty providers, for a soak."""
+"""A gateway with faulty providers, for a soak."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.soak.soak import Soak
 
 @contextlib.contextmanager
 def soaking(home: Path, scheme: str = "https") -> Iterator[Soak]:
-    """Ready to `run`; the gateway has to stop well in the end. `scheme` is the one of the providers."""
+    """Yield a soak that is ready to `run`. The gateway must exit with status 0. `scheme` is that of the providers."""
     file = certificate(home, "localhost")
     tls = context(file) if scheme == "https" else None
     with (

@@ -1,6 +1,6 @@
-"""Load with faults of every kind, and what is left of it: memory, descriptors, tasks, answers not in the ledger.
+"""Load with faults of every kind, then a check of memory, descriptors, tasks and missing ledger entries.
 
-    python -m tests.soak --seconds 600 --rate 300        # the long form; the short one is tests/soak/test_soak.py
+    python -m tests.soak --seconds 600 --rate 300        # the long run; the short one is tests/soak/test_soak.py
 
 One request in twenty goes to a provider that fails in one of the ways of tests/faults/catalogue.py.
 """
@@ -27,40 +27,40 @@ from tests.faults.test_matrix import model_of, read
 FAULTY = 0.05
 CLIENTS = 96
 WARM_UP = 0.2
-"""The share of the time after which memory is looked at for the first time."""
+"""The share of the run after which the first memory reading counts."""
 KINDS = [fault for fault in FAULTS if fault.address in ("fake", "always new", "closed")]
 LEDGER_SECONDS = 20.0
-"""After the end: within so long the last entries must be in the database."""
+"""Seconds after the end within which the last entries must be in the database."""
 
 
 @dataclass
 class Report:
-    """`wrong` are outcomes that are not what the catalogue says."""
+    """`wrong` has the outcomes that differ from the catalogue."""
 
     sent: int = 0
     faulty: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     rss: list[int] = field(default_factory=list)
-    """Bytes, each second."""
+    """Resident memory in bytes, once a second."""
     descriptors: list[int] = field(default_factory=list)
-    """Before and after, without connections to providers that are kept for the next request."""
+    """Open descriptors before and after, without idle connections to providers."""
     threads: list[int] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
     unaccounted: int = 0
-    """Answers without an entry in the ledger, or with one that says something else."""
+    """Responses without a ledger entry, or with a different status there."""
     entries: int = 0
     seconds: float = 0.0
 
     @property
     def resident(self) -> list[float]:
-        """MiB: the median of each tenth of the time after the warm-up."""
+        """MiB: the median of each tenth of the run after the warm-up."""
         seen = self.rss[int(len(self.rss) * WARM_UP) :]
         size = max(1, len(seen) // 10)
         return [statistics.median(seen[at : at + size]) / 2**20 for at in range(0, size * 10, size) if seen[at:]]
 
     @property
     def grown(self) -> float:
-        """Percent, from the first tenth after the warm-up to the last."""
+        """Growth in percent, from the first tenth after the warm-up to the last."""
         return 100 * (self.resident[-1] / self.resident[0] - 1)
 
     def __str__(self) -> str:
@@ -82,12 +82,12 @@ class Soak:
         self._process = Path(f"/proc/{gateway.process.pid}")
         self._lock = threading.Lock()
         self._seen: dict[str, str] = {}
-        """Request ids, and how each should have ended."""
+        """Request ids with the expected final status."""
         self.report = Report()
 
     def run(self, seconds: float, rate: float) -> Report:
         report = self.report
-        self._one(0)  # what is made once is made now
+        self._one(0)  # allocate what the first request allocates
         self._count_open()
         began = time.monotonic()
         with self._watched(), ThreadPoolExecutor(CLIENTS) as pool:
@@ -103,7 +103,7 @@ class Soak:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Looks at the memory each second."""
+        """Record the memory each second."""
         over = threading.Event()
 
         def watch() -> None:
@@ -138,7 +138,7 @@ class Soak:
                 self.report.wrong[f"{fault.name if fault else 'healthy'}: {outcome[:200]}"] += 1
 
     def _account(self) -> None:
-        """Holds what clients saw against the ledger, once it has taken everything."""
+        """Compare the clients' results with the ledger, once it has all entries."""
         deadline = time.monotonic() + LEDGER_SECONDS
         entries = self._entries()
         while len(entries) < len(self._seen) and time.monotonic() < deadline:
@@ -148,7 +148,7 @@ class Soak:
         self.report.unaccounted = sum(entries.get(one) != status for one, status in self._seen.items())
 
     def _entries(self) -> dict[str, str]:
-        """Request ids of the ledger, and how each request ended."""
+        """Return the request ids in the ledger with the final status of each."""
         database = open_database(f"sqlite:///{self._gateway.home / 'svc' / 'svc.db'}")
         found: dict[str, str] = {}
         before = None

@@ -1,4 +1,4 @@
-"""The supervisor dies at random moments of its start, under load: each answer that a client saw is in the ledger, once.
+"""The supervisor dies at random moments of its start, under load. Every response of a client is in the ledger once.
 
     python -m tests.soak.starts --deaths 100
 
@@ -37,24 +37,24 @@ class Report:
     ready: int = 0
     """Starts that were complete when the supervisor died."""
     served: int = 0
-    """Rounds in which at least one request was answered with 200."""
+    """Rounds with at least one response of status 200."""
     statuses: Counter[int] = field(default_factory=Counter)
     missing: int = 0
     doubled: int = 0
     blamed_disk: int = 0
-    """Rounds whose log speaks of a full disk."""
+    """Rounds whose log reports a full disk."""
     tracebacks: int = 0
 
     def __str__(self) -> str:
         return (
-            f"{self.deaths} deaths, {self.ready} of them after the start, {self.served} with answers before; "
-            f"answers {pretty(self.statuses)}; without an entry {self.missing}, with two {self.doubled}; "
-            f"logs that blame the disk {self.blamed_disk}, with a traceback {self.tracebacks}"
+            f"{self.deaths} deaths, {self.ready} of them after the start, {self.served} with responses before; "
+            f"responses {pretty(self.statuses)}; without an entry {self.missing}, with two {self.doubled}; "
+            f"logs that report a full disk {self.blamed_disk}, with a traceback {self.tracebacks}"
         )
 
 
 def die(home: Path, *, deaths: int, workers: int, clients: int, seed: int = 0) -> Report:
-    """Runs the rounds one after the other, on one port and with one state folder."""
+    """Run the rounds one after the other, on one port and with one state folder."""
     draw = random.Random(seed)
     report = Report(deaths)
     with FakeProvider(OpenAIWire(), key="sk-upstream") as fake:
@@ -73,7 +73,7 @@ def die(home: Path, *, deaths: int, workers: int, clients: int, seed: int = 0) -
                 gateway.launch()
                 if draw.random() < 0.5:
                     time.sleep(draw.uniform(0.3, 1.0) * first)
-                else:  # the first worker answers, and the others start
+                else:  # the first worker responds while the others start
                     _wait(lambda at=before: len(many.answers) > at or gateway.said_address() > 0)
                     time.sleep(draw.uniform(0.0, 0.1))
                 report.ready += bool(gateway.said_address())
@@ -87,7 +87,7 @@ def die(home: Path, *, deaths: int, workers: int, clients: int, seed: int = 0) -
 
 
 def _seconds_to_answer(gateway: Gateway, port: int) -> float:
-    """From the launch; the machine's load may change it later, so only half of the moments are drawn by it."""
+    """Draw the time of death, measured from the launch. The machine's load varies, so only half of the draws use it."""
     gateway.port = port
     began = time.monotonic()
     gateway.launch()
@@ -106,12 +106,12 @@ def _answers(gateway: Gateway) -> bool:
 def _wait(wanted: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not wanted():
-        assert time.monotonic() < deadline, "the gateway did not answer"
+        assert time.monotonic() < deadline, "the gateway did not respond"
         time.sleep(0.002)
 
 
 def _end(gateway: Gateway, how: signal.Signals) -> None:
-    """Signals the supervisor; returns when it has ended, and every worker that it had."""
+    """Signal the supervisor. Return when it and all of its workers have ended."""
     workers = [int(pid) for pid in _children(gateway.process.pid)]
     gateway.process.send_signal(how)
     try:
@@ -119,7 +119,7 @@ def _end(gateway: Gateway, how: signal.Signals) -> None:
     except subprocess.TimeoutExpired:
         left = [pid for pid in workers if _runs(int(pid))]
         gateway.process.kill()
-        raise AssertionError(f"{how.name}: it runs on, with workers {left}: {gateway.log[-3000:]}") from None
+        raise AssertionError(f"{how.name}: it is still running, with workers {left}: {gateway.log[-3000:]}") from None
     deadline = time.monotonic() + 20
     while any(_runs(pid) for pid in workers):
         assert time.monotonic() < deadline, "a worker outlives its supervisor"
@@ -141,10 +141,10 @@ def _runs(pid: int) -> bool:
 
 
 def _compare(home: Path, complete: set[str], report: Report) -> None:
-    """What clients saw, and what the ledger has once it has taken every journal that the dead left."""
+    """Compare the clients' results with the ledger, once it has ingested every journal of the dead workers."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        assert run("usage", "--json", "--limit", "1", home=home).returncode == 0  # takes what lies in journals
+        assert run("usage", "--json", "--limit", "1", home=home).returncode == 0  # ingests the remaining journals
         noted = [entry.request_id for entry in _entries(home)]
         if not complete - set(noted) or time.monotonic() > deadline:
             break

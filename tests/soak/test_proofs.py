@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import changing, disk, frozen, hangups, kills, limits, outages, revoking, takers
+from tests.soak import disconnects, disk, frozen, ingest_kills, key_changes, key_revocation, kills, limits, outages
 from tests.soak.cluster import running
 
 
@@ -31,7 +31,7 @@ def test_ledger_killed_workers_loses_no_entry(tmp_path: Path) -> None:
 
 
 def test_journal_ingest_killed_processes_loses_no_entry(tmp_path: Path) -> None:
-    report = takers.run(tmp_path, rounds=1, most=6)
+    report = ingest_kills.run(tmp_path, rounds=1, most=6)
     assert report.kills > 0, str(report)
     assert (report.missing, report.doubled, report.wrong_sums, report.left) == (0, 0, 0, 0), str(report)
 
@@ -80,7 +80,7 @@ def test_ledger_full_disk_follows_policy(tmp_path: Path, policy: disk.Policy) ->
 
 def test_revoked_keys_on_every_worker_are_rejected_within_one_second(tmp_path: Path) -> None:
     with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
-        report = revoking.revoke(cluster, keys=2, clients=6)
+        report = key_revocation.revoke(cluster, keys=2, clients=6)
     assert report.answers > 20, str(report)
     assert report.latest < 1, str(report)
     assert report.never == 0, str(report)
@@ -88,7 +88,7 @@ def test_revoked_keys_on_every_worker_are_rejected_within_one_second(tmp_path: P
 
 def test_changed_keys_on_every_worker_take_effect_within_one_second(tmp_path: Path) -> None:
     with running(tmp_path, nodes=2, workers=2, postgres=False) as cluster:
-        report = changing.change(cluster, rounds=1)
+        report = key_changes.change(cluster, rounds=1)
     assert report.wrong == [], str(report)
     assert max(report.latest.values()) < 1, str(report)
     assert report.latest["made"] == report.latest["new secret"] == 0, str(report)
@@ -96,7 +96,7 @@ def test_changed_keys_on_every_worker_take_effect_within_one_second(tmp_path: Pa
 
 def test_client_disconnect_closes_upstream_and_is_billed(tmp_path: Path) -> None:
     with running(tmp_path, nodes=1, workers=2, redis=False, postgres=False) as cluster:
-        report = hangups.hang_up(cluster, streams=40, at_once=4)
+        report = disconnects.disconnect(cluster, streams=40, at_once=4)
     assert report.cut > 10, str(report)
     assert report.late == report.starved, str(report)
     assert sorted(report.closed_ms)[len(report.closed_ms) // 2] < 50, str(report)
