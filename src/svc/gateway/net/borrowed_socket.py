@@ -21,12 +21,12 @@ def borrow_socket(transport: asyncio.BaseTransport) -> BorrowedSocket | None:
     The caller must call `detach` in `connection_lost`. Afterwards the loop closes the descriptor, and the system
     reuses its number for another connection.
     """
-    owned = transport.get_extra_info("socket")
-    if owned is None or owned.fileno() < 0:
+    transport_socket = transport.get_extra_info("socket")
+    if transport_socket is None or transport_socket.fileno() < 0:
         return None
     try:
         return BorrowedSocket(
-            owned.family, owned.type, owned.proto, owned.fileno()
+            transport_socket.family, transport_socket.type, transport_socket.proto, transport_socket.fileno()
         )  # the loop has already made the descriptor non-blocking
     except OSError:  # the peer has reset the connection
         return None

@@ -236,8 +236,8 @@ class Attempt(ResponseReceiver):
         if self._owner is None:  # draining
             self.cancel()
             return
-        waiting = not self.http_status or (self._transform is not None and not self._transform.has_started)
-        self._abort(timeout_failure("to begin its answer" if waiting else "between two pieces of its answer"))
+        awaits_start = not self.http_status or (self._transform is not None and not self._transform.has_started)
+        self._abort(timeout_failure("to begin its answer" if awaits_start else "between two pieces of its answer"))
 
     # ResponseReceiver
 

@@ -117,4 +117,11 @@ def backend_of_cached(cached: CachedResponse | None, backends: tuple[Backend, ..
     """Return the backend that produced a cached response, or None if the request may not use it."""
     if cached is None:
         return None
-    return next((one for one in backends if (one.provider.name, one.model.id) == (cached.provider, cached.model)), None)
+    return next(
+        (
+            backend
+            for backend in backends
+            if (backend.provider.name, backend.model.id) == (cached.provider, cached.model)
+        ),
+        None,
+    )

@@ -238,11 +238,13 @@ def create_context(
         clock=Clock(),
         request_ids=RequestIds(),
         observers=observers,
-        on_start=tuple([each.on_start for each in _overriding(observers, "on_start")]),
-        on_attempt=tuple([each.on_attempt for each in _overriding(observers, "on_attempt")]),
-        on_first_byte=tuple([each.on_first_byte for each in _overriding(observers, "on_first_byte")]),
-        on_end=tuple([each.on_end for each in _overriding(observers, "on_end")]),
-        on_other_response=tuple([each.on_other_response for each in _overriding(observers, "on_other_response")]),
+        on_start=tuple([observer.on_start for observer in _overriding(observers, "on_start")]),
+        on_attempt=tuple([observer.on_attempt for observer in _overriding(observers, "on_attempt")]),
+        on_first_byte=tuple([observer.on_first_byte for observer in _overriding(observers, "on_first_byte")]),
+        on_end=tuple([observer.on_end for observer in _overriding(observers, "on_end")]),
+        on_other_response=tuple(
+            [observer.on_other_response for observer in _overriding(observers, "on_other_response")]
+        ),
         client_connections=set(),
         exchanges=set(),
         attempts=set(),
@@ -253,4 +255,4 @@ def create_context(
 def _overriding(observers: tuple[RequestObserver, ...], method: str) -> list[RequestObserver]:
     """Return the observers that override a method of `RequestObserver`."""
     default: object = getattr(RequestObserver, method)
-    return [each for each in observers if getattr(type(each), method) is not default]
+    return [observer for observer in observers if getattr(type(observer), method) is not default]

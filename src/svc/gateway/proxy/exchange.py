@@ -142,27 +142,29 @@ class Exchange(RetryOwner):
         else:
             self._look_up_cached(cache, routing_info, backends)
 
-    def _look_up_cached(self, cache: ResponseCache, head: RoutingInfo, chain: tuple[Backend, ...]) -> None:
-        """Send the cached response if a backend of `chain` produced it. Otherwise start the attempts."""
-        name = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
-        if name is None:
-            self._start_retry_loop(head, chain, self._started_at)
+    def _look_up_cached(self, cache: ResponseCache, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
+        """Send the cached response if a backend in `backends` produced it. Otherwise start the attempts."""
+        cache_key = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
+        if cache_key is None:
+            self._start_retry_loop(routing_info, backends, self._started_at)
             return
 
-        def told(kept: CachedResponse | None) -> None:
-            offer = backend_of_cached(kept, chain)
-            cache.count_lookup(hit=offer is not None)
-            if kept is not None and offer is not None:
-                self._replay_cached(kept, offer)
+        def on_lookup(cached: CachedResponse | None) -> None:
+            backend = backend_of_cached(cached, backends)
+            cache.count_lookup(hit=backend is not None)
+            if cached is not None and backend is not None:
+                self._replay_cached(cached, backend)
             else:
-                self._recorder = self._sink = cache.start_recording(name, self._downstream)
-                self._start_retry_loop(head, chain, _now())
+                self._recorder = self._sink = cache.start_recording(cache_key, self._downstream)
+                self._start_retry_loop(routing_info, backends, _now())
 
-        cache.look_up(name, lambda kept: None if self.is_done else self.run_guarded(lambda: told(kept)))
+        cache.look_up(cache_key, lambda cached: None if self.is_done else self.run_guarded(lambda: on_lookup(cached)))
 
-    def _replay_cached(self, kept: CachedResponse, offer: Backend) -> None:
+    def _replay_cached(self, cached: CachedResponse, backend: Backend) -> None:
         """Send a cached response, which costs no tokens and no money."""
-        replay = ResponseReplay(self, kept, offer, stream=self._routing_info is not None and self._routing_info.stream)
+        replay = ResponseReplay(
+            self, cached, backend, stream=self._routing_info is not None and self._routing_info.stream
+        )
 
         def start() -> None:
             self._retry_loop = replay
@@ -203,18 +205,18 @@ class Exchange(RetryOwner):
     def _count_request(self, step: Callable[[], None]) -> None:
         """Count a request without a backend, then run `step`, or send the error if the limit is reached."""
 
-        def then(lease: Reservation | SvcError) -> None:
-            if isinstance(lease, SvcError):
-                self._send_error(lease)
+        def on_admission(reservation: Reservation | SvcError) -> None:
+            if isinstance(reservation, SvcError):
+                self._send_error(reservation)
             elif self.is_done:  # the client disconnected during the Redis query
-                lease.commit(0, 0.0)
+                reservation.commit(0, 0.0)
             else:
-                self._reservation = lease
+                self._reservation = reservation
                 self.run_guarded(step)
 
         if self._context.rate_limiter.has_request_limit(self._api_key) and not self.is_done:
             self._context.exchanges.add(self)
-            self._context.rate_limiter.count_request(self._api_key, then)
+            self._context.rate_limiter.count_request(self._api_key, on_admission)
         else:
             step()
 

@@ -290,8 +290,8 @@ class RetryLoop(AttemptOwner):
         `now` is loop time, read from the clock if it is left out.
         """
         context, backend = self._context, attempt.backend
-        is_kept = outcome != "ok" or self.attempt_count > 1
-        if not is_kept and not context.on_attempt:
+        is_recorded = outcome != "ok" or self.attempt_count > 1
+        if not is_recorded and not context.on_attempt:
             return
         record = AttemptRecord(
             self._owner.request_id,
@@ -304,7 +304,7 @@ class RetryLoop(AttemptOwner):
             ((now or context.clock.now()) - attempt.sent_at) * 1000,
             is_retry=attempt.is_retry if is_retry is None else is_retry,
         )
-        if is_kept:
+        if is_recorded:
             self.attempt_records = (*self.attempt_records, record)
         for on_attempt in context.on_attempt:  # inlines `report_attempt`: this is the hot path
             try:

@@ -145,16 +145,16 @@ class RequestTracker:
 
     async def _reserve(self, key: ApiKey) -> Reservation:
         """Reserve one request. Local models use no tokens and no money; only request limits apply."""
-        got: asyncio.Future[Reservation | SvcError] = self._context.clock.loop.create_future()
+        admission: asyncio.Future[Reservation | SvcError] = self._context.clock.loop.create_future()
 
-        def then(lease: Reservation | SvcError) -> None:
-            if not got.cancelled():
-                got.set_result(lease)
-            elif isinstance(lease, Reservation):  # the caller was cancelled
-                lease.commit(0, 0.0)
+        def on_admission(reservation: Reservation | SvcError) -> None:
+            if not admission.cancelled():
+                admission.set_result(reservation)
+            elif isinstance(reservation, Reservation):  # the caller was cancelled
+                reservation.commit(0, 0.0)
 
-        self._context.rate_limiter.admit_unmetered(key, then)
-        lease = await got
-        if isinstance(lease, SvcError):
-            raise lease
-        return lease
+        self._context.rate_limiter.admit_unmetered(key, on_admission)
+        reservation = await admission
+        if isinstance(reservation, SvcError):
+            raise reservation
+        return reservation

@@ -139,8 +139,8 @@ class Request:
     def _origin_form_target(self) -> bytes:
         """Return path and query. A client that uses a proxy sends the absolute form (RFC 9112, section 3.2.2)."""
         if not self.url.startswith(b"/") and (origin := _ABSOLUTE_FORM_ORIGIN.match(self.url)):
-            rest = self.url[origin.end() :]
-            self.url = rest if rest.startswith(b"/") else b"/" + rest
+            path_and_query = self.url[origin.end() :]
+            self.url = path_and_query if path_and_query.startswith(b"/") else b"/" + path_and_query
         return self.url
 
     def check_content_headers(self, headers: Mapping[bytes, bytes]) -> None:
@@ -160,7 +160,7 @@ class Request:
         """Return the request as HTTP, with Content-Length and without chunks."""
         length_header = [(b"content-length", b"%d" % self.body_bytes)] if self.body else []
         return self._serialize_head(
-            [one for one in self.headers if one[0] not in _FRAMING_HEADERS] + length_header
+            [header for header in self.headers if header[0] not in _FRAMING_HEADERS] + length_header
         ) + b"".join(self.body)
 
     def serialize_websocket_head(self) -> bytes:
@@ -172,7 +172,9 @@ class Request:
             raise InvalidRequest("A WebSocket is asked for without a body.")
         if not self.url.isascii():
             raise InvalidRequest("The path has to be ASCII.")
-        headers = [one for one in self.headers if one[0] != b"connection" and one[0] not in _FRAMING_HEADERS]
+        headers = [
+            header for header in self.headers if header[0] != b"connection" and header[0] not in _FRAMING_HEADERS
+        ]
         head = self._serialize_head([*headers, (b"connection", b"upgrade")])
         if max(map(len, head.split(b"\r\n"))) > MAX_WEBSOCKET_LINE_BYTES:
             raise HeadTooLarge(f"No line of a WebSocket's head may have more than {MAX_WEBSOCKET_LINE_BYTES} bytes.")
@@ -180,11 +182,13 @@ class Request:
 
     def serialize_without_upgrade(self) -> bytes:
         """Return the head without the headers that request an upgrade."""
-        return self._serialize_head([one for one in self.headers if one[0] not in (b"upgrade", b"http2-settings")])
+        return self._serialize_head(
+            [header for header in self.headers if header[0] not in (b"upgrade", b"http2-settings")]
+        )
 
     def _serialize_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         request_line = b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.supports_chunked else b"1.0")
-        return b"\r\n".join((request_line, *[b"%b: %b" % one for one in headers], b"\r\n"))
+        return b"\r\n".join((request_line, *[b"%b: %b" % header for header in headers], b"\r\n"))
 
 
 class RequestHeadCache(HeadCache):

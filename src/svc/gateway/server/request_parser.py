@@ -177,13 +177,13 @@ class RequestParser(Downstream):
 
         Event loops that require a subclass of asyncio.BufferedProtocol call it. So does `_handle_upgrade`.
         """
-        done = 0
-        while done < len(data):
+        offset = 0
+        while offset < len(data):
             free_space = memoryview(self.get_buffer(-1))
-            size = min(len(free_space), len(data) - done)
-            free_space[:size] = data[done : done + size]
+            size = min(len(free_space), len(data) - offset)
+            free_space[:size] = data[offset : offset + size]
             self.buffer_updated(size)
-            done += size
+            offset += size
 
     def _parse_data(self, data: bytes) -> None:
         is_new_request = self._state == "idle" and self._active_request is None

@@ -43,8 +43,8 @@ class GatewayServer(uvicorn.Server):
     def _close_listeners(self, sockets: list[socket.socket] | None) -> None:
         for server in getattr(self, "servers", []):  # uvicorn sets it at startup
             server.close()
-        for each in sockets or []:
-            each.close()
+        for listener in sockets or []:
+            listener.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -185,9 +185,9 @@ class UpstreamConnection(CallConnection):
         if len(data) > MAX_DIRECT_READ_BYTES:
             self.on_large_read()
         splice = self.splice
-        begin = splice.forward(data) if splice is not None else 0
-        if begin < len(data):
-            self.handle_data(data, begin)
+        start = splice.forward(data) if splice is not None else 0
+        if start < len(data):
+            self.handle_data(data, start)
         if splice is not None and splice.is_enabled and self.buffered_read is not None:
             self.buffered_read.use_direct(len(data), splice)
 
@@ -229,13 +229,13 @@ class UpstreamConnection(CallConnection):
             if receiver is not None:
                 receiver.on_internal_error()
 
-    def _parse(self, data: bytes, begin: int, is_first_read: bool) -> bool:
-        """Feed `data` from offset `begin` to llhttp. Return False if the call has failed, because of invalid HTTP.
+    def _parse(self, data: bytes, start: int, is_first_read: bool) -> bool:
+        """Feed `data` from offset `start` to llhttp. Return False if the call has failed, because of invalid HTTP.
 
         `is_first_read` says whether the data is the start of a response.
         """
         try:
-            self._feed(data[begin:] if begin else data)
+            self._feed(data[start:] if start else data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             parsed_body, receiver = b"".join(self._body_parts), self._receiver
             self._body_parts.clear()
@@ -248,7 +248,7 @@ class UpstreamConnection(CallConnection):
         if self._body_parts or self._message_complete:
             self._non_body_bytes = 0
         else:
-            self._non_body_bytes += len(data) - begin
+            self._non_body_bytes += len(data) - start
             if self._non_body_bytes > MAX_RESPONSE_HEAD_BYTES:
                 self._fail(f"sent more than {MAX_RESPONSE_HEAD_BYTES // 1024} KiB in a row that are no body")
                 return False

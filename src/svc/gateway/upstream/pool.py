@@ -120,8 +120,8 @@ class UpstreamPool:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._open_connection(origin)
         except TimeoutError:
-            what = "no TLS connection" if origin.tls else "no connection"
-            call.fail(f"{what} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
+            kind = "TLS connection" if origin.tls else "connection"
+            call.fail(f"no {kind} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
             error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
             call.fail(f"no connection to {origin.host}:{origin.port}: {type(error).__name__}: {error}")

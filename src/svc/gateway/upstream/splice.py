@@ -118,16 +118,16 @@ class Splice:
         if size >= len(FRAMED_CHUNK_SIZE_LINES):
             return self._forward_many(data)
         size_line = FRAMED_CHUNK_SIZE_LINES[size]
-        text_prefix_start = len(size_line)
-        start, stop = text_prefix_start + len(self._prefix), size - len(self._suffix)
+        prefix_start = len(size_line)
+        text_start, text_end = prefix_start + len(self._prefix), size - len(self._suffix)
         if (
-            text_prefix_start > 0
+            prefix_start > 0
             and data.startswith(size_line)
-            and data[text_prefix_start:start] == self._prefix
+            and data[prefix_start:text_start] == self._prefix
             and data.endswith(self._suffix)
-            and is_plain_json_text(data, start, stop)
+            and is_plain_json_text(data, text_start, text_end)
         ):  # the common case: one whole chunk in each read
-            self._send(data, _TOKENS_BY_TEXT_BYTES[stop - start])
+            self._send(data, _TOKENS_BY_TEXT_BYTES[text_end - text_start])
             return size
         return self._forward_many(data)
 
@@ -135,16 +135,16 @@ class Splice:
         """Forward a read of several chunks, which occurs when the loop is late. Parsing them would delay it further."""
         offset = tokens = 0
         while (size := _framed_bytes_at(data, offset)) > 0:
-            start, end = offset + len(FRAMED_CHUNK_SIZE_LINES[size]), offset + size
-            text, stop = start + len(self._prefix), end - len(self._suffix)
+            chunk_start, chunk_end = offset + len(FRAMED_CHUNK_SIZE_LINES[size]), offset + size
+            text_start, text_end = chunk_start + len(self._prefix), chunk_end - len(self._suffix)
             if (
-                data[start:text] != self._prefix
-                or data[stop:end] != self._suffix
-                or not is_plain_json_text(data, text, stop)
+                data[chunk_start:text_start] != self._prefix
+                or data[text_end:chunk_end] != self._suffix
+                or not is_plain_json_text(data, text_start, text_end)
             ):
                 break
-            tokens += _TOKENS_BY_TEXT_BYTES[stop - text]
-            offset = end
+            tokens += _TOKENS_BY_TEXT_BYTES[text_end - text_start]
+            offset = chunk_end
         if offset:
             self._send(data[:offset], tokens)
         return offset
@@ -161,9 +161,9 @@ class Splice:
         size = len(data)
         if size > MAX_DIRECT_READ_BYTES:
             self._source.on_large_read()
-        begin = self.forward(data) if self.is_enabled else 0
-        if begin < size:
-            self._source.handle_data(data, begin)
+        start = self.forward(data) if self.is_enabled else 0
+        if start < size:
+            self._source.handle_data(data, start)
 
     def eof_received(self) -> None:
         self._source.eof_received()
