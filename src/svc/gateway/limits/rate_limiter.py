@@ -178,8 +178,8 @@ class RateLimiter:
 
     def has_limits(self, key: ApiKey) -> bool:
         """Return whether the key has any limit."""
-        own = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
-        return bool(own or self._default_rpm or self._default_tpm)
+        has_own_limit = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
+        return bool(has_own_limit or self._default_rpm or self._default_tpm)
 
     def admit(
         self,
@@ -301,7 +301,7 @@ class RateLimiter:
                 pending.tokens,
                 pending.nanos,
                 spent,
-                lambda got: self._on_redis_outcome(redis_counters, pending, got),
+                lambda outcome: self._on_redis_outcome(redis_counters, pending, outcome),
             )
 
     def _on_redis_outcome(

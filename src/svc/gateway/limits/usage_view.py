@@ -19,7 +19,7 @@ async def current_key_usage(
     """Return the current usage of each key, in the order of `keys`."""
     key_limits = [_key_limits(key, defaults) for key in keys]
     usages = await limiter.current_usage(key_limits)
-    return [_key_usage(key, limits, use) for key, limits, use in zip(keys, key_limits, usages, strict=True)]
+    return [_key_usage(key, limits, usage) for key, limits, usage in zip(keys, key_limits, usages, strict=True)]
 
 
 def _key_limits(key: ShownKey, defaults: LimitSettings) -> KeyLimits:
@@ -34,20 +34,20 @@ def _key_limits(key: ShownKey, defaults: LimitSettings) -> KeyLimits:
     )
 
 
-def _key_usage(key: ShownKey, limits: KeyLimits, current: LimitUsage) -> KeyLimitUsage:
-    spent_is_known = key.budget_usd is not None and current.spent_nano_usd is not None
+def _key_usage(key: ShownKey, limits: KeyLimits, usage: LimitUsage) -> KeyLimitUsage:
+    spent_is_known = key.budget_usd is not None and usage.spent_nano_usd is not None
     return KeyLimitUsage(
         id=key.id,
         name=key.name,
         revoked=key.revoked is not None,
         rpm=limits.requests or None,
-        requests=current.requests,
-        tokens=current.tokens,
+        requests=usage.requests,
+        tokens=usage.tokens,
         tpm=limits.tokens or None,
         concurrency=key.concurrency,
-        running=current.running,
+        running=usage.running,
         budget_usd=key.budget_usd,
         budget_period=key.budget_period,
-        spent_usd=(current.spent_nano_usd or 0) / NANO_USD_PER_USD if spent_is_known else key.spent_usd,
-        reserved_usd=current.reserved_nano_usd / NANO_USD_PER_USD,
+        spent_usd=(usage.spent_nano_usd or 0) / NANO_USD_PER_USD if spent_is_known else key.spent_usd,
+        reserved_usd=usage.reserved_nano_usd / NANO_USD_PER_USD,
     )

@@ -22,9 +22,11 @@ MIN_ACCOUNT_SHARE: Final = 0.01
 def remaining_share(headers: Mapping[bytes, bytes]) -> float | None:
     """Return the smallest remaining share of the rate limits in response headers, or None if they have none."""
     shares = [
-        min(1.0, max(0.0, int(left) / int(limit)))
-        for left, limit in [(headers.get(left, b""), headers.get(limit, b"")) for left, limit in RATE_LIMIT_HEADERS]
-        if left.isdigit() and limit.isdigit() and len(left) <= MAX_NUMBER_DIGITS >= len(limit) and int(limit)
+        min(1.0, max(0.0, int(remaining) / int(limit)))
+        for remaining, limit in [
+            (headers.get(remaining, b""), headers.get(limit, b"")) for remaining, limit in RATE_LIMIT_HEADERS
+        ]
+        if remaining.isdigit() and limit.isdigit() and len(remaining) <= MAX_NUMBER_DIGITS >= len(limit) and int(limit)
     ]
     return min(shares, default=None)
 

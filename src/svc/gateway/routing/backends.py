@@ -50,14 +50,16 @@ class Backend:
         """The model at each account, if the provider has several. A request goes to one of these."""
 
     def __repr__(self) -> str:
-        return f"Offer({self.model_id} at {self.provider_name})"  # without the credentials in the request head
+        return f"Backend({self.model_id} at {self.provider_name})"  # without the credentials in the request head
 
 
 def build_backends(provider: Provider) -> list[Backend]:
     """Return a backend for each model of a provider."""
     backends = [Backend(provider, model) for model in provider.models]
     for backend in backends:
-        backend.account_backends = tuple(Backend(one, backend.model, at) for at, one in enumerate(provider.accounts, 1))
+        backend.account_backends = tuple(
+            Backend(account, backend.model, number) for number, account in enumerate(provider.accounts, 1)
+        )
     return backends
 
 

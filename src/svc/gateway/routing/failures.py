@@ -64,9 +64,9 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
     if status in (401, 403):
         return AttemptFailure(credentials_rejected_error(), RetryDecision.NEXT_BACKEND)
     if status == 408 or status >= 500:
-        words = "is overloaded" if status in (503, 529) else f"failed with status {status}"
+        problem = "is overloaded" if status in (503, 529) else f"failed with status {status}"
         return AttemptFailure(
-            ProviderFailed(f"The provider {words}."), RetryDecision.SAME_BACKEND, _retry_after(headers), True
+            ProviderFailed(f"The provider {problem}."), RetryDecision.SAME_BACKEND, _retry_after(headers), True
         )
     if 400 <= status < 500:
         return AttemptFailure(
@@ -104,8 +104,8 @@ def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
 
     `reason` is for the log.
     """
-    words = "The provider gave no whole answer." if connected else "The provider could not be reached."
-    return AttemptFailure(ProviderFailed(words, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
+    message = "The provider gave no whole answer." if connected else "The provider could not be reached."
+    return AttemptFailure(ProviderFailed(message, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
 
 
 def timeout_failure(when: str, reason: str = "") -> AttemptFailure:

@@ -83,9 +83,9 @@ class LoadBalancer:
     def configure(self, routing: RoutingSettings, backends: Iterable[Backend]) -> None:
         """Apply changed settings and backends. A backend keeps its health unless its address or key changes."""
         self._routing = routing
-        heads = {_backend_id(offer): offer.request_head for offer in self._health_by_backend}
+        heads = {_backend_id(previous): previous.request_head for previous in self._health_by_backend}
         self._health_by_backend = {
-            offer: health for offer, health in self._health_by_backend.items() if health.is_embedded
+            previous: health for previous, health in self._health_by_backend.items() if health.is_embedded
         }
         self._last_backend = None
         for budget in self._retry_budgets.values():
@@ -123,7 +123,7 @@ class LoadBalancer:
         if selected >= 0:
             return selected
         for index, backend in enumerate(chain):
-            breakers = [self.health_of(one).breaker for one in backend.account_backends or (backend,)]
+            breakers = [self.health_of(account).breaker for account in backend.account_backends or (backend,)]
             if any(breaker.state == "closed" or breaker.has_responses for breaker in breakers):
                 return index
         raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
@@ -136,7 +136,7 @@ class LoadBalancer:
             backend = chain[index]
             if backend.account_backends:
                 if fits_context_window(backend, body, routing_info) and any(
-                    self._may_serve(one, now) for one in backend.account_backends
+                    self._may_serve(account, now) for account in backend.account_backends
                 ):
                     return index
                 continue
@@ -151,15 +151,17 @@ class LoadBalancer:
 
     def select_account(self, backend: Backend, used: Container[Backend], now: float) -> Backend:
         """Select an account of a backend with several, not one of `used` if possible."""
-        unused = [one for one in backend.account_backends if one not in used] or list(backend.account_backends)
-        available = [one for one in unused if self._may_serve(one, now)] or unused
-        states = [self.health_of(one) for one in available]
+        unused = [account for account in backend.account_backends if account not in used] or list(
+            backend.account_backends
+        )
+        available = [account for account in unused if self._may_serve(account, now)] or unused
+        health_states = [self.health_of(account) for account in available]
         remaining_shares = [
-            state.remaining_share if now - state.remaining_share_at < RATE_LIMIT_WINDOW_SECONDS else 1.0
-            for state in states
+            health.remaining_share if now - health.remaining_share_at < RATE_LIMIT_WINDOW_SECONDS else 1.0
+            for health in health_states
         ]
-        chosen = choose_account([one.provider.weight for one in available], remaining_shares)
-        self._allows_request(states[chosen], now)
+        chosen = choose_account([account.provider.weight for account in available], remaining_shares)
+        self._allows_request(health_states[chosen], now)
         return available[chosen]
 
     def record_rate_limits(self, backend: Backend, headers: Mapping[bytes, bytes], now: float) -> None:
@@ -179,7 +181,7 @@ class LoadBalancer:
 
     def has_other_account(self, backend: Backend, used: Container[Backend], now: float) -> bool:
         """Return whether a backend has a usable account that is not one of `used`."""
-        return any(one not in used and self._may_serve(one, now) for one in backend.account_backends)
+        return any(account not in used and self._may_serve(account, now) for account in backend.account_backends)
 
     def acquire_retry(self, backend: Backend, now: float) -> bool:
         """Return whether a backend may get a retry, and count it if so. A half-open breaker allows no retry."""

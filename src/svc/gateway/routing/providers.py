@@ -110,15 +110,17 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
             raise UsageError(
                 f"{settings.source_location('fallbacks', name)}: [routing.fallbacks] of {name!r} names it again."
             )
-        if len({kinds.get(each) for each in (name, *others)} - {None}) > 1:
-            place = settings.source_location("fallbacks", name)
-            raise UsageError(f"{place}: [routing.fallbacks] of {name!r} names a model of another kind.")
-        for each in (name, *others):
-            if each not in model_names:
-                close_matches = difflib.get_close_matches(each, model_names, 1)
+        if len({kinds.get(model_id) for model_id in (name, *others)} - {None}) > 1:
+            location = settings.source_location("fallbacks", name)
+            raise UsageError(f"{location}: [routing.fallbacks] of {name!r} names a model of another kind.")
+        for model_id in (name, *others):
+            if model_id not in model_names:
+                close_matches = difflib.get_close_matches(model_id, model_names, 1)
                 hint = f"; did you mean {close_matches[0]!r}?" if close_matches else "."
-                place = settings.source_location("fallbacks", each)
-                raise UsageError(f"{place}: [routing.fallbacks] names a model that no provider has: {each!r}{hint}")
+                location = settings.source_location("fallbacks", model_id)
+                raise UsageError(
+                    f"{location}: [routing.fallbacks] names a model that no provider has: {model_id!r}{hint}"
+                )
 
 
 def _build_accounts(
@@ -152,10 +154,10 @@ def _key_entries(entry: ProviderSettings) -> list[ProviderSettings | AccountSett
 def missing_keys(settings: Settings) -> list[tuple[str, str]]:
     """Return provider and environment variable of each configured key whose variable is not set."""
     return [
-        (entry.name, one.api_key_env)
+        (entry.name, key_entry.api_key_env)
         for entry in settings.providers
-        for one in _key_entries(entry)
-        if one.api_key_env and not one.api_key_file and not settings.environ.get(one.api_key_env)
+        for key_entry in _key_entries(entry)
+        if key_entry.api_key_env and not key_entry.api_key_file and not settings.environ.get(key_entry.api_key_env)
     ]
 
 
@@ -219,15 +221,15 @@ def _load_dialect(entry: ProviderSettings) -> Dialect:
     name = entry.dialect or DEFAULT_DIALECT
     dialect = next(iter(_load_dialects([name])), None)
     if dialect is None:
-        offered = ", ".join(one.name for one in _load_dialects(plugins.names("dialects")))
-        raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {offered}.")
+        known_names = ", ".join(known_dialect.name for known_dialect in _load_dialects(plugins.names("dialects")))
+        raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {known_names}.")
     return dialect
 
 
 def _load_dialects(names: Iterable[str]) -> list[Dialect]:
     """Return the dialects of these modules. The package also contains modules that are not dialects."""
-    known = plugins.names("dialects")
-    loaded = [getattr(plugins.load("dialects", name), "dialect", None) for name in names if name in known]
+    dialect_names = plugins.names("dialects")
+    loaded = [getattr(plugins.load("dialects", name), "dialect", None) for name in names if name in dialect_names]
     return [dialect for dialect in loaded if dialect is not None]
 
 
@@ -273,7 +275,10 @@ def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> Non
     """Raise UsageError for an address that ends in the chat path of a dialect."""
     if API_VERSION_PATH.search(address.path):  # the common case: the other dialects need not be loaded
         return
-    for other in (dialect, *(one for one in _load_dialects(plugins.names("dialects")) if one is not dialect)):
+    for other in (
+        dialect,
+        *(candidate for candidate in _load_dialects(plugins.names("dialects")) if candidate is not dialect),
+    ):
         suffix = other.chat_path.removeprefix("/v1")
         if not address.path.endswith(suffix):
             continue

@@ -41,7 +41,7 @@ class Router:
         models_without_key: Mapping[str, str],
     ) -> None:
         """Replace all backends except those of the embedded model, whose process continues."""
-        embedded = [offer for offer in self.backends() if offer.provider_name == EMBEDDED_PROVIDER]
+        embedded = [backend for backend in self.backends() if backend.provider_name == EMBEDDED_PROVIDER]
         self._backends, self._fallbacks, self._models_without_key = {}, fallbacks, models_without_key
         self.put_backends([*backends, *embedded])
 
@@ -56,16 +56,16 @@ class Router:
 
     def _build_chain(self, name: str) -> tuple[Backend, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
-        chain = [backend for each in names for backend in self._backends.get(each, {}).values()]
+        chain = [backend for model in names for backend in self._backends.get(model, {}).values()]
         return tuple(backend for backend in chain if backend.kind == chain[0].kind)
 
     def models(self) -> list[Backend]:
         """Return the first backend of each model."""
-        return [next(iter(offers.values())) for offers in self._backends.values()]
+        return [next(iter(by_provider.values())) for by_provider in self._backends.values()]
 
     def backends(self) -> list[Backend]:
         """Return all backends."""
-        return [offer for offers in self._backends.values() for offer in offers.values()]
+        return [backend for by_provider in self._backends.values() for backend in by_provider.values()]
 
     def endpoint_for(self, model: str) -> str | None:
         """Return method and path of the endpoint of a model, or None if this router does not know the model."""
@@ -80,7 +80,7 @@ class Router:
         """
         chain: tuple[Backend, ...] | None = self._chains.get(model)
         if key is not None and key.models is not None and chain is not None:  # applies to fallbacks as well
-            chain = tuple(offer for offer in chain if key.may_use(offer.model_id)) if key.may_use(model) else None
+            chain = tuple(backend for backend in chain if key.may_use(backend.model_id)) if key.may_use(model) else None
         if not chain:
             raise self.model_not_found_error(model, key)
         if chain[0].kind != kind:
@@ -93,15 +93,19 @@ class Router:
 
     def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
         """Return the error for a model that a key cannot use. The error reveals no model that the key may not use."""
-        offered = [offer.model_id for offer in self.models() if key is None or key.may_use(offer.model_id)]
+        available_models = [
+            backend.model_id for backend in self.models() if key is None or key.may_use(backend.model_id)
+        ]
         name, endpoint = quote_name(model), self.find_other_endpoint(model)
         if key is not None and not key.may_use(model):
-            return model_not_found(f"This API key may not use the model {name}.", offered)
+            return model_not_found(f"This API key may not use the model {name}.", available_models)
         if model in self._models_without_key:
-            return model_not_found(f"The model {name} is not offered here: {self._models_without_key[model]}.", offered)
+            return model_not_found(
+                f"The model {name} is not offered here: {self._models_without_key[model]}.", available_models
+            )
         if endpoint is not None:
-            return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", offered)
-        return model_not_found(f"The model {name} is not offered here.", offered)
+            return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", available_models)
+        return model_not_found(f"The model {name} is not offered here.", available_models)
 
 
 def _no_endpoint(model: str) -> str | None:

@@ -40,8 +40,8 @@ class SlidingWindow:
         self._buckets = [[0] * self._column_count for _ in range(WINDOW_BUCKETS)]
 
     def _advance_to(self, bucket_number: int) -> None:
-        for passed in range(max(self._current_bucket + 1, bucket_number - WINDOW_BUCKETS + 1), bucket_number + 1):
-            bucket = self._buckets[passed % WINDOW_BUCKETS]
+        for number in range(max(self._current_bucket + 1, bucket_number - WINDOW_BUCKETS + 1), bucket_number + 1):
+            bucket = self._buckets[number % WINDOW_BUCKETS]
             for column in range(self._column_count):
                 self._sums[column] -= bucket[column]
                 bucket[column] = 0
