@@ -63,17 +63,26 @@ class PriceTable:
         self._configured, self._prices = {}, {}
         self.set_configured_prices(backends)
         self.price_lookups = [
-            (provider.name, model.id, offer.profile.model, provider.address.geturl())
-            for offer in backends
-            if ((provider := offer.provider).name, (model := offer.model).id) not in self._configured
+            (provider.name, model.id, backend.profile.model, provider.address.geturl())
+            for backend in backends
+            if ((provider := backend.provider).name, (model := backend.model).id) not in self._configured
         ]
-        shipped = load_builtin_prices() if self.price_lookups else {}
-        known = {(name, here): shipped.get((name, there)) for name, here, there, _ in self.price_lookups}
-        retained = {
-            at: price for at, price in previous_prices.items() if at not in known or at not in previous_configured
+        builtin_prices = load_builtin_prices() if self.price_lookups else {}
+        looked_up = {
+            (name, model_id): builtin_prices.get((name, upstream_model))
+            for name, model_id, upstream_model, _ in self.price_lookups
         }
-        self._prices = retained | {at: price for at, price in known.items() if price is not None} | self._configured
-        self.is_complete = all(at in self._prices for at in known)
+        retained = {
+            price_key: price
+            for price_key, price in previous_prices.items()
+            if price_key not in looked_up or price_key not in previous_configured
+        }
+        self._prices = (
+            retained
+            | {price_key: price for price_key, price in looked_up.items() if price is not None}
+            | self._configured
+        )
+        self.is_complete = all(price_key in self._prices for price_key in looked_up)
 
     def set_configured_prices(self, backends: Iterable[Backend]) -> None:
         """Add the prices in the configuration of the backends' models."""

@@ -130,10 +130,10 @@ class JournalIngester:
         price_deadline = time.monotonic() + PRICE_WAIT_SECONDS
         pause = SCAN_PAUSE_SECONDS
         while not self._stop.wait(pause):
-            ingested_before, began = self.ingested_count, time.monotonic()
-            if self._prices_ready() or began > price_deadline:
+            ingested_before, started_at = self.ingested_count, time.monotonic()
+            if self._prices_ready() or started_at > price_deadline:
                 self._scan()
-            pause = self.next_pause_seconds(self.ingested_count - ingested_before, time.monotonic() - began)
+            pause = self.next_pause_seconds(self.ingested_count - ingested_before, time.monotonic() - started_at)
         self._scan()
         self._database.close()
 
@@ -163,7 +163,7 @@ class JournalIngester:
 
     def ingest_all(self) -> None:
         """Ingest all available entries. Raises StoreUnavailable."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         if not self._is_migrated:
             self._database.migrate()
             self._is_migrated = True
@@ -182,7 +182,7 @@ class JournalIngester:
         self.is_down = False
         if self._journal is not None:
             self._journal.waiting_bytes = 0
-        self._caught_up_at, self._last_scan_ended_at = began, time.monotonic()
+        self._caught_up_at, self._last_scan_ended_at = started_at, time.monotonic()
         self._prune()
 
     def _ingest_buffered_lines(self, journal: Journal) -> None:
@@ -206,7 +206,7 @@ class JournalIngester:
         count = len(journal.summaries)
         for _ in range(count):
             summary = journal.summaries.popleft()
-            began = time.thread_time()
+            started_at = time.thread_time()
             try:
                 self._ingest_own_file(self._folder / summary.journal_name, summary.start, summary)
             except StoreUnavailable:  # for the next scan; a full queue drops its newest summary
@@ -215,7 +215,7 @@ class JournalIngester:
             if journal.summaries:
                 self._has_backlog = True
                 self._stop.wait(
-                    min((time.thread_time() - began) * SUMMARIZED_REST_FACTOR, MAX_INGEST_SPREAD_SECONDS / count)
+                    min((time.thread_time() - started_at) * SUMMARIZED_REST_FACTOR, MAX_INGEST_SPREAD_SECONDS / count)
                 )
         path, until = journal.path, journal.sealed_until
         if not journal.summaries:  # checked last: otherwise a segment sealed just now would be decoded
@@ -308,13 +308,13 @@ class JournalIngester:
                 end = end or SEGMENT_BYTES  # a valid line is shorter
             if not end:
                 return offset
-            began = time.thread_time()
+            started_at = time.thread_time()
             if not self._store_segment(name, offset, data[:end]):
                 return None
             offset += end
             if len(data) < SEGMENT_BYTES:  # the end of the file; later lines are for the next scan
                 return offset
-            self._throttle(time.thread_time() - began)
+            self._throttle(time.thread_time() - started_at)
         return offset
 
     def _throttle(self, cpu_seconds: float) -> None:

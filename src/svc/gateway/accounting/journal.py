@@ -236,8 +236,8 @@ class Journal:
             self.full_reason = _describe_disk_error(error)
             written = 0
         if written < len(data):
-            whole = data[:written].count(b"\n")
-            self.lost_lines += len(lines) - whole
+            complete_lines = data[:written].count(b"\n")
+            self.lost_lines += len(lines) - complete_lines
             log.error(
                 "entries lost at the end of the journal in %s: %d: %s", self._folder, self.lost_lines, self.full_reason
             )

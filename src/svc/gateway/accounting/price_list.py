@@ -93,10 +93,10 @@ def _read_cached(path: Path) -> tuple[bytes | None, float]:
 def _write_cache(path: Path, text: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob("prices-*.json"):
-            old.unlink(missing_ok=True)
-        part = path.with_suffix(".part")
-        part.write_bytes(text)
-        part.replace(path)
+        for outdated_path in path.parent.glob("prices-*.json"):
+            outdated_path.unlink(missing_ok=True)
+        temporary_path = path.with_suffix(".part")
+        temporary_path.write_bytes(text)
+        temporary_path.replace(path)
     except OSError as error:
         log.warning("the price list cannot be kept: %s", error)

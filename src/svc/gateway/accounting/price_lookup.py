@@ -21,7 +21,9 @@ def main() -> None:
     """Read lookups from standard input, and write the known prices to standard output."""
     lookups = msgspec.json.decode(sys.stdin.buffer.read(), type=list[tuple[str, str, str, str]])
     rows = [
-        (provider, here, price) for provider, here, there, url in lookups for price in _find_price(provider, there, url)
+        (provider, model, price)
+        for provider, model, upstream_model, url in lookups
+        for price in _find_price(provider, upstream_model, url)
     ]
     sys.stdout.buffer.write(msgspec.json.encode(rows))
 

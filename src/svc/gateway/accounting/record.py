@@ -293,13 +293,13 @@ def escape_unprintable(line: bytes) -> bytes:
     text = line.decode()
     if text.isprintable():
         return line
-    parts = [letter if letter.isprintable() else _unicode_escape(letter) for letter in text]
+    parts = [character if character.isprintable() else _unicode_escape(character) for character in text]
     return "".join(parts).encode()
 
 
 def _unicode_escape(character: str) -> str:
-    units = character.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    hex_units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{hex_units[start : start + 4]}" for start in range(0, len(hex_units), 4))
 
 
 def _encode_text(text: str | None) -> bytes:
@@ -335,13 +335,13 @@ def _encode_number(number: int) -> bytes:
 def _encode_usd(usd: float) -> bytes:
     """Encode USD with nine decimal places."""
     nanos = int(usd * 1e9 + 0.5)
-    micros, rest = nanos // 1000, nanos % 1000
-    millis, whole = micros // 1000, micros // 1_000_000
+    micros, nano_digits = nanos // 1000, nanos % 1000
+    millis, dollars = micros // 1000, micros // 1_000_000
     return b"%b.%b%b%b" % (
-        _encode_number(whole),
+        _encode_number(dollars),
         _THREE_DIGITS[millis % 1000],
         _THREE_DIGITS[micros % 1000],
-        _THREE_DIGITS[rest],
+        _THREE_DIGITS[nano_digits],
     )
 
 

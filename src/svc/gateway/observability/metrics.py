@@ -184,12 +184,12 @@ class RequestMetrics(RequestObserver):
         """Return all counts, with `values` and `breakers` of other parts."""
         series = [counts.to_series() for counts in self._counts.values()]
         attempts = [
-            AttemptSeries(labels, each.attempts, each.seconds, each.bucket_counts)
-            for labels, each in self._attempts.items()
+            AttemptSeries(labels, histogram.attempts, histogram.seconds, histogram.bucket_counts)
+            for labels, histogram in self._attempts.items()
         ]
         retries = {
-            f"svc_retries_total{{{format_model_labels(*target)}}}": float(count)
-            for target, count in self._retries.items()
+            f"svc_retries_total{{{format_model_labels(*provider_and_model)}}}": float(count)
+            for provider_and_model, count in self._retries.items()
         }
         return MetricsSnapshot(series, attempts, {**values, **retries}, breakers)
 

@@ -69,10 +69,10 @@ class WorkerMetrics:
     def write(self, snapshot: MetricsSnapshot) -> None:
         """Write a snapshot for the other workers. Blocks briefly, for a few kilobytes once a second."""
         if self._path is not None:
-            part = self._path.with_suffix(".part")
+            temporary_path = self._path.with_suffix(".part")
             with contextlib.suppress(OSError):
-                part.write_bytes(msgspec.json.encode(snapshot))
-                part.replace(self._path)
+                temporary_path.write_bytes(msgspec.json.encode(snapshot))
+                temporary_path.replace(self._path)
 
     def aggregate(self, own_snapshot: MetricsSnapshot) -> MetricsSnapshot:
         """Return the sum of the metrics of all workers."""
@@ -84,13 +84,13 @@ class WorkerMetrics:
         for snapshot in snapshots:
             for name, state in snapshot.breakers.items():
                 breakers[name] = worst_state((state, breakers.get(name, "closed")))
-            for each in snapshot.series:
-                if each.labels in series:
-                    series[each.labels].merge(each)
+            for request_series in snapshot.series:
+                if request_series.labels in series:
+                    series[request_series.labels].merge(request_series)
                 else:
-                    series[each.labels] = msgspec.convert(msgspec.to_builtins(each), RequestSeries)
-            for one in snapshot.attempts:
-                attempts.setdefault(one.labels, AttemptSeries(one.labels)).merge(one)
+                    series[request_series.labels] = msgspec.convert(msgspec.to_builtins(request_series), RequestSeries)
+            for attempt_series in snapshot.attempts:
+                attempts.setdefault(attempt_series.labels, AttemptSeries(attempt_series.labels)).merge(attempt_series)
             for name, value in snapshot.values.items():
                 takes_maximum = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
                 values[name] = max(values.get(name, 0.0), value) if takes_maximum else values.get(name, 0.0) + value
@@ -114,10 +114,10 @@ class WorkerMetrics:
 def render_prometheus(snapshot: MetricsSnapshot) -> str:
     """Return the metrics in the Prometheus text format, version 0.0.4."""
     lines: list[str] = []
-    for name, (kind, what) in METRIC_HELP.items():
+    for name, (kind, help_text) in METRIC_HELP.items():
         rows = list(_render_metric(name, snapshot))
         if rows:
-            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *rows]
+            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *rows]
     return "\n".join(lines) + "\n"
 
 
@@ -131,47 +131,52 @@ _SUMMED_FIELDS: Final = {
 
 def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
     if name == "svc_requests_total":
-        for each in snapshot.series:
-            provider, model, status, http = each.labels
-            labels = f'{format_model_labels(provider, model)},status="{status}",http_status="{http}"'
-            yield f"{name}{{{labels}}} {each.requests}"
+        for request_series in snapshot.series:
+            provider, model, status, http_status = request_series.labels
+            labels = f'{format_model_labels(provider, model)},status="{status}",http_status="{http_status}"'
+            yield f"{name}{{{labels}}} {request_series.requests}"
     elif name in ("svc_request_seconds", "svc_first_byte_seconds"):
-        for (provider, model), each in _sum_by_model(snapshot).items():
-            first = name == "svc_first_byte_seconds"
-            counts, total = (each.first, each.first_seconds) if first else (each.latency, each.seconds)
+        for (provider, model), request_series in _sum_by_model(snapshot).items():
+            is_first_byte = name == "svc_first_byte_seconds"
+            counts, total = (
+                (request_series.first, request_series.first_seconds)
+                if is_first_byte
+                else (request_series.latency, request_series.seconds)
+            )
             yield from _render_histogram(name, format_model_labels(provider, model), counts, total)
     elif name in ("svc_attempts_total", "svc_attempt_seconds"):
         yield from _render_attempt_metric(name, snapshot)
     elif name in _SUMMED_FIELDS:
-        for (provider, model), each in _sum_by_model(snapshot).items():
+        for (provider, model), request_series in _sum_by_model(snapshot).items():
             if provider:
-                yield f"{name}{{{format_model_labels(provider, model)}}} {getattr(each, _SUMMED_FIELDS[name]):.10g}"
+                total = getattr(request_series, _SUMMED_FIELDS[name])
+                yield f"{name}{{{format_model_labels(provider, model)}}} {total:.10g}"
     else:
-        for full, value in snapshot.values.items():
-            if full.partition("{")[0] == name:
-                yield f"{full} {value:.10g}"
+        for labelled_name, value in snapshot.values.items():
+            if labelled_name.partition("{")[0] == name:
+                yield f"{labelled_name} {value:.10g}"
 
 
 def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
     if name == "svc_attempts_total":
-        for each in snapshot.attempts:
-            provider, model, outcome, code = each.labels
+        for attempt_series in snapshot.attempts:
+            provider, model, outcome, code = attempt_series.labels
             labels = f'{format_model_labels(provider, model)},outcome="{outcome}"' + (f',code="{code}"' if code else "")
-            yield f"{name}{{{labels}}} {each.attempts}"
+            yield f"{name}{{{labels}}} {attempt_series.attempts}"
         return
     by_outcome: dict[tuple[str, str, str], AttemptSeries] = {}
-    for each in snapshot.attempts:
-        by_outcome.setdefault(each.labels[:3], AttemptSeries(each.labels)).merge(each)
-    for (provider, model, outcome), each in by_outcome.items():
+    for attempt_series in snapshot.attempts:
+        by_outcome.setdefault(attempt_series.labels[:3], AttemptSeries(attempt_series.labels)).merge(attempt_series)
+    for (provider, model, outcome), attempt_series in by_outcome.items():
         labels = f'{format_model_labels(provider, model)},outcome="{outcome}"'
-        yield from _render_histogram(name, labels, each.latency, each.seconds)
+        yield from _render_histogram(name, labels, attempt_series.latency, attempt_series.seconds)
 
 
 def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSeries]:
     sums: dict[tuple[str, str], RequestSeries] = {}
-    for each in snapshot.series:
-        labels = each.labels[:2]
-        sums.setdefault(labels, RequestSeries((*labels, "", ""))).merge(each)
+    for request_series in snapshot.series:
+        labels = request_series.labels[:2]
+        sums.setdefault(labels, RequestSeries((*labels, "", ""))).merge(request_series)
     return sums
 
 

@@ -46,4 +46,4 @@ class UpstreamErrorLog:
 
 def _to_single_line(text: str) -> str:
     """Replace unprintable characters. A provider's message must not imitate log lines or control a terminal."""
-    return "".join([each if each.isprintable() else " " for each in text[:MAX_LOG_LINE_CHARS]])
+    return "".join([character if character.isprintable() else " " for character in text[:MAX_LOG_LINE_CHARS]])
