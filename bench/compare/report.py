@@ -152,9 +152,7 @@ def chart(rows: list[Row], versions: dict[str, str]) -> str:
         for name, value in values.items():
             length = _length(value, max(values.values()))
             colour = COLOURS[list(versions).index(name) % len(COLOURS)]
-            parts.append(
-                f'<text x="10" y="{top + 15}">{html.escape(versions[name].partition(" at ")[0].rstrip(","))}</text>'
-            )
+            parts.append(f'<text x="10" y="{top + 15}">{html.escape(_chart_label(versions[name]))}</text>')
             parts.append(f'<rect x="{LABEL}" y="{top + 2}" width="{length}" height="{BAR - 6}" fill="{colour}"/>')
             parts.append(f'<text x="{LABEL + length + 6}" y="{top + 15}">{_short(value)}</text>')
             top += BAR
@@ -165,6 +163,11 @@ def chart(rows: list[Row], versions: dict[str, str]) -> str:
         f'<rect width="100%" height="100%" fill="white"/>\n{body}\n'
         f'<text x="10" y="{top + 10}" font-size="11">Logarithmic scale. The longest bar is the highest value of its group.</text>\n</svg>\n'
     )
+
+
+def _chart_label(version: str) -> str:
+    """Return name and version without the revision and what is in parentheses. The page has both."""
+    return version.partition(" at ")[0].partition(" (")[0].rstrip(",")
 
 
 def _length(value: float, most: float) -> int:

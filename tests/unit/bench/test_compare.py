@@ -30,6 +30,13 @@ def test_compare_page_shows_medians_with_spread() -> None:
     assert "40.0" in texts
 
 
+def test_compare_chart_label_leaves_out_revision_and_parentheses() -> None:
+    versions = {"svc": "svc 0.1.0, compiled, at abc", "portkey": "Portkey 1.15.2 (@hono/node-server 1.14.1)"}
+    _, chart = made([row("svc", 10), row("portkey", 20)], versions, "2 × a processor", 2, 3)
+    texts = [one.text for one in ET.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"svc 0.1.0, compiled", "Portkey 1.15.2"} < set(texts)
+
+
 def test_compare_page_failing_target_shows_reason_instead_of_figure() -> None:
     broken = {"answers": 0, "faults": 7, "fault": "status 500 | oops", "others": 0.9}
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30), row("litellm", 99, json=broken))
