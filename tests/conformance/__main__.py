@@ -1,6 +1,6 @@
-"""Runs real clients against the real gateway and writes docs/reference/conformance.md: `make conformance`.
+"""Runs client libraries against a gateway and writes docs/reference/conformance.md: `make conformance`.
 
-`python -m tests.conformance [CLIENT …]` runs some of them, and writes nothing.
+`python -m tests.conformance [CLIENT …]` runs some of them and writes nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ SECONDS = 300
 
 
 def main(names: list[str]) -> int:
-    """Exit status 1 when something fails that the page has no reason for."""
+    """Return 1 if a check fails and the page gives no reason for it."""
     chosen = [client for client in (*CLIENTS, AIMOCK) if not names or client.name in names]
     if unknown := set(names) - {client.name for client in chosen}:
         there = ", ".join(one.name for one in (*CLIENTS, AIMOCK))
-        print(f"no such client: {', '.join(sorted(unknown))}; there are {there}")
+        print(f"no such client: {', '.join(sorted(unknown))}; choose of {there}")
         return 2
     missing = [client.name for client in chosen if not client.is_there()]
     if missing:
         print(
-            f"not installed, left out: {', '.join(missing)} (`make conformance` installs them; some need node and npm)"
+            f"not installed, skipped: {', '.join(missing)} (`make conformance` installs them; some need node and npm)"
         )
     results = run_all([client for client in chosen if client.name not in missing])
     if not names and not missing:
@@ -48,10 +48,10 @@ def main(names: list[str]) -> int:
 
 
 def run_all(chosen: list[Client]) -> dict[str, list[Result]]:
-    """By client, in that order."""
+    """Return the results by client, in that order."""
     for script in (
         (HERE / "clients").glob("*.mjs") if NODE.exists() else ()
-    ):  # node looks for packages beside the script
+    ):  # node resolves packages relative to the script
         shutil.copy(script, NODE)
     results: dict[str, list[Result]] = {}
     with servers() as (gateway, fakes):
@@ -91,7 +91,7 @@ def servers() -> Iterator[tuple[Gateway, Mapping[str, FakeProvider]]]:
 
 
 def run_one(client: Client, gateway: Gateway, fakes: Mapping[str, FakeProvider]) -> list[Result]:
-    """What one client reports, in its own environment, and what the providers have seen of it."""
+    """Run one client in its own environment and return its results and the providers' view of them."""
     for fake in fakes.values():
         fake.forget()
     made = run("keys", "create", "--name", "weak", "--scope", "metrics", "--json", home=gateway.home)
@@ -121,13 +121,13 @@ def run_one(client: Client, gateway: Gateway, fakes: Mapping[str, FakeProvider])
 
 
 def cancelled_too_late(fakes: Mapping[str, FakeProvider]) -> str | None:
-    """Each slow answer that a client broke off has to be closed before that client's next request."""
+    """Check that each cancelled slow response is closed before that client's next request."""
     seen = sorted((one for fake in fakes.values() for one in fake.requests), key=lambda one: one.arrived)
     for at, one in enumerate(seen):
         if b"[[slow]]" in one.body:
             following = seen[at + 1].arrived if at + 1 < len(seen) else float("inf")
             if one.left is None or one.left > following:
-                return "the provider was still sending when the client asked for the next thing"
+                return "the provider was still sending when the client sent its next request"
     return None
 
 

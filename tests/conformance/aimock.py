@@ -1,7 +1,7 @@
 """A provider by another project, in both dialects, that fails on purpose: `@copilotkit/aimock` behind the gateway.
 
-Each case runs as JSON and as a stream, with a model of each dialect. Then the faults are random: the gateway retries, and
-every response has to be complete or an error.
+Each case runs as JSON and as a stream, with a model of each dialect. A last case has random faults and retries, and
+every response must be complete or an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANDOM_REQUESTS = 300
 SETTINGS = "[gateway]\nfirst_byte_timeout = 2\nidle_timeout = 2\n[routing]\nretries = {retries}\nbreaker = false\n"
 
 Answer = dict[str, Any]
-FAULTS: dict[str, tuple[Answer, tuple[int, str]]] = {  # case -> what the mock does, and the client's status and code
+FAULTS: dict[str, tuple[Answer, tuple[int, str]]] = {  # case -> behaviour of the mock, and the client's status and code
     "drops the request (status 500)": ({"chaos": {"dropRate": 1}}, (502, "provider_error")),
     "sends invalid JSON": ({"chaos": {"malformedRate": 1}}, (502, "provider_error")),
     "limits the rate (status 429)": ({"chaos": {"rateLimitRate": 1}}, (429, "rate_limit_exceeded")),
@@ -49,7 +49,7 @@ CUTS: dict[str, Answer] = {
 
 
 def fixture(case: str, what: Answer) -> Answer:
-    """An entry of the mock's own file. `userMessage` is how it finds the case."""
+    """Return an entry of the mock's configuration file. `userMessage` selects the case."""
     response: Answer = {"content": SAID}
     if "status" in what:
         response = {"error": {"message": case, "type": "an_error"}, "status": what["status"]}
@@ -61,7 +61,7 @@ def fixture(case: str, what: Answer) -> Answer:
 
 @contextmanager
 def mock(folder: Path) -> Iterator[int]:
-    """The mock on a port of its own."""
+    """The mock on its own port."""
     cases = {"responds": {}, "calls a tool": {}, **{case: what for case, (what, _) in FAULTS.items()}, **CUTS}
     (folder / "fixtures.json").write_text(json.dumps({"fixtures": [fixture(*one) for one in cases.items()]}))
     port = closed_port()
@@ -89,7 +89,7 @@ def wait_for(port: int) -> None:
 
 
 def control(port: int, method: str, rates: Answer | None = None) -> None:
-    """Reads or sets the faults that come at random."""
+    """Read or set the random faults."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(method, "/__aimock/chaos", json.dumps(rates or {}), {"content-type": "application/json"})
     status = connection.getresponse().status
@@ -98,7 +98,7 @@ def control(port: int, method: str, rates: Answer | None = None) -> None:
 
 
 def run(folder: Path) -> list[Result]:
-    """Every case, then random faults."""
+    """Run every case, then random faults."""
     with mock(folder) as port:
         env = {
             "PROVIDER_A_BASE_URL": f"http://127.0.0.1:{port}/v1",
@@ -136,7 +136,7 @@ def each(gateway: Gateway) -> list[Result]:
 
 
 def tried(case: str, model: str, run: Callable[[], None]) -> Result:
-    """The result of one case; whatever goes wrong is its fault."""
+    """Return the result of one case. Any exception is its fault."""
     try:
         run()
     except (AssertionError, OSError, ValueError, KeyError) as error:
@@ -179,7 +179,7 @@ def is_cut(got: Got) -> None:
 
 
 def random_faults(port: int) -> Callable[[Gateway], list[Result]]:
-    """Faults at random; the gateway retries within its retry budget."""
+    """Run requests with random faults. The gateway retries within its retry budget."""
 
     def ask_one(gateway: Gateway, number: int) -> str:
         got = ask(gateway, (GPT, CLAUDE)[number % 2], "responds", bool(number % 4 // 2))
@@ -200,7 +200,7 @@ def random_faults(port: int) -> Callable[[Gateway], list[Result]]:
                 f"only {found.count('whole')} of {RANDOM_REQUESTS} were whole"
             )
 
-        result = tried(f"{RANDOM_REQUESTS} requests, a third of the attempts fails", "both", all_of_them)
+        result = tried(f"{RANDOM_REQUESTS} requests, a third of the attempts fail", "both", all_of_them)
         print(f"{NAME}: {found.count('whole')} of {RANDOM_REQUESTS} responses complete, the others errors")
         control(port, "DELETE")
         return [result]

@@ -67,7 +67,7 @@ def page(results: dict[str, list[Result]], versions: dict[str, str]) -> str:
 
 
 def _provider(results: list[Result]) -> str:
-    """What the mock did, and whether the gateway reported it correctly to the client."""
+    """One case: the mock's behaviour, and whether the gateway reported it correctly to the client."""
     rows = "".join(f"| {one.check} | {one.model} | {'✗' if one.fault else '✓'} |\n" for one in results)
     return f"{PROVIDER}| Behaviour of the provider | Model | |\n|---|---|---|\n{rows}"
 

@@ -1,4 +1,4 @@
-"""The clients, where they are installed, and how each is started."""
+"""The clients, where they are installed, and their commands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NODE = INSTALLED / "node"
 
 @dataclass(frozen=True)
 class Client:
-    """`packages` are those whose versions the page names."""
+    """A client. The page names the versions of `packages`."""
 
     name: str
     command: tuple[str, ...]
     packages: tuple[str, ...]
 
     def is_there(self) -> bool:
-        """Its packages have been installed."""
+        """Whether its packages are installed."""
         place = NODE / "node_modules" if self.command[0] == "node" else Path(self.command[0])
         return place.exists() and shutil.which(self.command[0]) is not None
 
@@ -52,9 +52,9 @@ AIMOCK = _node("aimock", "node_modules/@copilotkit/aimock/dist/cli.js", "@copilo
 
 
 def versions() -> dict[str, str]:
-    """Of every package, as locked; npm's have `(npm)` behind their names."""
+    """Return the locked version of every package. npm packages have the suffix `(npm)`."""
     found = {"python": platform.python_version()}
-    for path in sorted((HERE / "locks").glob("*.lock"), reverse=True):  # a client's own lock comes before others' needs
+    for path in sorted((HERE / "locks").glob("*.lock"), reverse=True):  # a client's own lock takes precedence
         for name, version in re.findall(r"^([a-z0-9-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.M):
             found[name] = version
     packages = json.loads((HERE / "locks" / "package.json").read_text(encoding="utf-8"))["dependencies"]

@@ -1,8 +1,8 @@
-"""The provider behind the conformance run: it does what the prompt says, and else answers by rules, as a model would.
+"""The provider behind the conformance run. It follows the prompt's orders, and otherwise responds by rules.
 
-[[cut]] [[half]] [[broken]] [[slow]] [[429]]      what goes wrong, or takes long
-a schema for the answer                           JSON that fits it
-tools that have no results yet                    calls them, with arguments that fit
+[[cut]] [[half]] [[broken]] [[slow]] [[429]]      fails in that way, or is slow
+a schema for the response                         JSON that matches it
+tools without results yet                         calls them with matching arguments
 anything else                                     a sentence
 """
 
@@ -28,16 +28,16 @@ Tool = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, whichever dialect it came in."""
+class ParsedRequest:
+    """A request, independent of the dialect."""
 
     prompt: str
     tools: dict[str, dict[str, Any]]
-    """Schemas by name; empty where none is to be called."""
+    """Schemas by name. Empty if no tool is to be called."""
     forced: str | None
     schema: dict[str, Any] | None
     answered: bool
-    """The results of tools are the last thing in it."""
+    """The request ends with tool results."""
 
     @property
     def order(self) -> str:
@@ -45,7 +45,7 @@ class Asked:
         return found.group(1) if found else ""
 
     def calls(self) -> list[Tool]:
-        """The tools to call; two of them when the prompt says so."""
+        """The tools to call. There are two if the prompt asks for them."""
         if not self.tools or (self.answered and self.forced is None):
             return []
         names = [self.forced] if self.forced in self.tools else list(self.tools)[: 2 if self.order == "two" else 1]
@@ -57,20 +57,20 @@ class Asked:
         return SLOW if self.order == "slow" else WORDS
 
 
-def fitting(schema: dict[str, Any], asked: Asked, root: dict[str, Any] | None = None) -> Any:
-    """A value that the schema allows, with the first number or quoted word of the prompt in it."""
+def fitting(schema: dict[str, Any], parsed: ParsedRequest, root: dict[str, Any] | None = None) -> Any:
+    """Return a value for the schema, with the first number or quoted word of the prompt in it."""
     root = root or schema
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
-        return fitting({**root.get("$defs", {}), **root.get("definitions", {})}[name], asked, root)
+        return fitting({**root.get("$defs", {}), **root.get("definitions", {})}[name], parsed, root)
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
-            return fitting(schema[choice][0], asked, root)
+            return fitting(schema[choice][0], parsed, root)
     if "const" in schema or "enum" in schema:
         return schema.get("const", (schema.get("enum") or [None])[0])
     kind = schema.get("type", "object" if "properties" in schema else "string")
-    number = re.search(r"\d+", asked.prompt)
-    word = re.search(r"'([^']+)'", asked.prompt)
+    number = re.search(r"\d+", parsed.prompt)
+    word = re.search(r"'([^']+)'", parsed.prompt)
     values: dict[str, Any] = {
         "integer": int(number.group()) if number else 1,
         "number": float(number.group()) if number else 1.5,
@@ -79,51 +79,51 @@ def fitting(schema: dict[str, Any], asked: Asked, root: dict[str, Any] | None = 
         "string": word.group(1) if word else "a word",
     }
     if kind == "object":
-        return {name: fitting(part, asked, root) for name, part in schema.get("properties", {}).items()}
+        return {name: fitting(part, parsed, root) for name, part in schema.get("properties", {}).items()}
     if kind == "array":
-        return [fitting(schema.get("items", {}), asked, root)]
+        return [fitting(schema.get("items", {}), parsed, root)]
     return values[kind]
 
 
 class OpenAIUpstream(OpenAIWire):
-    """Speaks OpenAI's dialect."""
+    """A provider with OpenAI's wire format."""
 
     def usual(self, seen: Recorded) -> Script:
         if seen.method == "GET":
             return super().usual(seen)
         request = seen.json
-        asked = asked_of_openai(request)
-        if asked.order.isdigit():
-            status = int(asked.order)
+        parsed = parse_openai(request)
+        if parsed.order.isdigit():
+            status = int(parsed.order)
             said = openai_wire.error(f"status {status}", STATUS.get(status, "server_error"))
             return answer(status, said, headers={"retry-after": "30"} if status == 429 else None)
-        calls = asked.calls()
+        calls = parsed.calls()
         if not request.get("stream"):
-            return answer(200, openai_wire.chat(None if calls else asked.text(), tools=calls, finish=finish(calls)))
+            return answer(200, openai_wire.chat(None if calls else parsed.text(), tools=calls, finish=finish(calls)))
         usage = bool((request.get("stream_options") or {}).get("include_usage"))
-        events = openai_wire.tool_stream(calls) if calls else openai_wire.stream(asked.text(), usage=usage)
+        events = openai_wire.tool_stream(calls) if calls else openai_wire.stream(parsed.text(), usage=usage)
         if calls and not usage:
             events = [one for one in events if b'"choices": []' not in one]
-        return played(asked.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
+        return played(parsed.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
 
 
 class AnthropicUpstream(AnthropicWire):
-    """Speaks Anthropic's."""
+    """A provider with Anthropic's wire format."""
 
     def usual(self, seen: Recorded) -> Script:
         if seen.method == "GET":
             return super().usual(seen)
-        asked = asked_of_anthropic(seen.json)
-        if asked.order.isdigit():
-            status = int(asked.order)
+        parsed = parse_anthropic(seen.json)
+        if parsed.order.isdigit():
+            status = int(parsed.order)
             said = anthropic_wire.error(STATUS.get(status, "api_error"), f"status {status}")
             return answer(status, said, headers={"retry-after": "30"} if status == 429 else None)
-        calls = [anthropic_wire.tool_use(*call) for call in asked.calls()]
-        content: Sequence[dict[str, Any]] | str = calls or asked.text()
+        calls = [anthropic_wire.tool_use(*call) for call in parsed.calls()]
+        content: Sequence[dict[str, Any]] | str = calls or parsed.text()
         stop = "tool_use" if calls else "end_turn"
         if not seen.json.get("stream"):
             return answer(200, anthropic_wire.message(content, stop=stop))
-        return played(asked.order, anthropic_wire.stream(content, stop=stop), anthropic_wire.error_event())
+        return played(parsed.order, anthropic_wire.stream(content, stop=stop), anthropic_wire.error_event())
 
 
 def finish(calls: list[Tool]) -> str:
@@ -131,7 +131,7 @@ def finish(calls: list[Tool]) -> str:
 
 
 def played(order: str, events: list[bytes], broken: bytes) -> Script:
-    """The stream, whole or as the prompt orders."""
+    """Return the stream, complete or as the prompt orders."""
     if order == "cut":
         return sse(events[:5], end=reset())
     if order == "half":
@@ -141,7 +141,7 @@ def played(order: str, events: list[bytes], broken: bytes) -> Script:
     return sse(events, every=0.03 if order == "slow" else 0.0)
 
 
-def asked_of_openai(request: dict[str, Any]) -> Asked:
+def parse_openai(request: dict[str, Any]) -> ParsedRequest:
     messages = request["messages"]
     choice = request.get("tool_choice", "auto")
     tools = {one["function"]["name"]: one["function"].get("parameters") or {} for one in request.get("tools", [])}
@@ -149,7 +149,7 @@ def asked_of_openai(request: dict[str, Any]) -> Asked:
     prompt = words_of([one.get("content") for one in messages if one["role"] == "user"][-1:])
     keys: dict[str, Any] = {name: {} for name in re.findall(r"'(\w+)'", prompt)}
     named = {"json_schema": (wanted.get("json_schema") or {}).get("schema"), "json_object": {"properties": keys}}
-    return Asked(
+    return ParsedRequest(
         prompt=prompt,
         tools={} if choice == "none" else tools,
         forced=choice["function"]["name"] if isinstance(choice, dict) else None,
@@ -158,14 +158,14 @@ def asked_of_openai(request: dict[str, Any]) -> Asked:
     )
 
 
-def asked_of_anthropic(request: dict[str, Any]) -> Asked:
+def parse_anthropic(request: dict[str, Any]) -> ParsedRequest:
     turns = request["messages"]
     choice = request.get("tool_choice") or {"type": "auto"}
     said = [one["content"] for one in turns if one["role"] == "user"]
     results = [one for one in said[-1] if isinstance(one, dict) and one["type"] == "tool_result"]
     texts = [one for one in said if isinstance(one, str) or any(part["type"] == "text" for part in one)]
     form = (request.get("output_config") or {}).get("format") or {}
-    return Asked(
+    return ParsedRequest(
         prompt=words_of(texts[-1:]),
         tools={}
         if choice["type"] == "none"
@@ -177,7 +177,7 @@ def asked_of_anthropic(request: dict[str, Any]) -> Asked:
 
 
 def words_of(contents: list[Any]) -> str:
-    """The text of a message's content, whatever its form."""
+    """Return the text of a message's content in any form."""
     found = []
     for content in contents:
         parts = [content] if isinstance(content, str) else content or []

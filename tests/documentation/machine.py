@@ -1,7 +1,7 @@
 """A machine on which the commands of a page run: a home folder, files, a `svc` on the path, and fake providers.
 
-Pages name the default ports, 3000 and 8080. The runner replaces them by free ones, and a `svc` of our own on the path
-adds them to the commands that start a server.
+Pages name the default ports, 3000 and 8080. The runner replaces them with free ones. A wrapper named `svc` on the path
+adds these ports to the commands that start a server.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Machine:
         self.shell("svc registry verify --repair || true", home)
 
     def start(self) -> None:
-        """`svc up`, and the keys that a page may use: `$KEY`, and `$ADMIN_KEY` with the scope `admin`."""
+        """Start `svc up`, and create the keys that a page may use: `$KEY`, and `$ADMIN_KEY` with the scope `admin`."""
         self.serve("svc up", self.home)
         self.environ["KEY"] = (self.home / ".svc" / "api_key").read_text().strip()
         status, said = self.shell("svc keys create --name admin --scope admin --json", self.home)
@@ -91,14 +91,14 @@ class Machine:
         self.environ["ADMIN_KEY"] = json.loads(said)["key"]
 
     def with_own_ports(self, text: str) -> str:
-        """The text of a block, with this machine's ports."""
+        """Return the text of a block with this machine's ports."""
         for name in ("127.0.0.1", "localhost"):
             text = text.replace(f"{name}:3000", f"{name}:{self.gateway_port}")
             text = text.replace(f"{name}:8080", f"{name}:{self.registry_port}")
         return text
 
     def folder(self, name: str, files: Mapping[str, Path]) -> Path:
-        """The working folder of a page, with the files that pages speak of."""
+        """Return the working folder of a page, with the files that pages use."""
         folder = self.home / name
         folder.mkdir()
         (folder / ".venv").mkdir()
@@ -110,7 +110,7 @@ class Machine:
         return folder
 
     def shell(self, block: str, folder: Path) -> tuple[int, str]:
-        """Run a block with bash. What it exports, and its working folder, hold for the next block of the page."""
+        """Run a block with bash. Its exports and working folder apply to the next block of the page."""
         state = folder / ".exported"
         before = f"[ ! -e {state} ] || . {state}\nset -euo pipefail\n"
         after = f"\n{{ export -p; echo cd \"'$PWD'\"; }} > {state}\n"
@@ -119,7 +119,7 @@ class Machine:
             status = process.wait(BLOCK_SECONDS)
         except subprocess.TimeoutExpired:
             self._end(process)
-            return 124, f"{_text(log)}\nnot done after {BLOCK_SECONDS} s"
+            return 124, f"{_text(log)}\nnot finished within {BLOCK_SECONDS} s"
         return status, _text(log)
 
     def serve(self, block: str, folder: Path) -> str:
@@ -138,7 +138,7 @@ class Machine:
         self._groups.clear()
 
     def _launch(self, script: str, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-        """In a process group of its own; output goes to a file, which a server in the background may keep open."""
+        """Run in a process group of its own. Output goes to a file, which a background server may keep open."""
         self._count += 1
         log = self.home / f"output-{self._count}"
         with log.open("wb") as sink:
@@ -156,7 +156,7 @@ class Machine:
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
-        """SIGTERM to the whole group, then SIGKILL to what is left of it."""
+        """Send SIGTERM to the whole group, then SIGKILL to the remaining processes."""
         for number, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
             try:
                 os.killpg(process.pid, number)
@@ -169,7 +169,7 @@ class Machine:
 
 
 class PythonSession:
-    """One interpreter for the Python blocks of a page: a name of one block is known in the next."""
+    """One interpreter for the Python blocks of a page. Names of one block are defined in the next."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self._machine = machine
@@ -205,7 +205,7 @@ class PythonSession:
                     return int(outcome.strip() != "ok"), said
         finally:
             limit.cancel()
-        return 1, f"{said}\nthe interpreter ended, or was not done after {BLOCK_SECONDS} s"
+        return 1, f"{said}\nthe interpreter exited, or did not finish within {BLOCK_SECONDS} s"
 
     def close(self) -> None:
         self._process.kill()

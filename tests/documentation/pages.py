@@ -29,13 +29,13 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that a reader sees."""
+    """Return every page that a reader sees."""
     top = [ROOT / name for name in TOP_PAGES if (ROOT / name).exists()]
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(path: Path, root: Path = ROOT) -> str:
-    """The path of a page below the root of the repository, with slashes."""
+    """Return the path of a page below the root of the repository, with slashes."""
     return path.relative_to(root).as_posix()
 
 
@@ -49,7 +49,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def _next(lines: list[str], start: int) -> tuple[int, list[Block]]:
-    """The number of the line after the block that begins at `start`, and what the block consists of."""
+    """Return the line number after the block that begins at `start`, and the parts of the block."""
     line = lines[start]
     if opening := FENCE.match(line):
         return _fence(lines, start, opening)

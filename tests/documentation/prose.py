@@ -1,6 +1,7 @@
 """Checks the prose of the documentation: `python -m tests.documentation.prose [PAGE ...]`.
 
-Exit status 1 and one line `FILE:LINE: MESSAGE` for each finding. The kinds of page are those of https://diataxis.fr.
+Prints one line `FILE:LINE: MESSAGE` per finding and exits with status 1 if there is any. The kinds of page are those
+of https://diataxis.fr.
 """
 
 from __future__ import annotations
@@ -110,14 +111,14 @@ Rule = Callable[[str, list[Block]], Iterator[Finding]]
 
 
 def findings(name: str, text: str) -> list[Finding]:
-    """Line numbers and messages for the page `name`, a path below the root such as `docs/how-to/manage-keys.md`."""
+    """Return line numbers and messages for the page `name`, a path such as `docs/how-to/manage-keys.md`."""
     parts = list(blocks(text))
     found = [*long_lines(text), *long_sentences(parts), *titles(parts), *rule_for(name)(name, parts)]
     return sorted(found)
 
 
 def long_lines(text: str) -> Iterator[Finding]:
-    """Lines over the limit, outside of fences and tables. The address of a link does not count: nothing can wrap it."""
+    """Find long lines outside fences and tables. The address of a link does not count: nothing can wrap it."""
     inside = False
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith(("```", "~~~")):
@@ -129,7 +130,7 @@ def long_lines(text: str) -> Iterator[Finding]:
 
 
 def long_sentences(parts: list[Block]) -> Iterator[Finding]:
-    """Sentences over the limit in paragraphs, list items, table cells and headings."""
+    """Find long sentences in paragraphs, list items, table cells and headings."""
     for block in parts:
         if block.kind in ("paragraph", "cell", "heading"):
             for sentence in sentences(block.text):
@@ -140,7 +141,7 @@ def long_sentences(parts: list[Block]) -> Iterator[Finding]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a paragraph. A code span is one word, and a link is its text."""
+    """Return the sentences of a paragraph. A code span is one word, and a link is its text."""
     plain = re.sub(r"(`+).*?\1", "CODE", text)
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     for short in ABBREVIATIONS:
@@ -149,12 +150,12 @@ def sentences(text: str) -> list[str]:
 
 
 def words(sentence: str) -> list[str]:
-    """What is counted: a token with a letter or a digit."""
+    """Whether a token counts as a word: it has a letter or a digit."""
     return [token for token in sentence.split() if any(letter.isalnum() for letter in token)]
 
 
 def titles(parts: list[Block]) -> Iterator[Finding]:
-    """A page has one title, and it is its first heading."""
+    """Check that a page has one title, which is its first heading."""
     headings = [block for block in parts if block.kind == "heading"]
     if not headings or headings[0].level != 1:
         yield 1, "the first heading is not a title (#)"
@@ -163,7 +164,7 @@ def titles(parts: list[Block]) -> Iterator[Finding]:
 
 
 def rule_for(name: str) -> Rule:
-    """What holds for the headings of this page, by its folder."""
+    """Apply the rules for headings in the page's folder."""
     if not name.startswith("docs/") or name == "docs/index.md":
         return any_heading
     folder = name.split("/")[1]
@@ -179,7 +180,7 @@ def unknown_folder(name: str, parts: list[Block]) -> Iterator[Finding]:
 
 
 def tutorial(name: str, parts: list[Block]) -> Iterator[Finding]:
-    """Sections are steps, numbered from 1."""
+    """Check that sections are numbered steps."""
     expected = 1
     for heading in _headings(parts, 2):
         if heading.text in TUTORIAL_EXTRA:
@@ -193,7 +194,7 @@ def tutorial(name: str, parts: list[Block]) -> Iterator[Finding]:
 
 
 def how_to(name: str, parts: list[Block]) -> Iterator[Finding]:
-    """The title is a goal in the imperative. Reasons belong in an explanation."""
+    """Check that the title is a goal in the imperative. Reasons belong in an explanation."""
     for title in _headings(parts, 1):
         if title.text.split(" ")[0] not in IMPERATIVES:
             yield title.line, f"the title of a how-to guide begins with a verb in the imperative, not '{title.text}'"
@@ -201,7 +202,7 @@ def how_to(name: str, parts: list[Block]) -> Iterator[Finding]:
 
 
 def reference(name: str, parts: list[Block]) -> Iterator[Finding]:
-    """Describes and does not instruct."""
+    """Check that the page describes and does not instruct."""
     yield from _no_steps(parts, "a reference page")
     yield from _headings_not(parts, ("Why ", "How to "), "a reference page")
     yield from _title_is_no_instruction(parts, "a reference page")
@@ -212,14 +213,14 @@ def reference(name: str, parts: list[Block]) -> Iterator[Finding]:
 
 
 def explanation(name: str, parts: list[Block]) -> Iterator[Finding]:
-    """Gives reasons and does not instruct."""
+    """Check that the page gives reasons and does not instruct."""
     yield from _no_steps(parts, "an explanation")
     yield from _headings_not(parts, ("How to ",), "an explanation")
     yield from _title_is_no_instruction(parts, "an explanation")
 
 
 def decision(name: str, parts: list[Block]) -> Iterator[Finding]:
-    """The title has the number of the file, and the sections of a decision are there."""
+    """Check that the title has the number of the file, and that the sections of a decision exist."""
     file = name.split("/")[-1]
     if file == "index.md":
         return
@@ -266,7 +267,7 @@ def _title_is_no_instruction(parts: list[Block], kind: str) -> Iterator[Finding]
 
 
 def check(paths: list[Path], root: Path = ROOT) -> list[str]:
-    """`FILE:LINE: MESSAGE` for everything that is wrong with these pages."""
+    """Return `FILE:LINE: MESSAGE` for each finding in these pages."""
     return [
         f"{name_of(path, root)}:{line}: {message}"
         for path in paths
@@ -275,7 +276,7 @@ def check(paths: list[Path], root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Checks the named pages, or all."""
+    """Check the named pages, or all."""
     named = [Path(argument).resolve() for argument in arguments]
     wrong = check(named or pages(), root)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))

@@ -1,10 +1,10 @@
-"""Finds the fenced blocks of a page and says how each is tested.
+"""Finds the fenced blocks of a page and decides how each is tested.
 
-A block runs, or a comment right before it says why it does not:
+A block runs, or a comment right before it gives the reason why it does not:
 
     <!-- excerpt: the output of the command above -->
 
-A comment `<!-- server -->` says that the block starts a server, which runs until the end of the page. Such a page has a
+A comment `<!-- server -->` marks a block that starts a server, which runs until the end of the page. Such a page has a
 machine of its own.
 """
 
@@ -27,7 +27,7 @@ SHELL = frozenset(("sh", "bash"))
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block. `role` is `run`, `server`, `check` or `excerpt`; `error` says why it is none of these."""
+    """A fenced block. `role` is `run`, `server`, `check` or `excerpt`. `error` is set if it is none of these."""
 
     line: int
     language: str
@@ -37,7 +37,7 @@ class Snippet:
 
 
 def snippets(page: str) -> list[Snippet]:
-    """The fenced blocks of a page, in their order."""
+    """Return the fenced blocks of a page in order."""
     found = []
     previous: Block | None = None
     for block in blocks(page):
@@ -64,19 +64,19 @@ def _snippet(block: Block, comment: str) -> Snippet:
 
 
 def check_toml(text: str, folder: Path) -> None:
-    """The text is a valid `svc.toml`."""
+    """Raise an error unless the text is a valid `svc.toml`."""
     path = folder / "svc.toml"
     path.write_text(text, encoding="utf-8")
     settings.load({}, config=str(path))
 
 
 def check_yaml(text: str, folder: Path) -> None:
-    """The text is a valid pipeline."""
+    """Raise an error unless the text is a valid pipeline."""
     parse_pipeline(text)
 
 
 def check_json(text: str, folder: Path) -> None:
-    """The text is one JSON value, or one in each line."""
+    """Raise an error unless the text is one JSON value, or one per line."""
     try:
         json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""anthropic-sdk-python at /v1/messages: what its users do."""
+"""Common uses of anthropic-sdk-python at /v1/messages."""
 
 import json
 import time
@@ -80,12 +80,12 @@ CLASSES = {
 @check("errors")
 def errors(model):
     keys = {"401": "wrong", "403": WEAK_KEY}
-    for asked, (kind, word) in CLASSES.items():
-        one = client.with_options(api_key=keys.get(asked, KEY))
-        name = "no-such-model" if asked == "404" else model
+    for failure, (kind, word) in CLASSES.items():
+        one = client.with_options(api_key=keys.get(failure, KEY))
+        name = "no-such-model" if failure == "404" else model
         for streamed in (False, True):
-            error = raises(kind, lambda: one.messages.create(**ask(name, asked, stream=streamed)))
-            same((error.status_code, error.body["error"]["type"]), (CODES[asked][0], word))
+            error = raises(kind, lambda: one.messages.create(**ask(name, failure, stream=streamed)))
+            same((error.status_code, error.body["error"]["type"]), (CODES[failure][0], word))
 
 
 @check("cut stream")

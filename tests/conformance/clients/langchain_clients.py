@@ -34,7 +34,7 @@ def climate(city: str, days: int) -> str:
 
 
 class Forecast(BaseModel):
-    """What the weather will be."""
+    """The weather forecast."""
 
     city: str
     days: int
@@ -66,11 +66,13 @@ def usage(named):
 @check("tools", MODELS)
 def tools(named):
     bound = chat(named).bind_tools([weather, climate])
-    asked = HumanMessage(WEATHER)
-    answer = bound.invoke([asked])
+    question = HumanMessage(WEATHER)
+    answer = bound.invoke([question])
     (call,) = answer.tool_calls
     same((call["name"], call["args"]), ("weather", {"city": "Oslo", "days": 3}))
-    same(bound.invoke([asked, answer, ToolMessage(weather.invoke(call).content, tool_call_id=call["id"])]).text, WORDS)
+    same(
+        bound.invoke([question, answer, ToolMessage(weather.invoke(call).content, tool_call_id=call["id"])]).text, WORDS
+    )
 
 
 @check("tools in a stream", MODELS)
@@ -100,14 +102,14 @@ CLASSES = {
 @check("errors", MODELS)
 def errors(named):
     sdk = anthropic if named.endswith("anthropic") else openai
-    for asked, kind in CLASSES.items():
-        name = named.replace(named.split()[0], "no-such-model") if asked == "404" else named
-        one = chat(name, {"401": "wrong", "403": WEAK_KEY}.get(asked, KEY))
+    for failure, kind in CLASSES.items():
+        name = named.replace(named.split()[0], "no-such-model") if failure == "404" else named
+        one = chat(name, {"401": "wrong", "403": WEAK_KEY}.get(failure, KEY))
         for ask in (one.invoke, lambda text: list(one.stream(text))):
-            error = raises(getattr(sdk, kind), lambda: ask(asked))
-            same(error.status_code, CODES[asked][0])
+            error = raises(getattr(sdk, kind), lambda: ask(failure))
+            same(error.status_code, CODES[failure][0])
             if sdk is openai:
-                same(error.code, CODES[asked][1])
+                same(error.code, CODES[failure][1])
 
 
 @check("cut stream", MODELS)

@@ -1,4 +1,4 @@
-"""LangChain's own standard suite, with each model through ChatOpenAI: one line for each of its tests."""
+"""LangChain's standard test suite, with each model through ChatOpenAI: one line for each of its tests."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from report import CLAUDE, GPT, KEY, URL
 
 
 class Standard(ChatModelIntegrationTests):
-    """The suite, told what the gateway can do."""
+    """The suite, configured with the gateway's features."""
 
     model_name = GPT
 
@@ -33,13 +33,13 @@ class TestOpenAI(Standard):
 
 
 class TestAnthropic(Standard):
-    """A model behind the other dialect."""
+    """A model of the other dialect."""
 
     model_name = CLAUDE
 
 
 class Reporter:
-    """A plugin for pytest: a report that the runner reads."""
+    """A pytest plugin that reports in the runner's format."""
 
     def pytest_runtest_logreport(self, report):
         if report.skipped or (report.when != "call" and not report.failed):
@@ -52,7 +52,7 @@ class Reporter:
 
 if __name__ == "__main__":
     alone = ["--noconftest", "-c", os.devnull, "--rootdir", os.path.dirname(__file__), "-p", "no:cacheprovider"]
-    loops = [f"asyncio_default_{what}_loop_scope=session" for what in ("test", "fixture")]  # its clients outlive one
+    loops = [f"asyncio_default_{what}_loop_scope=session" for what in ("test", "fixture")]  # clients outlive a test
     options = ["-q", "-s", "--asyncio-mode=auto", *(part for loop in loops for part in ("-o", loop)), *alone]
     ended = pytest.main([*options, __file__], plugins=[Reporter()])
     sys.exit(0 if ended in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else 1)

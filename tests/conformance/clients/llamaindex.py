@@ -31,7 +31,7 @@ TOOLS = [FunctionTool.from_defaults(weather), FunctionTool.from_defaults(climate
 
 
 class Forecast(BaseModel):
-    """What the weather will be."""
+    """The weather forecast."""
 
     city: str
     days: int
@@ -91,11 +91,11 @@ CLASSES = {
 
 @check("errors")
 def errors(model):
-    for asked, kind in CLASSES.items():
-        one = chat("no-such-model" if asked == "404" else model, {"401": "wrong", "403": WEAK_KEY}.get(asked, KEY))
+    for failure, kind in CLASSES.items():
+        one = chat("no-such-model" if failure == "404" else model, {"401": "wrong", "403": WEAK_KEY}.get(failure, KEY))
         for ask in (one.complete, lambda text: list(one.stream_complete(text))):
-            error = raises(kind, lambda: ask(asked))
-            same((error.status_code, error.code), CODES[asked])
+            error = raises(kind, lambda: ask(failure))
+            same((error.status_code, error.code), CODES[failure])
 
 
 @check("cut stream")

@@ -1,4 +1,4 @@
-"""The `llm` command, as a person at a terminal has it: models in its own YAML file, streams by default."""
+"""The `llm` command on a terminal: models in its own YAML file, streams by default."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def weather(city: str, days: int) -> str:
 
 
 def llm(model, text, *more, key=KEY):
-    """Standard output of a run that succeeds, or standard error of one that does not, and the status."""
+    """Return the exit status and standard output, or standard error if the run fails."""
     command = [LLM, "prompt", "-m", f"svc-{model}", "--key", key, *more, text]
     done = subprocess.run(command, env=ENVIRON, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     return done.returncode, (done.stdout if done.returncode == 0 else done.stderr).strip()
@@ -72,10 +72,10 @@ def structured(model):
 @check("errors")
 def errors(model):
     wanted = {"401": "401", "403": "403", "404": "404", "[[400]]": "400", "[[429]]": "429", "[[500]]": "502"}
-    for asked, words in wanted.items():
-        name = "no-such-model" if asked == "404" else model
+    for failure, words in wanted.items():
+        name = "no-such-model" if failure == "404" else model
         for more in ((), ("--no-stream",)):
-            status, said = llm(name, asked, *more, key={"401": "wrong", "403": WEAK_KEY}.get(asked, KEY))
+            status, said = llm(name, failure, *more, key={"401": "wrong", "403": WEAK_KEY}.get(failure, KEY))
             same(status, 1)
             assert words in said, said
 

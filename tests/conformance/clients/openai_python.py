@@ -1,4 +1,4 @@
-"""openai-python: what its users do."""
+"""Common uses of openai-python."""
 
 import asyncio
 import json
@@ -52,10 +52,10 @@ def stream(model):
 
 @check("usage in a stream")
 def usage(model):
-    asked = client.chat.completions.create(
+    stream = client.chat.completions.create(
         model=model, messages=user("Hi"), stream=True, stream_options={"include_usage": True}
     )
-    *_, last = asked
+    *_, last = stream
     assert last.usage.total_tokens > 0
 
 
@@ -109,12 +109,14 @@ CLASSES = {
 @check("errors")
 def errors(model):
     keys = {"401": "wrong", "403": WEAK_KEY}
-    for asked, kind in CLASSES.items():
-        one = client.with_options(api_key=keys.get(asked, KEY))
-        name = "no-such-model" if asked == "404" else model
+    for stream, kind in CLASSES.items():
+        one = client.with_options(api_key=keys.get(stream, KEY))
+        name = "no-such-model" if stream == "404" else model
         for streamed in (False, True):
-            error = raises(kind, lambda: one.chat.completions.create(model=name, messages=user(asked), stream=streamed))
-            same((error.status_code, error.code), CODES[asked])
+            error = raises(
+                kind, lambda: one.chat.completions.create(model=name, messages=user(stream), stream=streamed)
+            )
+            same((error.status_code, error.code), CODES[stream])
             assert error.request_id
 
 

@@ -1,7 +1,7 @@
-"""How a client in Python reports: one line of JSON for each check. It runs in the client's own environment.
+"""Reports of the Python clients: one line of JSON for each check. Runs in the client's own environment.
 
     @check("tools")
-    def tools(model): ...        # raises when it does not hold; run for each model that is asked for
+    def tools(model): ...        # raises on failure; runs for each requested model
 
 The gateway's address and keys are in the environment.
 """
@@ -25,7 +25,7 @@ TOOL_SCHEMA = {
 }
 WEATHER = "Weather in 'Oslo' for 3 days?"
 ARGUMENTS = {"city": "Oslo", "days": 3}
-CODES = {  # what is asked -> the status and the code that the client has to show
+CODES = {  # requested failure -> the status and code that the client must report
     "401": (401, "authentication_error"),
     "403": (403, "permission_denied"),
     "404": (404, "model_not_found"),
@@ -70,7 +70,7 @@ def same(found, wanted):
 
 
 def raises(kind, function):
-    """The exception that comes, of that class; without one the check fails."""
+    """Return the raised exception of that class. The check fails if none is raised."""
     try:
         function()
     except kind as error:

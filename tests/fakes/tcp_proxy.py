@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self
 
 
-class Line:
-    """Listens on `port` and forwards to `target`. `piece` is the largest number of bytes per write to the client."""
+class TcpProxy:
+    """Listens on `port` and forwards to `target`. `chunk_bytes` limits each write to the client."""
 
-    def __init__(self, target: int, *, piece: int = 65536) -> None:
+    def __init__(self, target: int, *, chunk_bytes: int = 65536) -> None:
         self._target = target
-        self._piece = piece
+        self._chunk_bytes = chunk_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.opened = 0
@@ -30,7 +30,7 @@ class Line:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.let_go()
+        self.release()
         for each in (self._listener, *self._clients, *self._servers):
             with contextlib.suppress(OSError):  # it has already ended
                 each.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
@@ -44,20 +44,20 @@ class Line:
         self._threads[-1].start()
 
     def hold(self) -> None:
-        """Send nothing more to the client until `let_go`."""
+        """Send nothing more to the client until `release`."""
         self._open.clear()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._open.set()
 
-    def cut_off(self) -> None:
+    def close_without_tls_alert(self) -> None:
         """Close the client's connections with FIN, without a TLS close_notify."""
         self.hold()
         for client in self._clients:
             with contextlib.suppress(OSError):  # it has already ended
                 client.shutdown(socket.SHUT_WR)
 
-    def say(self, data: bytes) -> None:
+    def inject(self, data: bytes) -> None:
         """Send these bytes to every client in the middle of the response."""
         for client in self._clients:
             client.sendall(data)
@@ -74,15 +74,15 @@ class Line:
             server = socket.create_connection(("127.0.0.1", self._target))
             self._servers.append(server)
             self._run(self._pass, client, server, 65536)
-            self._run(self._pass, server, client, self._piece)
+            self._run(self._pass, server, client, self._chunk_bytes)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, piece: int) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, chunk_bytes: int) -> None:
         try:
             while data := source.recv(65536):
-                for start in range(0, len(data), piece):
+                for start in range(0, len(data), chunk_bytes):
                     if sink in self._clients:
                         self._open.wait()
-                    sink.sendall(data[start : start + piece])
+                    sink.sendall(data[start : start + chunk_bytes])
             sink.shutdown(socket.SHUT_WR)
         except OSError:  # one connection has ended, so the other is closed
             for each in (source, sink):
