@@ -1,8 +1,8 @@
-"""What a million keys and ten million entries cost: start, look-up, memory, `svc usage`, retention, size on disk.
+"""Costs of a million keys and ten million entries: start, lookup, memory, `svc usage`, retention, size on disk.
 
 python bench/accounts.py --folder DIR [--keys 1000000] [--entries 10000000] [--database postgresql://…]
 
-DIR is made, holds some gigabytes, and is not removed. A second call finds what the first one made, and only measures.
+DIR is created, takes some gigabytes, and is not removed. A second run reuses its data and only measures.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from svc.stores.database.sql import SqlDatabase
 from svc.wire.key import ApiKey
 
 SPENDERS = 1000
-"""Keys that the entries belong to; the first ones have the most."""
+"""Number of keys with entries. The first ones have the most."""
 DAYS = 90
-STRETCH = 490
-"""Entries that are taken at once, as by an intake that has much to do."""
+BATCH_ENTRIES = 490
+"""Entries per batch, as in an ingestion with a backlog."""
 MODELS = (("gpt-4o-mini", "openai"), ("claude-3-haiku-20240307", "anthropic"), ("llama-3.1-8b-instant", "groq"))
 
 
@@ -59,7 +59,7 @@ def make_keys(database: SqlDatabase, count: int) -> None:
 
 
 def entries(first: int, count: int, whole: int, until: float) -> Iterator[LedgerEntry]:
-    """In the order of time, over DAYS days; a few keys have most of them."""
+    """Insert entries in the order of time, over DAYS days. A few keys have most of them."""
     chance = random.Random(first)
     for number in range(first, first + count):
         spender = int(SPENDERS ** chance.random()) - 1
@@ -95,12 +95,12 @@ def make_entries(database: SqlDatabase, count: int) -> None:
     began, at = time.monotonic(), found
     while at < count:
         data = b"".join(
-            msgspec.json.encode(entry) + b"\n" for entry in entries(at, min(STRETCH, count - at), count, until)
+            msgspec.json.encode(entry) + b"\n" for entry in entries(at, min(BATCH_ENTRIES, count - at), count, until)
         )
         assert database.ingest("bench", place, place + len(data), journal_lines.parse_segment(data))
         place += len(data)
-        at += STRETCH
-        if at % 98_000 < STRETCH:
+        at += BATCH_ENTRIES
+        if at % 98_000 < BATCH_ENTRIES:
             rate = (at - found) / (time.monotonic() - began)
             print(f"  {at:>10} entries, {rate:.0f} a second", file=sys.stderr, flush=True)
 
@@ -110,7 +110,7 @@ def count_of(database: SqlDatabase, what: str, table: str) -> int:
 
 
 def timed(work: Callable[[], Any], times: int = 5) -> float:
-    """Milliseconds, the median."""
+    """Return the median in milliseconds."""
     found = []
     for _ in range(times):
         began = time.perf_counter()
@@ -120,12 +120,12 @@ def timed(work: Callable[[], Any], times: int = 5) -> float:
 
 
 def resident(pid: int | str = "self") -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024
 
 
 def start(environ: dict[str, str]) -> tuple[float, float]:
-    """Seconds until `svc gateway` answers, and MiB of it two seconds later."""
+    """Return the seconds until `svc gateway` responds, and its MiB two seconds later."""
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "svc", "gateway", "--port", "0"],
@@ -147,7 +147,7 @@ def start(environ: dict[str, str]) -> tuple[float, float]:
 
 
 async def look_up(url: str, count: int) -> None:
-    """100,000 different keys, one after the other, as the hot path asks for them."""
+    """Look up 100,000 different keys in sequence, through the path of a request."""
     issued = IssuedKeyCache(open_database(url))
     await issued.start()
     await asyncio.sleep(2)  # the first keys are read in the background
@@ -164,9 +164,9 @@ async def look_up(url: str, count: int) -> None:
     cold = (time.perf_counter() - began) / len(wanted) * 1e6
     known = next(each for each in reversed(wanted) if isinstance(issued.get(each), ApiKey))
     hot = timed(lambda: [issued.get(known) for _ in range(10_000)]) / 10
-    print(f"a key's first use, 200 at a time   {cold:8.1f} µs")
-    print(f"a key that is in memory            {hot:8.2f} µs")
-    print(f"memory for 100,000 keys asked for  {resident() - before:8.1f} MiB (50,000 are kept)")
+    print(f"first use of a key, 200 at a time   {cold:8.1f} µs")
+    print(f"cached key                          {hot:8.2f} µs")
+    print(f"memory after 100,000 lookups        {resident() - before:8.1f} MiB (50,000 are kept)")
     await issued.close()
 
 
@@ -195,14 +195,14 @@ def main() -> None:
     asyncio.run(look_up(url, args.keys))
     week = time.time() - 7 * 86400
     for name, work in {
-        "sums by key, ever": lambda: database.aggregate_usage("key"),
-        "sums by key, of 7 days": lambda: database.aggregate_usage("key", since=week),
-        "sums by model, ever": lambda: database.aggregate_usage("model"),
-        "sums by tag, ever": lambda: database.aggregate_usage("tag", tag="team"),
+        "sums by key, all time": lambda: database.aggregate_usage("key"),
+        "sums by key, last 7 days": lambda: database.aggregate_usage("key", since=week),
+        "sums by model, all time": lambda: database.aggregate_usage("model"),
+        "sums by tag, all time": lambda: database.aggregate_usage("tag", tag="team"),
         "sums by day of one key": lambda: database.aggregate_usage("day", key_id=f"key_{0:016x}"),
         "newest 1,000 entries": lambda: database.list_entries(limit=1000),
         "newest 1,000 entries of one key": lambda: database.list_entries(limit=1000, key_id=f"key_{400:016x}"),
-        "a page of 1,000 keys, with what they spent": lambda: database.get_spent_usd(
+        "a page of 1,000 keys with their spending": lambda: database.get_spent_usd(
             {k.id: 0.0 for k in database.list_keys()}
         ),
     }.items():
@@ -217,7 +217,7 @@ def main() -> None:
 
 
 def sizes(database: SqlDatabase, url: str) -> dict[str, Any]:
-    """Of the tables, in rows, and of all of it in MiB."""
+    """Return the rows of each table, and the total size in MiB."""
     found: dict[str, Any] = {
         table: count_of(database, "COUNT(*)", table) for table in ("keys", "batches", "hours", "days")
     }

@@ -1,4 +1,4 @@
-"""What the dialects cost: µs per streamed event, and per request. `python -m bench.dialects`."""
+"""Measures the dialects: µs per streamed event and per request. `python -m bench.dialects`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def anthropic_events() -> tuple[bytes, list[bytes]]:
 
 
 def best(act: Callable[[], object], times: int = 7) -> float:
-    """Seconds of the fastest run."""
+    """Return the seconds of the fastest run."""
     taken = []
     for _ in range(times):
         begin = time.perf_counter()
@@ -55,7 +55,7 @@ def best(act: Callable[[], object], times: int = 7) -> float:
 
 
 def stream(upstream: Dialect, client: Dialect, *, usage: bool) -> tuple[float, float]:
-    """µs per event, fed one by one and in reads of 64 KiB."""
+    """Return µs per event, fed one by one and in reads of 64 KiB."""
     first, events = openai_events() if upstream.name == "openai" else anthropic_events()
     joined = b"".join(events)
     reads = [joined[place : place + READ] for place in range(0, len(joined), READ)]
@@ -81,7 +81,7 @@ def main() -> None:
         for client in both:
             for usage in (False, True) if client.name == "openai" else (True,):
                 single, coalesced = stream(upstream, client, usage=usage)
-                name = f"{upstream.name} -> {client.name}{', usage asked' if usage else ''}"
+                name = f"{upstream.name} -> {client.name}{', with usage' if usage else ''}"
                 print(f"{name:<36}{single:>8.2f}{coalesced:>8.2f}")
     print(f"\n{'µs per request':<36}{'1 kB':>8}{'1 MB':>8}")
     acts: dict[str, Callable[[bytes], object]] = {

@@ -1,8 +1,8 @@
-"""How far the estimate of a prompt's tokens is from what a tokenizer counts, for several kinds of text.
+"""Compares the gateway's token estimate with a tokenizer's count, for several kinds of text.
 
-python bench/estimates.py --vocabulary o200k_base     needs the package bpe-openai, which carries OpenAI's vocabularies
+python bench/estimates.py --vocabulary o200k_base     needs the package bpe-openai, which includes OpenAI's vocabularies
 SVC_API_KEY=… python bench/estimates.py --gateway http://127.0.0.1:3000/v1 --model smollm2-135m
-                                                      asks that model, and takes the tokens that its provider tells
+                                                      compares with the usage that the model's provider reports
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def samples() -> dict[str, dict[str, Any]]:
 
 
 def vocabulary(name: str) -> Callable[[dict[str, Any]], int]:
-    """As OpenAI documents it: 3 tokens a message beside its role and its text, 3 for the answer's beginning."""
+    """Count as OpenAI documents it: 3 tokens per message beside role and text, and 3 to start the response."""
     encoding = importlib.import_module("bpe_openai").get_encoding(name)
 
     def count(request: dict[str, Any]) -> int:
@@ -94,14 +94,14 @@ def vocabulary(name: str) -> Callable[[dict[str, Any]], int]:
     return count
 
 
-def told(url: str) -> Callable[[dict[str, Any]], int]:
-    """What the provider says that it has counted."""
+def provider_usage(url: str) -> Callable[[dict[str, Any]], int]:
+    """Return a counter that uses the provider's reported usage."""
 
     def count(request: dict[str, Any]) -> int:
         headers = {"authorization": f"Bearer {os.environ['SVC_API_KEY']}"}
         body = json.dumps({**request, "max_tokens": 1}, ensure_ascii=False).encode()
-        asked = urllib.request.Request(f"{url}/chat/completions", body, headers)
-        with urllib.request.urlopen(asked, timeout=120) as answer:
+        request_ = urllib.request.Request(f"{url}/chat/completions", body, headers)
+        with urllib.request.urlopen(request_, timeout=120) as answer:
             return int(json.load(answer)["usage"]["prompt_tokens"])
 
     return count
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--gateway")
     parser.add_argument("--model", default="gpt-4o-mini")
     args = parser.parse_args()
-    count = vocabulary(args.vocabulary) if args.vocabulary else told(args.gateway)
+    count = vocabulary(args.vocabulary) if args.vocabulary else provider_usage(args.gateway)
     print(f"{'':<16} {'bytes':>6} {'tokens':>7} {'estimate':>9} {'error':>7} {'escaped':>8} {'error':>7}")
     for name, sample in samples().items():
         request = {"model": args.model, **sample}

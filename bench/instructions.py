@@ -1,6 +1,6 @@
-"""Instructions that the compiled gateway executes for a request and for a piece, in the thread that serves; by valgrind.
+"""Counts the instructions of the compiled gateway per request and per chunk in the serving thread, with valgrind.
 
-Nothing else tells what compiled code costs on a shared machine. The kernel's part is not in these figures.
+Instruction counts are stable on a shared machine. They exclude the kernel.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from bench.replay import ANTHROPIC, CLAUDE, GPT, OPENAI, Replay, gateway
 
 SOURCE = Path(__file__).parent.parent / "src"
 PLATFORM = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
-"""Another one has figures of its own."""
+"""Each platform has its own figures."""
 BATCHES, WARM = 6, 30
-REQUESTS, PIECES = 40, 200
-"""In a batch."""
+REQUESTS, CHUNKS = 40, 200
+"""Repetitions per batch."""
 SECONDS = 90.0
-"""For its start, and for any step: twenty to fifty times as long as without valgrind, on a machine that may be busy."""
+"""Timeout of the start and of any step: valgrind is twenty to fifty times slower, and the machine may be busy."""
 
 
 def possible() -> bool:
-    """There is a callgrind, and there are compiled modules."""
+    """Whether callgrind and compiled modules are available."""
     tools = all(shutil.which(name) for name in ("valgrind", "callgrind_control"))
     return tools and next(SOURCE.glob("*__mypyc*.so"), None) is not None
 
 
 def instructions(folder: Path) -> dict[str, float]:
-    """For each request and each piece, by what it is and for which platform."""
+    """Return instructions per request and per chunk, by name and platform."""
     command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={folder / 'callgrind'}"]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         own = [*command, sys.executable, "-m", "svc", "gateway", "--port", "0"]
@@ -42,17 +42,17 @@ def instructions(folder: Path) -> dict[str, float]:
             replay = Replay(listener, port, SECONDS)
             count = partial(_least, process.pid, folder)
             found = {"request": count(REQUESTS, replay.json)}
-            for name, model, pieces in (("same dialect", GPT, OPENAI), ("Anthropic to OpenAI", CLAUDE, ANTHROPIC)):
-                replay.begin(model, pieces[0])
-                found[f"piece, {name}"] = count(PIECES, partial(replay.piece, pieces[1]))
-                replay.end(pieces[2])
-            found["stream of three pieces"] = count(REQUESTS, replay.stream)
+            for name, model, chunks in (("same dialect", GPT, OPENAI), ("Anthropic to OpenAI", CLAUDE, ANTHROPIC)):
+                replay.begin(model, chunks[0])
+                found[f"chunk, {name}"] = count(CHUNKS, partial(replay.send_chunk, chunks[1]))
+                replay.end(chunks[2])
+            found["stream of three chunks"] = count(REQUESTS, replay.stream)
             replay.close()
     return {f"instructions per {what} ({PLATFORM})": number for what, number in found.items()}
 
 
 def _least(pid: int, folder: Path, number: int, once: Callable[[], None]) -> int:
-    """Of several batches, instructions for each; the gateway's own clock is in the others."""
+    """Return instructions per repetition: the minimum of batches, which excludes the gateway's periodic work."""
     for _ in range(WARM):
         once()
     return min(_batch(pid, folder, number, once) for _ in range(BATCHES)) // number
@@ -69,7 +69,7 @@ def _batch(pid: int, folder: Path, number: int, once: Callable[[], None]) -> int
             counted += re.findall(r"^totals: (\d+)", path.read_text(), flags=re.M)
         path.unlink()
     if not counted:
-        raise RuntimeError("callgrind has written nothing for the thread that serves")
+        raise RuntimeError("callgrind wrote nothing for the serving thread")
     return int(counted[-1])
 
 

@@ -1,8 +1,8 @@
-"""Holds what is stable about the gateway's cost to `ratchet.json`: `make ratchet` measures, and writes the file anew.
+"""Compares the gateway's stable cost figures with `ratchet.json`: `make ratchet` measures and rewrites the file.
 
-Timings on a shared machine say little, so calls are counted: of Python functions and of C functions, in the thread that
-serves, for one request and for one piece of a stream; and instructions, where there is valgrind. The least of several
-batches leaves the gateway's own clock out. `tests/test_ratchet.py` fails when a figure is a tenth above the file's.
+Timings on a shared machine are noisy. So this module counts the calls of Python and C functions in the serving thread,
+per request and per chunk of a stream, and instructions where valgrind is available. The minimum of several batches
+excludes the gateway's periodic work. `tests/test_ratchet.py` fails if a figure is more than 10 % above the file's.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ sys.exit(main())
 
 
 def measure() -> dict[str, float]:
-    """Every figure that any machine has, by its name in the file."""
+    """Return the figures that every machine has, by their name in the file."""
     with tempfile.TemporaryDirectory(prefix="svc-ratchet-") as folder:
         return {**calls(Path(folder)), **at_rest(Path(folder))}
 
 
 def measure_compiled() -> dict[str, float]:
-    """Figures of this platform alone; none where they cannot be taken: valgrind may be kept from what it needs."""
+    """Return the figures of this platform, or none where valgrind cannot run."""
     if not possible():
         return {}
     with tempfile.TemporaryDirectory(prefix="svc-ratchet-") as folder:
@@ -84,7 +84,7 @@ def measure_compiled() -> dict[str, float]:
 
 
 def calls(folder: Path) -> dict[str, float]:
-    """Calls per request and per piece."""
+    """Return calls per request and per chunk."""
     shared = folder / "counts"
     shared.write_bytes(bytes(64))
     with shared.open("r+b") as file, socket.create_server(("127.0.0.1", 0)) as listener:
@@ -98,7 +98,7 @@ def calls(folder: Path) -> dict[str, float]:
 
 
 class Calls:
-    """Counted while a replay runs."""
+    """Counts calls while a replay runs."""
 
     def __init__(self, replay: Replay, counts: memoryview) -> None:
         self._replay = replay
@@ -108,15 +108,15 @@ class Calls:
         for _ in range(3):
             self._replay.json()
         found: dict[str, float] = {**self._least("request", self._replay.json), **self._entered()}
-        for name, model, pieces in (("same dialect", GPT, OPENAI), ("Anthropic to OpenAI", CLAUDE, ANTHROPIC)):
-            self._replay.begin(model, pieces[0])
-            found |= self._least(f"piece, {name}", partial(self._replay.piece, pieces[1]))
-            self._replay.end(pieces[2])
-        found |= self._least("stream of three pieces", self._replay.stream)
+        for name, model, chunks in (("same dialect", GPT, OPENAI), ("Anthropic to OpenAI", CLAUDE, ANTHROPIC)):
+            self._replay.begin(model, chunks[0])
+            found |= self._least(f"chunk, {name}", partial(self._replay.send_chunk, chunks[1]))
+            self._replay.end(chunks[2])
+        found |= self._least("stream of three chunks", self._replay.stream)
         return found
 
     def _least(self, what: str, once: Callable[[], None]) -> dict[str, float]:
-        """Of several batches, calls for each."""
+        """Return the calls per repetition, as the minimum of several batches."""
         least = [float("inf"), float("inf")]
         for _ in range(BATCHES):
             before = self._counts[0], self._counts[1]
@@ -127,7 +127,7 @@ class Calls:
         return {f"Python calls per {what}": round(least[0], 1), f"C calls per {what}": round(least[1], 1)}
 
     def _entered(self) -> dict[str, float]:
-        """Functions and files of svc that a request enters, and the lines that it runs; the least of several."""
+        """Return functions, files and lines of svc that a request runs, as the minimum of several requests."""
         found = []
         for turn in range(1, 6):
             self._counts[2] = turn
@@ -143,7 +143,7 @@ class Calls:
         }
 
     def _settle(self) -> None:
-        """What follows an answer in the same turn of the loop has ended when nothing is counted any more."""
+        """Wait until the work after a response has finished, which is when no more calls are counted."""
         while True:
             before = self._counts[0]
             time.sleep(0.005)
@@ -152,8 +152,8 @@ class Calls:
 
 
 def at_rest(folder: Path) -> dict[str, float]:
-    """What `svc gateway` has imported, and its memory, when it is ready and nobody has come. Not compiled: imports of
-    compiled modules are not told."""
+    """Return the modules and the memory of an idle `svc gateway`. Uses the source, since `-X importtime` does not
+    report imports of compiled modules."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = [sys.executable, "-X", "importtime", "-m", "svc", "gateway", "--port", "0"]
         with gateway(folder, listener, command, plain(folder)) as (process, _):
@@ -167,14 +167,14 @@ def at_rest(folder: Path) -> dict[str, float]:
 
 
 def plain(folder: Path) -> Path:
-    """A copy of the source without its compiled modules, in which calls can be counted."""
+    """Copy the source without its compiled modules, so that calls can be counted."""
     package = Path(__file__).parent.parent / "src" / "svc"
     shutil.copytree(package, folder / "source" / "svc", ignore=_LEFT_OUT, dirs_exist_ok=True)
     return folder / "source"
 
 
 def worse(found: dict[str, float], limits: dict[str, float]) -> list[str]:
-    """A line for each figure that is more than a tenth above its limit, or has none."""
+    """Return a line for each figure that is more than 10 % above its limit or has none."""
     return [
         f"{name}: {value:g}, at most {limits.get(name, 0) * MARGIN:.1f} ({limits.get(name, 0):g} and a tenth)"
         for name, value in found.items()
@@ -183,7 +183,7 @@ def worse(found: dict[str, float], limits: dict[str, float]) -> list[str]:
 
 
 def main() -> None:
-    """Writes the file, and says what has changed."""
+    """Write the file and print the changes."""
     before: dict[str, float] = json.loads(LIMITS.read_text()) if LIMITS.exists() else {}
     others = {name: value for name, value in before.items() if name.startswith(PER_PLATFORM)}
     found = {**measure(), **others, **measure_compiled()}
@@ -194,6 +194,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(
-        prog="python -m bench.ratchet", description="Measures, and writes bench/ratchet.json."
+        prog="python -m bench.ratchet", description="Measures the gateway and writes bench/ratchet.json."
     ).parse_args()
     main()

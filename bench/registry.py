@@ -1,9 +1,9 @@
-"""The registry beside nginx: the same file, the same run, the same client, loopback.
+"""Compares the registry with nginx: same file, same run, same client, on loopback.
 
     python bench/registry.py [--size MiB] [--rounds N]
 
-Rounds alternate between the two, so that a noisy machine is noisy for both; medians are shown. CPU is that of
-the server's processes and threads. The client is one process that reads with recv_into and throws the bytes away.
+Rounds alternate between the two, so that noise affects both. Medians are shown. CPU is that of the server's processes
+and threads. The client is one process that reads with recv_into and discards the bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu(pid: int) -> float:
-    """Seconds, from the scheduler's own count: /proc's ticks of 10 ms are a tenth of what is measured here."""
+    """Return CPU seconds from the scheduler's statistics. The ticks of 10 ms in /proc/PID/stat are too coarse here."""
     tasks = [each for process in family(pid) for each in Path(f"/proc/{process}/task").glob("*/schedstat")]
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -61,10 +61,10 @@ def request(port: int, path: str, extra: str = "") -> bytes:
 def read_answer(sock: socket.socket, buffer: bytearray) -> int:
     head = b""
     while b"\r\n\r\n" not in head:
-        piece = sock.recv(4096)
-        if not piece:
+        data = sock.recv(4096)
+        if not data:
             raise ConnectionError("closed")
-        head += piece
+        head += data
     top, _, rest = head.partition(b"\r\n\r\n")
     assert top.split()[1] in (b"200", b"206"), top
     length = next(int(line.split(b":")[1]) for line in top.split(b"\r\n") if line.lower().startswith(b"content-length"))
@@ -83,7 +83,7 @@ class Target:
         self.name, self.process, self.port = name, process, port
 
     def parallel(self, path: str, size: int, part: int = 16 << 20, lanes: int = 64) -> tuple[float, float]:
-        """64 connections, each one range; MB/s and CPU seconds."""
+        """Read one range on each of 64 connections. Return MB/s and CPU seconds."""
         starts = [(index * part) % max(1, size - part + 1) for index in range(lanes)]
         before, began = cpu(self.process.pid), time.perf_counter()
         threads = [threading.Thread(target=self._range, args=(path, start, part)) for start in starts]
@@ -106,7 +106,7 @@ class Target:
         return size / 1e6 / (time.perf_counter() - began), cpu(self.process.pid) - before
 
     def small(self, paths: list[str], seconds: float = 3.0) -> tuple[float, float]:
-        """Requests/s over 8 connections, and the 99th percentile in ms."""
+        """Return requests/s over 8 connections, and the 99th percentile in ms."""
         script = Path(__file__).resolve()
         done = subprocess.run(
             [sys.executable, str(script), "--load", str(self.port), str(seconds), *paths],
@@ -119,7 +119,7 @@ class Target:
 
 
 def load(port: int, seconds: float, paths: list[str]) -> None:
-    """In its own process: one thread over many sockets, so that the client costs as little as it can."""
+    """Run a client process: one thread with many sockets, which takes little CPU time."""
     import selectors
 
     selector = selectors.DefaultSelector()
@@ -184,7 +184,7 @@ def evict(path: Path) -> None:
 
 
 def mixed(target: Target, smalls: list[str], colds: list[Path], addresses: list[str]) -> tuple[float, float]:
-    """Small requests while cold large files are served to four readers."""
+    """Measure small requests while large uncached files are sent to four readers."""
     stop = threading.Event()
 
     def reader(number: int) -> None:
@@ -262,7 +262,7 @@ def main() -> None:
         row("  CPU", *pick("parallel", 1), "<= 1.1", "s")
         row("one whole download", *pick("whole", 0), ">= 0.85", "MB/s")
         row("small requests", *pick("small", 0), ">= 0.15", "1/s")
-        row("  with cold files, p99", *pick("mixed", 1), "<= 2", "ms")
+        row("  with uncached files, p99", *pick("mixed", 1), "<= 2", "ms")
         print(f"memory of svc: peak {rss(processes[0].pid):.0f} MiB (<= 64)")
     finally:
         for process in processes:

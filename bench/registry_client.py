@@ -1,8 +1,8 @@
-"""How fast a client downloads, hashes and writes a bundle, beside this machine's raw sha256 speed.
+"""Measures how fast a client downloads, hashes and writes a bundle, compared with the machine's raw sha256 speed.
 
     python bench/registry_client.py [--size MiB] [--rounds N]
 
-Every round measures raw sha256 over the same number of bytes first. Memory is the client process's peak.
+Every round first measures raw sha256 over the same number of bytes. Memory is the client process's peak.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ with FolderStore(root) as store:
 
 
 def raw(size: int) -> tuple[float, float]:
-    """Seconds, and CPU seconds, of sha256 alone."""
+    """Return seconds and CPU seconds of sha256 alone."""
     block = os.urandom(1 << 20)
     digest, began, used = hashlib.sha256(), time.perf_counter(), time.process_time()
     for _ in range(size >> 20):
@@ -47,7 +47,7 @@ def raw(size: int) -> tuple[float, float]:
 
 
 def pull(url: str, folder: Path, how: str) -> tuple[float, float, float]:
-    """Seconds, CPU seconds, and MiB at the peak."""
+    """Return seconds, CPU seconds, and the peak memory in MiB."""
     root = folder / "client"
     done = subprocess.run([sys.executable, "-c", PULL, url, str(root), how], capture_output=True, text=True, check=True)
     shutil.rmtree(root)

@@ -1,4 +1,4 @@
-"""How many publishes per second a local registry takes, with many entries in it.
+"""Measures publishes per second of a local registry with many entries.
 
 python -m bench.registry_publish [--entries 60000]
 """
@@ -22,7 +22,7 @@ from svc.wire.bundle import BundleEntry
 
 
 def records(store: FolderStore, count: int) -> tuple[float, float]:
-    """Records alone, a commit and its projection each: how many a second, and CPU seconds for one."""
+    """Insert records, with a commit and a projection each. Return records per second and CPU seconds per record."""
     began, used = time.perf_counter(), time.process_time()
     for number in range(count):
         key = f"new{number}"
@@ -35,7 +35,7 @@ def records(store: FolderStore, count: int) -> tuple[float, float]:
 
 
 def bare(root: Path, count: int) -> float:
-    """SQLite alone, one row and one commit each, as durable: what the disk gives while others use it, too."""
+    """Insert rows into SQLite, with a durable commit each, as a baseline of the disk under its current load."""
     with contextlib.closing(sqlite3.connect(root / "bare.sqlite", isolation_level=None)) as db:
         for line in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "CREATE TABLE t (name PRIMARY KEY, at)"):
             db.execute(line)
@@ -46,7 +46,7 @@ def bare(root: Path, count: int) -> float:
 
 
 def publishes(store: FolderStore, count: int, threads: int) -> float:
-    """Whole publishes of small bundles: hash, check, fsync, move, fsync, commit."""
+    """Publish small bundles completely: hash, check, fsync, move, fsync, commit."""
     made = [(f"whole{number}", bundle(f"whole{number}", "1")) for number in range(count)]
     began = time.perf_counter()
 
@@ -76,8 +76,8 @@ def main() -> None:
             store.index_file.sync()
             ours, used = records(store, args.count)
             print(f"{args.entries} entries: {ours:.0f} records/s (>= 1000), {used * 1e6:.0f} us of CPU each")
-            print(f"one row a commit in SQLite alone, on this disk now: {bare(root, args.count // 2):.0f}/s")
-            print(f"whole publishes of small bundles: {publishes(store, args.count // 2, 4):.0f}/s")
+            print(f"SQLite alone, one commit per row, on this disk now: {bare(root, args.count // 2):.0f}/s")
+            print(f"complete publishes of small bundles: {publishes(store, args.count // 2, 4):.0f}/s")
     finally:
         shutil.rmtree(root)
 

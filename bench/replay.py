@@ -1,4 +1,4 @@
-"""The same few requests again and again, in lock-step: this process is both client and provider, so nothing depends on time."""
+"""Repeats a few requests in lock-step. One process is both client and provider, so nothing depends on time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USAGE = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4o-mini","choices":[],"usage":'
     b'{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}\n\n'
 )
-"""For the gateway, which asks for it."""
+"""The configuration of the gateway."""
 OPENAI = (
     PIECE % (b'"role":"assistant","content":""', b"null"),
     PIECE % (b'"content":" word"', b"null"),
@@ -44,10 +44,10 @@ ANTHROPIC = (
 
 
 class Replay:
-    """One client connection and one connection of a provider, both ours."""
+    """One client connection and one provider connection, both in this process."""
 
     def __init__(self, listener: socket.socket, port: int, seconds: float = 10) -> None:
-        """`seconds` the gateway may take for a step."""
+        """`seconds` is the timeout of each step."""
         self._listener = listener
         self._seconds = seconds
         self._client = socket.create_connection(("127.0.0.1", port), timeout=seconds)
@@ -66,7 +66,7 @@ class Replay:
 
     def stream(self) -> None:
         self.begin(GPT, OPENAI[0])
-        self.piece(OPENAI[1])
+        self.send_chunk(OPENAI[1])
         self.end(OPENAI[2])
 
     def begin(self, model: str, first: bytes) -> None:
@@ -75,8 +75,8 @@ class Replay:
         self._say(head + chunk(first))
         self._read(b'"role"')
 
-    def piece(self, piece: bytes) -> None:
-        self._say(chunk(piece))
+    def send_chunk(self, data: bytes) -> None:
+        self._say(chunk(data))
         self._read(b" word")
 
     def end(self, last: bytes) -> None:
@@ -84,7 +84,7 @@ class Replay:
         self._read(b"0\r\n\r\n")
 
     def _ask(self, model: str, more: bytes) -> None:
-        """The client asks, and the provider has read it."""
+        """Send a request as the client and read it as the provider."""
         body = b'{"model":"%b","messages":[{"role":"user","content":"Hello there, how are you?"}]%b}' % (
             model.encode(),
             more,
@@ -108,7 +108,7 @@ class Replay:
         self._provider.sendall(data)
 
     def _read(self, mark: bytes) -> None:
-        """All that the client gets, until `mark` is in it."""
+        """Read as the client until `mark` is received."""
         found = b""
         while mark not in found:
             data = self._client.recv(65536)
@@ -125,7 +125,7 @@ def chunk(data: bytes) -> bytes:
 def gateway(
     folder: Path, provider: socket.socket, command: list[str], source: Path | None = None, seconds: float = 30
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The real command, in front of `provider`; its process and its port."""
+    """Run the `svc` command in front of `provider`. Yields its process and port."""
     address = f"http://127.0.0.1:{provider.getsockname()[1]}"
     env = {
         "PATH": os.environ["PATH"],

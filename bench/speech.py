@@ -1,8 +1,8 @@
-"""The figures of docs/explanation/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
+"""Measures for docs/explanation/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
 
-accuracy: every English clip through the live path, as fast as it goes: word errors, stable text that was taken back.
-live:     4 and 8 people at once in real time through a real gateway, whose one worker is bound to one core.
---clips:  a folder with more clips, and a manifest.json of {id, wav, text, lang} about them.
+accuracy: every English clip through the live path at full speed: word errors, and stable text that was retracted.
+live:     4 and 8 concurrent speakers in real time through a gateway, whose only worker is bound to one core.
+--clips:  a folder with more clips, described by a manifest.json of {id, wav, text, lang}.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from svc.speech.recognition_stream import RecognitionStream  # noqa: E402
 from svc.speech.vad import VoiceActivityDetector  # noqa: E402
 
 FRAME = 1600
-"""Bytes: 50 ms."""
+"""Bytes per frame (50 ms)."""
 PLACES = 8
-"""Sessions that the worker takes, unless more people are asked for."""
+"""Session limit of the worker, unless more speakers are requested."""
 PATIENCE = 30
-"""Seconds for a final."""
+"""Timeout for a final, in seconds."""
 LOAD_PATIENCE = 120
-"""Seconds for a model to load."""
+"""Timeout for loading a model, in seconds."""
 BEGIN_SECONDS = 2
-"""Every person begins to speak within these seconds, so that a run this long has something to measure."""
+"""Every speaker starts within these seconds, so that a run of this length has something to measure."""
 READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
-"""Clips of people who read aloud."""
+"""Clips of read speech."""
 
 
 def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
-    """Text and audio of every English clip."""
+    """Return text and audio of every English clip."""
     paths, texts = material.make_clips(), dict(material.TEXTS)
     if more is not None:
         for entry in json.loads((more / "manifest.json").read_text()):
@@ -64,7 +64,7 @@ def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
 
 
 def accuracy(spoken: dict[str, tuple[str, bytes]], name: str) -> None:
-    """The voice of a worker, without sockets and clocks."""
+    """Run the recognition of a worker, without sockets and clocks."""
     model = detect_model(material.make_model(name))
     engine = plugins.load("speech.engines", model.engine).load(model)
     detector = VoiceActivityDetector(model.files["vad"])
@@ -109,7 +109,7 @@ def _taken_back(messages: list[tuple[str, bool]]) -> int:
 
 
 def _speech(audio: bytes) -> tuple[bytes, float]:
-    """A clip without the silence at its end, and the second at which speech begins in it."""
+    """Return a clip without trailing silence, and the second at which speech begins in it."""
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     frames = samples[: len(samples) // 320 * 320].reshape(-1, 320)
     loud = np.flatnonzero(np.sqrt((frames**2).mean(axis=1)) > 0.015)
@@ -117,7 +117,7 @@ def _speech(audio: bytes) -> tuple[bytes, float]:
 
 
 class Person:
-    """Speaks clips in real time, and notes when answers come."""
+    """Speaks clips in real time, and records when messages arrive."""
 
     def __init__(self, client: LiveClient, spoken: list[bytes], seed: int) -> None:
         self.client, self.spoken, self.random = client, spoken, random.Random(seed)
@@ -149,25 +149,25 @@ class Person:
         while time.monotonic() < until:
             audio, onset = _speech(self.random.choice(self.spoken))
             turn += 1
-            pause = bytes(9600) if turn % 2 else b""  # 300 ms, or none
+            pause = bytes(9600) if turn % 2 else b""  # 300 ms or none
             self._final.clear()
             begun = time.monotonic()
             self._onset, self._heard_any = begun + onset, False
             everything = audio + pause
             for place in range(0, len(everything), FRAME):
-                piece = everything[place : place + FRAME]
-                await asyncio.sleep(max(0.0, begun + (place + len(piece)) / 32000 - time.monotonic()))
-                await self.client.socket.send(piece)
+                frame = everything[place : place + FRAME]
+                await asyncio.sleep(max(0.0, begun + (place + len(frame)) / 32000 - time.monotonic()))
+                await self.client.socket.send(frame)
             self.seconds += len(audio) / 32000 - onset
-            asked = time.monotonic()
+            flushed_at = time.monotonic()
             await self.client.send_message(type="flush")
             await asyncio.wait_for(self._final.wait(), PATIENCE)
-            (self.final_after_pause if pause else self.final).append(time.monotonic() - asked)
+            (self.final_after_pause if pause else self.final).append(time.monotonic() - flushed_at)
             await asyncio.sleep(0.2)
 
 
 async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: float) -> None:
-    """So many people for so long."""
+    """Run this many speakers for this long."""
     async with contextlib.AsyncExitStack() as stack:
         crowd = []
         for seed in range(people):
@@ -202,7 +202,7 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
 
 
 def _bind(process: int, core: int) -> None:
-    """Every thread of it to one core. Real-time threads know no niceness: less of it is a higher priority here."""
+    """Bind every thread to one core. Real-time threads ignore niceness, so their priority is raised by that amount."""
     policy = os.sched_getscheduler(process)
     for thread in Path(f"/proc/{process}/task").iterdir():
         number = int(thread.name)
@@ -213,7 +213,7 @@ def _bind(process: int, core: int) -> None:
 
 def _print(title: str, values: list[float]) -> None:
     if not values:
-        print(f"  {title:18} none in this time")
+        print(f"  {title:18} none in this run")
         return
     values = sorted(1000 * value for value in values)
     p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
@@ -228,7 +228,7 @@ def _cpu(process: int) -> float:
 
 @contextlib.contextmanager
 def gateway(config: str) -> Iterator[Gateway]:
-    """A gateway that measures how late its loop is; it says so on standard output when it is asked to (SIGUSR1)."""
+    """Run a gateway that measures its event loop lag, and prints it on SIGUSR1."""
     home = material.HOME / "bench"
     home.mkdir(parents=True, exist_ok=True)
     (home / "svc.toml").write_text(config)
@@ -250,14 +250,14 @@ def gateway(config: str) -> Iterator[Gateway]:
 
 
 def lag(gateway: Gateway) -> str:
-    """How late the loop was since the last time."""
+    """Return the event loop lag since the last call."""
     assert gateway.process.stdout is not None
     gateway.process.send_signal(signal.SIGUSR1)
     return gateway.process.stdout.readline().strip()
 
 
 def serve() -> None:
-    """Runs in the gateway's process."""
+    """Run the gateway in this process and measure its loop lag."""
     found = settings.load(os.environ, config=os.environ["SVC_HOME"] + "/svc.toml")
     original = app._serve
 
@@ -291,25 +291,25 @@ def serve() -> None:
 
 
 async def crowd(spoken: dict[str, tuple[str, bytes]], model: str, seconds: float, sizes: list[int]) -> None:
-    material.make_model(model)  # the gateway does not make it
+    material.make_model(model)  # the gateway does not build the model
     places = max(PLACES, *sizes)
     with gateway(f'[speech]\ndefault_model = "{model}"\nmax_sessions = {places}\n') as running:
         _bind(os.getpid(), 1)
         _bind(running.process.pid, 1)
         await asyncio.sleep(3)
-        lag(running)  # what the start took
+        lag(running)  # discard the lag of the start
         await asyncio.sleep(5)
         print("idle:", lag(running))
         for people in sizes:
             try:
                 await live(running, [audio for _, audio in spoken.values() if len(audio) < 15 * 32000], people, seconds)
             except TimeoutError:
-                print(f"{people} sessions: the worker does not keep up, no answer within {PATIENCE} s")
+                print(f"{people} sessions: the worker does not keep up, no response within {PATIENCE} s")
             print(" ", lag(running))
 
 
 def _people(text: str) -> int:
-    """A number of people, for argparse."""
+    """Parse a number of speakers, for argparse."""
     try:
         number = int(text)
     except ValueError:
@@ -320,7 +320,7 @@ def _people(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    """The length of a run, for argparse."""
+    """Parse the length of a run, for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -331,14 +331,14 @@ def _seconds(text: str) -> float:
 
 
 def main() -> None:
-    """See the top of the file."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["accuracy", "live"])
     parser.add_argument("--model", default="moonshine-tiny-en")
     parser.add_argument("--clips", type=Path)
-    parser.add_argument("--alone", action="store_true", help="real-time priority, on a machine that has other work")
+    parser.add_argument("--alone", action="store_true", help="real-time priority for the worker, on a busy machine")
     parser.add_argument("--seconds", type=_seconds, default=60, help=f"{BEGIN_SECONDS} or more")
-    parser.add_argument("--people", type=_people, nargs="+", default=[4, 8], help="live sessions at the same time")
+    parser.add_argument("--people", type=_people, nargs="+", default=[4, 8], help="number of concurrent live sessions")
     arguments = parser.parse_args()
     if "serve" in arguments.what:
         serve()

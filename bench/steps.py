@@ -1,6 +1,6 @@
-"""What each step of the hot path costs, in µs of CPU, in this process, without a kernel: `make bench-steps`.
+"""Measures each step of a request in µs of CPU, in this process and without sockets: `make bench-steps`.
 
-The figures are for comparing one step with another and one version with the next, on the same machine.
+Compare the figures of one step with another, or of one version with the next, on the same machine only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ANSWER = (
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps nothing."""
+    """A transport that discards its data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,24 +78,24 @@ class Wire(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing waits here."""
+        """Ignored: there is no buffer."""
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Nothing is read here: who reads is called."""
+        """Ignored: the protocol is called directly."""
 
     def abort(self) -> None:
-        """There is nothing to close."""
+        """Ignored: there is no connection."""
 
 
 class State:
-    """uvicorn's."""
+    """Stands in for uvicorn's server state."""
 
     def __init__(self) -> None:
         self.connections: set[object] = set()
 
 
 def cost(step: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """µs of CPU for one call: the best of five runs."""
+    """Return µs of CPU for one call, the best of five runs."""
     best = float("inf")
     for _ in range(5):
         began = time.process_time()
@@ -110,7 +110,7 @@ def show(name: str, value: float) -> None:
 
 
 async def main() -> None:
-    """Prints the table. On one processor: on two, what this thread and the log's do to each other would be counted, too."""
+    """Print the table. Bound to one processor, since on two the log thread would disturb this one."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     logging.disable()
     found = settings.load(
@@ -120,44 +120,47 @@ async def main() -> None:
     upstream = UpstreamPool(connect_timeout=5)
     home = Path(tempfile.mkdtemp(prefix="svc-bench-"))
     ledger = Ledger(home, found.ledger, open_database(f"sqlite:///{home / 'svc.db'}"), offers)
-    ledger.journal.start_new_file()  # the intake is left out: it is a thread of its own
+    ledger.journal.start_new_file()  # the ingester is left out, because it has its own thread
     ledger.prices.add_fetched_prices({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
-    books = DatabaseThread(open_database(f"sqlite:///{home / 'svc.db'}"))
+    database_thread = DatabaseThread(open_database(f"sqlite:///{home / 'svc.db'}"))
     counters = SharedCounters(home / "counters", workers=4)
-    gate = RateLimiter(found.limits, counters, ledger.prices, books)
+    limiter = RateLimiter(found.limits, counters, ledger.prices, database_thread)
     lines = telemetry.LineWriter(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
     metrics, request_log = RequestMetrics(), RequestLog(lines, is_enabled=found.gateway.access_log)
-    plane = create_context(
+    context = create_context(
         found,
         Router(offers, {}),
         Keyring(["key"]),
         upstream,
         ledger,
-        gate,
+        limiter,
         metrics,
         request_log,
         observers=(ledger, metrics, request_log),
     )
     upstream_wire = Wire()
-    client = ClientConnection(plane, EndpointTable(load_endpoints()), server_state=State())
+    client = ClientConnection(context, EndpointTable(load_endpoints()), server_state=State())
     client.connection_made(Wire())
     connect(upstream, offers[0].origin, upstream_wire)
-    steps(found, plane)
+    steps(found, context)
     whole = cost(exchange(upstream, client, False), 5000)
-    books = recorded(plane, upstream, client)
-    under = limited(plane, counters, upstream, client)
+    recording = recorded(context, upstream, client)
+    under = limited(context, counters, upstream, client)
     show("a request: read, routed, sent, answered, recorded", whole)
-    show("  of which is recorded: entry, price, journal, metrics, log", books)
+    show("  of which is recording: entry, price, journal, metrics, log", recording)
     show("  under limits of requests, tokens, concurrency, money", under)
-    show("  so key, books and limits add", cost(lambda: plane.keyring.require_cached("key")) + books + under - whole)
+    show(
+        "  so key, accounting and limits add",
+        cost(lambda: context.keyring.require_cached("key")) + recording + under - whole,
+    )
     stream(upstream, client)
-    await plane.close()
+    await context.close()
     lines.close()
     shutil.rmtree(home)
 
 
 def connect(upstream: UpstreamPool, origin: Any, wire: Wire) -> None:
-    """Puts an idle connection into the pool, as if it had been made."""
+    """Put an idle connection into the pool, as if it had been opened."""
     from svc.gateway.upstream.connection import UpstreamConnection
 
     connection = UpstreamConnection(upstream, origin)
@@ -165,17 +168,17 @@ def connect(upstream: UpstreamPool, origin: Any, wire: Wire) -> None:
     upstream.release(connection)
 
 
-def steps(found: settings.Settings, plane: GatewayContext) -> None:
-    """Single steps."""
+def steps(found: settings.Settings, context: GatewayContext) -> None:
+    """Measure single steps."""
     raw = BODY % b""
     endpoint, body = chat_completions.endpoint, RequestBody(raw)
     codec, routing_info = endpoint.codecs[openai.dialect], endpoint.decode_routing_info(body)
     show("msgspec: decode the whole body", cost(lambda: msgspec.json.decode(raw)))
     show("head of a request", cost(lambda: endpoint.decode_routing_info(RequestBody(raw))))
-    target = plane.router.route("gpt-4o-mini")[0].profile
+    target = context.router.route("gpt-4o-mini")[0].profile
     show("pass_request", cost(lambda: codec.encode_request(body, routing_info, target, lambda: None)))
     show("pass_answer", cost(lambda: codec.decode_response(ANSWER)))
-    show("key look-up", cost(lambda: plane.keyring.require_cached("key")))
+    show("key look-up", cost(lambda: context.keyring.require_cached("key")))
     pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
     pipe.feed(FIRST)
     pipe.feed(CHUNK)
@@ -194,10 +197,10 @@ def steps(found: settings.Settings, plane: GatewayContext) -> None:
 def halves(
     upstream: UpstreamPool, client: ClientConnection, stream: bool
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A request, and the head of its answer or all of it."""
+    """Return a request, and the head of its response or all of it."""
     body = BODY % (b',"stream":true' if stream else b"")
-    asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
-    asked += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: */*\r\nauthorization: Bearer key\r\n"
+    request += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     if stream:
         answered = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         answered += response.encode_http_chunk(b"", FIRST, False) + response.encode_http_chunk(b"", CHUNK, False)
@@ -208,7 +211,7 @@ def halves(
     (connection,) = upstream._connections
 
     def ask() -> None:
-        client.data_received(asked)
+        client.data_received(request)
 
     def answer() -> None:
         connection.data_received(answered)
@@ -226,20 +229,22 @@ def exchange(upstream: UpstreamPool, client: ClientConnection, stream: bool) -> 
     return run
 
 
-def recorded(plane: GatewayContext, upstream: UpstreamPool, client: ClientConnection) -> float:
-    """What the books take of it: the entry is made, priced, appended to the journal, counted for `/metrics`, logged."""
+def recorded(context: GatewayContext, upstream: UpstreamPool, client: ClientConnection) -> float:
+    """Record the request: make the entry, price it, append it to the journal, count it for `/metrics`, log it."""
     ask, answer = halves(upstream, client, False)
     ask()
-    (running,) = plane.exchanges
+    (running,) = context.exchanges
     usage = chat_completions.endpoint.codecs[openai.dialect].decode_response(ANSWER).usage
-    books = cost(lambda: running._record_outcome("ok", 200, usage), 5000)
+    recording = cost(lambda: running._record_outcome("ok", 200, usage), 5000)
     answer()
-    return books
+    return recording
 
 
-def limited(plane: GatewayContext, counters: SharedCounters, upstream: UpstreamPool, client: ClientConnection) -> float:
-    """The same for a key under every limit there is."""
-    keys = plane.keyring._keys
+def limited(
+    context: GatewayContext, counters: SharedCounters, upstream: UpstreamPool, client: ClientConnection
+) -> float:
+    """Measure the same for a key with every kind of limit."""
+    keys = context.keyring._keys
     ((digest, key),) = keys.items()
     keys[digest] = ApiKey(
         key.id, key.name, key.scopes, models=key.models, rpm=10**9, tpm=2 * 10**9, concurrency=1000, budget_usd=1e6
@@ -251,7 +256,7 @@ def limited(plane: GatewayContext, counters: SharedCounters, upstream: UpstreamP
 
 
 def stream(upstream: UpstreamPool, client: ClientConnection) -> None:
-    """A chunk, all the way from one socket to the other."""
+    """Forward a chunk from one socket to the other."""
     exchange(upstream, client, True)()
     (connection,) = upstream._connections
     chunk = response.encode_http_chunk(b"", CHUNK, False)

@@ -1,8 +1,8 @@
-"""What a second worker adds: `python -m bench.workers`. As root, on Linux with two processors.
+"""Measures the gain of a second worker: `python -m bench.workers`. Needs root on Linux with two processors.
 
-A machine of two processors has none left for the load, so each worker gets the same small share of a processor of its
-own, by the kernel's quota for a control group; the rest of the second one is the load's. One worker and two do
-the same work in turns, flat out: with twice the processor time two should answer twice as much.
+A machine with two processors has none left for the load generator. So each worker gets the same small share of a
+processor through a control group quota, and the load generator uses the rest of the second processor. One worker and
+two workers do the same work in turns at full load. Twice the processor time should give twice the responses.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from bench.compare.targets import free_port, target
 
 GROUPS = Path("/sys/fs/cgroup")
 PERIOD = 10_000
-"""Microseconds over which a share is kept: short, so that a worker that has used it up does not pause for long."""
+"""The quota's period in microseconds. It is short, so that a worker that has used its quota does not pause for long."""
 SETTLED = 4.0
 """Seconds after the start."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.workers", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--share", type=float, default=0.15, help="of a processor, for each worker")
+    parser.add_argument("--share", type=float, default=0.15, help="share of a processor for each worker")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
     given = parser.parse_args()
     if not 0.1 <= given.share <= 0.5 or given.rounds < 1 or given.seconds <= 0:
-        parser.error("--share is from 0.1 to 0.5; --rounds and --seconds have to be more than 0")
+        parser.error("--share is from 0.1 to 0.5; --rounds and --seconds must be more than 0")
     if os.geteuid() or not GROUPS.is_dir():
-        parser.error("control groups are needed, and root, who may make some")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, as with Ctrl-C
+        parser.error("needs control groups, and root to create them")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # terminate child processes, as with Ctrl-C
     ratios = []
     for number in range(given.rounds):
         one, two = (flat_out(workers, given.share, given.seconds) for workers in (1, 2))
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def flat_out(workers: int, share: float, seconds: float) -> int:
-    """Requests answered in a second."""
+    """Return the number of responses per second."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workers-")))
         (folder / "svc.toml").write_text(f"[gateway]\nworkers = {workers}\n")
@@ -61,12 +61,12 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
         groups = [
             stack.enter_context(limited(f"svc-worker-{os.getpid()}-{number}", share)) for number in range(workers)
         ]
-        process = stack.enter_context(started(one, folder))  # ended before its groups are, whatever happens
+        process = stack.enter_context(started(one, folder))  # must end before its control groups
         if not answers(port, one.health, process):
             sys.exit(f"the gateway did not start: {(folder / 'log').read_text(errors='replace')[-300:]}")
         time.sleep(SETTLED)
         everybody = family(process.pid)
-        serving = everybody[1 : workers + 1] if workers > 1 else everybody[:1]  # the first of several looks after them
+        serving = everybody[1 : workers + 1] if workers > 1 else everybody[:1]  # the supervisor is first
         for number, pid in enumerate(serving):
             (groups[number] / "cgroup.procs").write_text(str(pid))
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -79,7 +79,7 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
 
 @contextmanager
 def limited(name: str, share: float) -> Iterator[Path]:
-    """A control group, of the first version or the second, that gets so much of a processor."""
+    """Create a control group (version 1 or 2) with this share of a processor."""
     first = GROUPS / "cpu"
     group = (first if first.is_dir() else GROUPS) / name
     group.mkdir()
@@ -93,7 +93,7 @@ def limited(name: str, share: float) -> Iterator[Path]:
         yield group
     finally:
         for _ in range(50):
-            if not (group / "cgroup.procs").read_text():  # else it is still being ended
+            if not (group / "cgroup.procs").read_text():  # otherwise processes are still exiting
                 break
             time.sleep(0.1)
         group.rmdir()

@@ -1,7 +1,7 @@
 """Compiles the hot path with mypyc, in place: the same source, as extension modules. `make native`, `make pure`.
 
-Without a C compiler or Python's headers nothing is done, and the gateway runs from source: slower, otherwise the same.
-A compiled module is used as long as it is there: `check` tells whether a source has changed since.
+Without a C compiler or Python's headers, nothing is compiled and the gateway runs from source. It is slower then, and
+otherwise the same. Python imports a compiled module as long as it exists: `check` reports changed sources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 def sources() -> list[Path]:
-    """The modules listed. Raises SystemExit for a name that is missing, is listed twice, or cannot be compiled."""
+    """Return the listed modules. Raises SystemExit for a name that is missing, listed twice, or cannot be compiled."""
     names = [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
     paths = [SOURCE / "svc" / name for name in names]
     for name, path in zip(names, paths, strict=True):
@@ -47,7 +47,7 @@ def sources() -> list[Path]:
 
 
 def known() -> list[Path]:
-    """What they import of ours, and what that imports: its types and constants are compiled in."""
+    """Return the listed modules and their transitive imports of svc: their types and constants are compiled in."""
     found: set[Path] = set()
     waiting = sources()
     while waiting:
@@ -67,7 +67,7 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def digest() -> str:
-    """Of all that decides what is compiled."""
+    """Return a digest of everything that affects the compiled code."""
     sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {__version__}".encode())
     for path in (Path(__file__), LISTED, ROOT / "pyproject.toml", *known()):
         sha.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
@@ -75,33 +75,33 @@ def digest() -> str:
 
 
 def compiled() -> list[Path]:
-    """What compiling has left beside the sources."""
+    """Return the files that the compiler has written beside the sources."""
     return [*SOURCE.glob("*__mypyc*.so"), *SOURCE.glob("svc/**/*.so")]
 
 
 def current() -> bool:
-    """The compiled modules are those of the present sources."""
+    """Whether the compiled modules match the present sources."""
     return STAMP.exists() and STAMP.read_text() == digest() and len(compiled()) == len(sources()) + 1
 
 
 def clean() -> None:
-    """Back to the plain source."""
+    """Remove the compiled modules."""
     for path in compiled():
         path.unlink()
     STAMP.unlink(missing_ok=True)
 
 
 def can_compile() -> bool:
-    """There is a C compiler, and there are Python's headers."""
+    """Whether a C compiler and Python's headers are available."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return shutil.which(compiler) is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
 
 
 def build() -> None:
-    """Compiles; raises SystemExit when that fails."""
+    """Compile. Raises SystemExit on failure."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    stamp = digest()  # a source that is changed meanwhile is not what was compiled
-    os.chdir(SOURCE)  # modules are named by their paths
+    stamp = digest()  # taken first, in case a source changes during the compilation
+    os.chdir(SOURCE)  # mypyc names modules by their paths
     names = [str(path.relative_to(SOURCE)) for path in sources()]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
     folders = ["--build-base", str(BUILD), "--build-lib", str(BUILD / "lib")]
@@ -111,7 +111,7 @@ def build() -> None:
 
 
 def main() -> int:
-    """`clean`, `check` (1 if compiled modules are not current), or nothing: compiles what is not current."""
+    """Run `clean`, `check` (exits with 1 if compiled modules are outdated), or compile what is outdated."""
     if sys.argv[1:] == ["clean"]:
         clean()
     elif sys.argv[1:] == ["check"]:

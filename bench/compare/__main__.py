@@ -59,8 +59,8 @@ def main() -> int:
     if unknown := set(names) - set(NAMES):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if given.rounds < 1 or given.seconds <= 0:
-        parser.error("--rounds and --seconds have to be more than 0")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the target's process is ended, too
+        parser.error("--rounds and --seconds must be more than 0")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # terminate the target's process, too
     rows = []
     for number in range(given.rounds):
         for name in names:
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def run(name: str, seconds: float) -> dict[str, Any]:
-    """Starts the target and measures all works."""
+    """Start the target and run all measurements."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"compare-{name}-")))
         port, provider = free_port(), free_port()
@@ -169,7 +169,7 @@ def measured(one: Target, pid: int, port: int, provider: int, work: Work, second
     if not said:
         return {"faults": 1, "fault": "the load generator ended without a result"}
     found: dict[str, Any] = json.loads(said)
-    count = found["pieces"] if work.spec["test"] == "stream" else found["answers"]
+    count = found["chunks"] if work.spec["test"] == "stream" else found["answers"]
     if count:
         found["cpu_us"] = round(cpu / count * 1e6, 2)
     return {

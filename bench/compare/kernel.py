@@ -16,7 +16,7 @@ def family(pid: int) -> list[int]:
         for path in Path(f"/proc/{one}/task").glob("*/children"):
             try:
                 found += [int(child) for child in path.read_text().split()]
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
     return found
 

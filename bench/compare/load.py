@@ -17,7 +17,7 @@ import httptools
 import uvloop
 
 MODEL = "gpt-4o-mini"
-PIECES = 50
+CHUNKS = 50
 TEXT = "word " * 60
 ANSWER = json.dumps(
     {
@@ -75,7 +75,7 @@ class Provider(asyncio.Protocol):
     def _go_on(self, number: int, began: float) -> None:
         if self._transport.is_closing():
             return
-        if number == PIECES:
+        if number == CHUNKS:
             self._transport.write(event({}, "stop") + framed(b"data: [DONE]\n\n") + b"0\r\n\r\n")
             return
         self._transport.write(event({"content": f"{time.monotonic():.6f} "}))
@@ -88,7 +88,7 @@ class Found:
     """The results."""
 
     answers: int = 0
-    pieces: int = 0
+    chunks: int = 0
     faults: int = 0
     fault: str | None = None
     """The message of the first fault."""
@@ -109,7 +109,7 @@ class Client(asyncio.Protocol):
 
     async def ask(self, request: bytes, stream: bool, seconds: float) -> None:
         """Send a request and wait for the complete response. Raises ConnectionError."""
-        self._stream, self._text, self._status, self._pieces = stream, b"", 0, 0
+        self._stream, self._text, self._status, self._chunks = stream, b"", 0, 0
         self._done = asyncio.get_running_loop().create_future()
         began = time.monotonic()
         self.transport.write(request)
@@ -146,7 +146,7 @@ class Client(asyncio.Protocol):
         start = one.find(b'"content":')
         sent = one[start + 10 : one.find(b"}", start)].strip(b' "') if start >= 0 else b""
         if sent.replace(b".", b"").isdigit():
-            self._pieces += 1
+            self._chunks += 1
             self._found.delays.append(now - float(sent))
         elif one == b"data: [DONE]":
             self._text = b"[DONE]\n\n"
@@ -155,16 +155,16 @@ class Client(asyncio.Protocol):
         if self._done is None or self._done.done():
             return
         if self._stream:
-            good = self._status == 200 and self._pieces == PIECES and b"[DONE]" in self._text
+            good = self._status == 200 and self._chunks == CHUNKS and b"[DONE]" in self._text
         else:
             good = self._status == 200 and TEXT.encode() in self._text
         if good:
             self._found.answers += 1
-            self._found.pieces += self._pieces
+            self._found.chunks += self._chunks
             self._done.set_result(None)
         else:
             self._done.set_exception(
-                ConnectionError(f"status {self._status}, {self._pieces} chunks: {self._text[-100:]!r}")
+                ConnectionError(f"status {self._status}, {self._chunks} chunks: {self._text[-100:]!r}")
             )
 
 
@@ -230,7 +230,7 @@ def summary(found: Found) -> dict[str, Any]:
 
     return {
         "answers": found.answers,
-        "pieces": found.pieces,
+        "chunks": found.chunks,
         "p50": at(0.5),
         "p99": at(0.99),
         "faults": found.faults,

@@ -68,7 +68,7 @@ def inserted(page: str, made: str) -> str:
 
 
 def _values(rows: list[Row], name: str, work: str | None, field: str) -> list[float]:
-    """One value per round in which all responses were complete and no stream lagged behind the provider."""
+    """Return one value per round in which all responses were complete and no stream was slower than the provider."""
     found = []
     for row in rows:
         place = row.get(work, {}) if work else row

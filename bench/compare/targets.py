@@ -17,13 +17,13 @@ CLIENT_KEY, PROVIDER_KEY = "sk-client-1234", "sk-provider-5678"
 MODEL = "gpt-4o-mini"
 LITELLM = PLACE / "litellm" / "bin" / "litellm"
 PORTKEY = PLACE / "node" / "node_modules" / "@portkey-ai" / "gateway"
-"""With @hono/node-server 1.14.1 (`locks/package.json`): newer ones, which it allows, break its streams (its issue 1389)."""
+"""Uses @hono/node-server 1.14.1 (`locks/package.json`). Newer allowed versions break its streams (its issue 1389)."""
 SVC = ROOT / ".venv" / "bin" / "svc"
 
 
 @dataclass(frozen=True)
 class Target:
-    """`settle` is how many seconds it gets between its first answer and the measurement of its memory."""
+    """`settle` is the number of seconds between the first response and the measurement of idle memory."""
 
     name: str
     command: list[str]
@@ -44,7 +44,7 @@ def target(name: str, folder: Path, port: int, provider: int) -> Target:
 
 
 def _nginx(folder: Path, port: int, provider: int) -> Target:
-    """A plain proxy that checks the client's key and puts the provider's in its place."""
+    """A plain proxy that checks the client's key and replaces it with the provider's."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         raise FileNotFoundError("nginx is not installed: apt-get install nginx-light")
@@ -73,7 +73,7 @@ http {{
 
 
 def _svc(folder: Path, port: int, provider: int) -> Target:
-    """With its defaults: keys, limits, ledger with its journal, metrics, access log, retries."""
+    """svc with its defaults: keys, limits, ledger with its journal, metrics, access log, retries."""
     if not SVC.exists():
         raise FileNotFoundError("svc is not installed: make setup")
     env = {
@@ -86,7 +86,7 @@ def _svc(folder: Path, port: int, provider: int) -> Target:
 
 
 def _litellm(folder: Path, port: int, provider: int) -> Target:
-    """Its proxy with a master key and no database."""
+    """LiteLLM's proxy with a master key and without a database."""
     if not LITELLM.exists():
         raise FileNotFoundError("LiteLLM is not installed: make compare installs it")
     base = f"http://127.0.0.1:{provider}/v1"
@@ -115,7 +115,7 @@ def _portkey(folder: Path, port: int, provider: int) -> Target:
 
 
 def version(name: str) -> str:
-    """Name and version of what is installed."""
+    """Return name and version of the installed target."""
     if name == "svc":
         said = subprocess.run([str(SVC), "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
         commit = subprocess.run(

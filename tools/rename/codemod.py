@@ -71,7 +71,7 @@ class Rows:
 
 @dataclass
 class Found:
-    """What mypy knows of one file, by position: (line, column) of the end of a name, in characters."""
+    """mypy's findings for one file, by position: (line, column) of the end of a name, in characters."""
 
     attributes: dict[tuple[int, int], str] = field(default_factory=dict)  # end of the attribute's name -> new name
     keywords: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)  # start of a call -> keyword -> new
@@ -132,7 +132,7 @@ class Types:
         return None
 
     def parameter(self, function: nodes.Node | None, info: nodes.TypeInfo | None, name: str) -> str | None:
-        """Of a function, or of the method of that name in a base."""
+        """Return the new name of a parameter of a function, or of the method of that name in a base class."""
         if isinstance(function, nodes.Decorator):
             function = function.func
         if isinstance(function, nodes.OverloadedFuncDef):
@@ -154,7 +154,7 @@ class Types:
 
 
 class Reader:
-    """Walks one module's tree. By reflection: mypy's own visitor is compiled and takes no interpreted subclass."""
+    """Walks a module's tree by reflection: mypy's own visitor is compiled and takes no interpreted subclass."""
 
     SKIPPED = frozenset(
         (
@@ -203,7 +203,7 @@ class Reader:
                         waiting.append(getattr(node, name))
 
     def _place(self, line: int, column: int) -> tuple[int, int]:
-        """In characters: mypy counts bytes."""
+        """Convert to characters, since mypy counts bytes."""
         text = self.lines[line - 1]
         return line, column if text.isascii() else len(text.encode()[:column].decode(errors="replace"))
 
@@ -332,7 +332,7 @@ class Reader:
         return self.finder.attribute(info, name)
 
     def _strings(self, call: nodes.CallExpr) -> None:
-        """getattr(x, "name"), monkeypatch.setattr(x, "name", ...) and such."""
+        """Handle getattr(x, "name"), monkeypatch.setattr(x, "name", ...) and the like."""
         callee = call.callee
         name = callee.name if isinstance(callee, nodes.MemberExpr | nodes.NameExpr) else ""
         if name not in ("setattr", "getattr", "hasattr", "delattr", "object", "attrgetter") or len(call.args) < 2:
@@ -356,7 +356,7 @@ class Reader:
 
 @functools.cache
 def _fields(kind: type) -> list[str]:
-    """The attributes of a compiled class."""
+    """Return the attributes of a compiled class."""
     names: set[str] = set()
     for base in kind.__mro__:
         names |= {
@@ -375,7 +375,7 @@ def _arguments(made: nodes.FuncDef | nodes.OverloadedFuncDef) -> list[str]:
 
 
 def _is_made(info: nodes.TypeInfo, made: nodes.FuncDef | nodes.OverloadedFuncDef) -> bool:
-    """The constructor was made from the fields: by dataclass, msgspec or NamedTuple."""
+    """Whether dataclass, msgspec or NamedTuple generates the constructor from the fields."""
     return (
         bool(getattr(info, "is_named_tuple", False))
         or "dataclass" in info.metadata
@@ -594,7 +594,7 @@ class Edits(cst.CSTVisitor):
             self.edits[span.start.line, span.start.column, span.end.line, span.end.column] = text
 
     def _origin(self, source: str, name: str) -> str | None:
-        """The module that defines a name that `source` passes on."""
+        """Return the module that defines a name that `source` re-exports."""
         return self.passed_on.get((source, name))
 
     passed_on: dict[tuple[str, str], str] = {}
@@ -668,7 +668,7 @@ class Edits(cst.CSTVisitor):
             if old not in {a.name for a in scope.assignments}:
                 continue
             if new in {a.name for a in scope.assignments}:
-                self.report.append(f"{self.module}: {qualified}:{old}: {new} is there already")
+                self.report.append(f"{self.module}: {qualified}:{old}: {new} exists already")
                 continue
             for assignment in scope[old]:
                 if isinstance(assignment, Assignment) and assignment.scope is scope:
@@ -736,7 +736,7 @@ def _names(names: list[str], indent: str) -> str:
 
 
 class Owners(cst.CSTVisitor):
-    """The full name of each function, and the class that it is a method of."""
+    """Return the full name of each function, and the class of each method."""
 
     def __init__(self, module: str, infos: dict[str, nodes.TypeInfo]) -> None:
         super().__init__()
@@ -773,7 +773,7 @@ def apply(text: str, edits: dict[tuple[int, int, int, int], str]) -> str:
     kept: list[tuple[int, int, str]] = []
     for span in spans:
         if kept and span[0] < kept[-1][1]:
-            continue  # inside an import statement that is written anew
+            continue  # inside an import statement that is rewritten
         kept.append(span)
     for start, end, new in reversed(kept):
         text = text[:start] + new + text[end:]
@@ -781,7 +781,7 @@ def apply(text: str, edits: dict[tuple[int, int, int, int], str]) -> str:
 
 
 def passed_on(infos: dict[Path, str]) -> dict[tuple[str, str], str]:
-    """(module, name) -> where it is defined, for names that a module imports and others import from it."""
+    """Map (module, name) to its definition, for names that a module imports and others import from it."""
     found: dict[tuple[str, str], str] = {}
     pattern = re.compile(r"^from (svc[\w.]*) import (\([^)]*\)|.+)$", re.M)
     for path, module in infos.items():
@@ -799,7 +799,7 @@ def passed_on(infos: dict[Path, str]) -> dict[tuple[str, str], str]:
 
 
 def clashes(rows: Rows, infos: dict[str, nodes.TypeInfo]) -> list[str]:
-    """New attribute names that the class, a base or a subclass has already."""
+    """Find new attribute names that the class, a base or a subclass already has."""
     report = []
     for old, new in rows.symbols.items():
         owner, _, name = old.rpartition(".")
@@ -850,7 +850,7 @@ def main() -> int:
         if write:
             path.write_text(apply(text, visitor.edits))
     print("\n".join(report))
-    print(f"{total} edits, {len(report)} to look at", file=sys.stderr)
+    print(f"{total} edits, {len(report)} to review", file=sys.stderr)
     if write:
         move(rows)
     return 0
@@ -874,7 +874,7 @@ def move(rows: Rows) -> None:
 
 
 def texts(rows: Rows, pairs: dict[str, str]) -> None:
-    """Paths and dotted names in strings, comments and documents."""
+    """Replace paths and dotted names in strings, comments and documents."""
     paths = dict(pairs)
     for old, new in pairs.items():
         if old.startswith("src/svc/"):
