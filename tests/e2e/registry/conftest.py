@@ -1,4 +1,4 @@
-"""The real command, real servers."""
+"""Fixtures for the real command and real servers."""
 
 import json
 import os
@@ -19,7 +19,7 @@ collect_ignore = [
     for program, test in (("nginx", "test_nginx.py"), ("docker-registry", "test_docker_registry.py"))
     if shutil.which(program) is None
 ]
-"""Real servers of others, where they are installed."""
+"""Tests with third-party servers run only where these are installed."""
 
 SVC = [sys.executable, "-m", "svc"]
 

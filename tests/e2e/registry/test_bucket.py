@@ -23,7 +23,7 @@ def bucket():
         yield environ
 
 
-def test_two_servers_on_one_bucket(bucket, machine, tmp_path):
+def test_bucket_two_servers_share_bundles(bucket, machine, tmp_path):
     one, two = (machine(name, SVC_REGISTRY_KEYS="k1", **bucket) for name in ("one", "two"))
     redirecting, proxying = one.serve(), two.serve("--proxy")
     path = make_bundle(tmp_path / "m.xyb", data=random.Random(1).randbytes(12 << 20))
@@ -49,14 +49,14 @@ def test_two_servers_on_one_bucket(bucket, machine, tmp_path):
     assert answer.read() == path.read_bytes()[5:1000005]
 
 
-def test_a_bucket_that_cannot_be_used_is_refused_at_the_start(bucket, machine):
+def test_bucket_unusable_at_start_exits_2(bucket, machine):
     wrong = machine("wrong", **{**bucket, "SVC_BLOB_URL": "s3://no-such-bucket/x", "AWS_SECRET_ACCESS_KEY": "wrong"})
     said = wrong.run("registry", "serve", "--port", "0", check=2).stderr
     assert "cannot be used" in said
     assert len(said.splitlines()) == 1
 
 
-def test_the_commands_work_on_a_bucket(bucket, machine, tmp_path, monkeypatch):
+def test_bucket_registry_commands_work(bucket, machine, tmp_path, monkeypatch):
     one = machine("one", **{**bucket, "SVC_BLOB_URL": "s3://bundles/commands"})
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(1 << 20))
     said = one.run("registry", "add", path).stdout
@@ -70,7 +70,7 @@ def test_the_commands_work_on_a_bucket(bucket, machine, tmp_path, monkeypatch):
     one.run("registry", "unyank", "m@1.0")
     assert one.run("registry", "verify").stdout.startswith("ok")
     assert one.run("registry", "gc").stdout == ""
-    assert not (one.root / "index.json").exists(), "it went to the folder"
+    assert not (one.root / "index.json").exists(), "the bundle was written to the folder"
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     with BucketStore("s3://bundles/commands", tmp_path / "state", one.environ) as store:
@@ -84,7 +84,7 @@ def test_the_commands_work_on_a_bucket(bucket, machine, tmp_path, monkeypatch):
     assert one.run("registry", "verify").stdout.startswith("ok")
 
 
-def test_a_bucket_can_mirror_and_pull_through(bucket, machine, tmp_path):
+def test_bucket_mirror_and_pull_through_work(bucket, machine, tmp_path):
     above = machine("above")
     above.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     source = above.serve()
@@ -98,21 +98,21 @@ def test_a_bucket_can_mirror_and_pull_through(bucket, machine, tmp_path):
     machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
 
 
-class Forgetful(ThreadingHTTPServer):
-    """An S3 server that takes no notice of `If-None-Match`, as some do."""
+class S3WithoutConditionalWrites(ThreadingHTTPServer):
+    """An S3 server that ignores `If-None-Match`, as some do."""
 
     daemon_threads = True
 
 
-class ForgetfulHandler(BaseHTTPRequestHandler):
+class S3Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
         """Quiet."""
 
-    def _say(self):
-        asked = self.rfile.read(int(self.headers["content-length"] or 0))
-        key = re.search(rb"<Key>.*</Key>", asked)
+    def _respond(self):
+        request_body = self.rfile.read(int(self.headers["content-length"] or 0))
+        key = re.search(rb"<Key>.*</Key>", request_body)
         body = b"<DeleteResult><Deleted>%b</Deleted></DeleteResult>" % key[0] if key else b""
         self.send_response(200)
         self.send_header("etag", '"x"')
@@ -120,11 +120,11 @@ class ForgetfulHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_PUT = do_POST = _say
+    do_PUT = do_POST = _respond
 
 
-def test_a_store_that_ignores_if_none_match_is_refused(bucket, machine):
-    server = Forgetful(("127.0.0.1", 0), ForgetfulHandler)
+def test_bucket_ignoring_if_none_match_is_rejected(bucket, machine):
+    server = S3WithoutConditionalWrites(("127.0.0.1", 0), S3Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     one = machine("one", **{**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"})
     for command in (("serve", "--port", "0"), ("ls",)):

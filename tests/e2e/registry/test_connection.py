@@ -35,13 +35,13 @@ def running(tmp_path_factory):
     one.run("registry", "add", big)
     server = one.serve()
     with connect(server.port) as sock:
-        ask(sock, head())  # the file is open from now on
+        ask(sock, head())  # the server keeps the file open from here on
     yield server, big.read_bytes()
     one.stop()
 
 
 @pytest.fixture(scope="module")
-def place(running):
+def served_file(running):
     server, data = running
     return server.port, data
 
@@ -55,7 +55,7 @@ def head(*lines, method="GET", path=PATH):
 
 
 def ask(sock, data, bare=False):
-    """The answer's status, its head without the date, and its body."""
+    """Return the response's status, its head without the date, and its body."""
     sock.sendall(data)
     return read(sock, bare)
 
@@ -63,20 +63,20 @@ def ask(sock, data, bare=False):
 def read(sock, bare=False):
     got = b""
     while b"\r\n\r\n" not in got:
-        piece = sock.recv(65536)
-        assert piece, got
-        got += piece
+        data = sock.recv(65536)
+        assert data, got
+        got += data
     top, _, body = got.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", top)
     while not bare and length and len(body) < int(length[1]):
-        piece = sock.recv(1 << 20)
-        assert piece
-        body += piece
+        data = sock.recv(1 << 20)
+        assert data
+        body += data
     return int(top.split()[1]), re.sub(rb"\r\ndate: [^\r]+", b"", top), body
 
 
-def test_connection_ranges_and_conditions(place):
-    port, data = place
+def test_connection_ranges_and_conditions(served_file):
+    port, data = served_file
     tag = TAG.search(ask(connect(port), head())[1])[1].decode()
     with connect(port) as sock:
         for lines, status, body in [
@@ -99,8 +99,8 @@ def test_connection_ranges_and_conditions(place):
             assert (answer[0], answer[2] == body) == (status, True), lines
 
 
-def test_connection_serves_files_and_routes_in_turn(place):
-    port, data = place
+def test_connection_serves_files_and_routes_in_turn(served_file):
+    port, data = served_file
     with connect(port) as sock:
         for _ in range(2):
             assert ask(sock, head("Range: bytes=1-100000"))[2] == data[1:100001]
@@ -110,8 +110,8 @@ def test_connection_serves_files_and_routes_in_turn(place):
         assert ask(sock, head("Range: bytes=4-99999"))[2] == data[4:100000]
 
 
-def test_a_head_that_comes_in_pieces(place):
-    port, data = place
+def test_connection_head_in_several_reads_is_served(served_file):
+    port, data = served_file
     whole = head("Range: bytes=7-9")
     for cut in (1, 3, 20, len(whole) - 3, len(whole) - 1):
         with connect(port) as sock:
@@ -120,8 +120,8 @@ def test_a_head_that_comes_in_pieces(place):
             assert ask(sock, whole[cut:])[2] == data[7:10]
 
 
-def test_requests_in_advance(place):
-    port, data = place
+def test_connection_pipelined_requests_are_answered_in_order(served_file):
+    port, data = served_file
     with connect(port) as sock:
         sock.sendall(head("Range: bytes=0-999999") + head("Range: bytes=1-2") + head("Range: bytes=3-200000"))
         assert [read_exactly(sock, size) for size in (1000000, 2, 199998)] == [
@@ -131,7 +131,7 @@ def test_requests_in_advance(place):
         ]
 
 
-def test_answers_that_nobody_reads_do_not_pile_up(tmp_path):
+def test_connection_unread_pipelined_responses_use_bounded_memory(tmp_path):
     one = Machine(tmp_path / "home")
     one.home.mkdir()
     one.run("registry", "add", make_bundle(tmp_path / "big.xyb", "big", data=bytes(1 << 20)))
@@ -160,11 +160,11 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path):
 
 
 @pytest.mark.parametrize("first", [["Range: bytes=0-999999"], ["Range: bytes=0-9"]])
-def test_who_asks_and_then_closes_its_side_gets_every_answer(place, first):
-    port, data = place
-    asked = [head(*first), head(path="/health"), head("Range: bytes=1-2"), head("Range: bytes=3-200000")]
+def test_connection_half_closed_by_client_gets_every_response(served_file, first):
+    port, data = served_file
+    requests = [head(*first), head(path="/health"), head("Range: bytes=1-2"), head("Range: bytes=3-200000")]
     with connect(port) as sock:
-        sock.sendall(b"".join(asked))
+        sock.sendall(b"".join(requests))
         sock.shutdown(socket.SHUT_WR)
         end = int(first[-1].rpartition("-")[2]) + 1
         assert read_exactly(sock, end) == data[:end]
@@ -174,8 +174,8 @@ def test_who_asks_and_then_closes_its_side_gets_every_answer(place, first):
         assert sock.recv(1) == b""
 
 
-def test_a_head_that_begins_with_the_end_of_an_upload(place):
-    port, data = place
+def test_connection_head_in_same_read_as_upload_end_is_served(served_file):
+    port, data = served_file
     put = head(f"Authorization: Bearer {PUBLISHER}", f"Content-Length: {len(data)}", method="PUT")
     following = head("Range: bytes=5-6")
     with connect(port) as sock:
@@ -196,7 +196,7 @@ def memory(process):
     ("request_", "thousands"),
     [(head(method="HEAD"), 200), (head(path="/health"), 100), (b"GET / HTTP/1.1\r\n\r\n", 100)],
 )
-def test_requests_in_advance_do_not_pile_up(running, request_, thousands):
+def test_connection_unread_pipelined_small_requests_use_bounded_memory(running, request_, thousands):
     server, data = running
     before = memory(server.process)
     with connect(server.port) as sock, contextlib.suppress(TimeoutError, ConnectionError):
@@ -208,13 +208,13 @@ def test_requests_in_advance_do_not_pile_up(running, request_, thousands):
         assert ask(sock, head("Range: bytes=0-99999"))[2] == data[:100000]
 
 
-async def ask_for_ever(sock):
+async def send_forever(sock):
     while True:
         await asyncio.get_running_loop().sock_sendall(sock, head(path="/index") * 100)
         await asyncio.sleep(0.02)
 
 
-async def test_who_does_not_read_is_cut_off_in_the_end(monkeypatch, tmp_path):
+async def test_connection_client_that_never_reads_is_closed(monkeypatch, tmp_path):
     monkeypatch.setattr(connection, "STALL_TIMEOUT_SECONDS", 0.3)
     with open_store(tmp_path, {}) as store, socket.create_server(("127.0.0.1", 0)) as listener:
         async with open_server(RegistryService(store, Keyring([])), lambda: None) as server:
@@ -223,26 +223,26 @@ async def test_who_does_not_read_is_cut_off_in_the_end(monkeypatch, tmp_path):
             with socket.create_connection(listener.getsockname()) as sock:
                 sock.setblocking(False)
                 with pytest.raises(ConnectionError):
-                    await asyncio.wait_for(ask_for_ever(sock), 10)
+                    await asyncio.wait_for(send_forever(sock), 10)
             server.should_exit = True
             await serving
 
 
 def read_exactly(sock, size=None):
-    """One answer's body, and not a byte of the next."""
+    """Read one response's body and no byte of the next response."""
     top = b""
     while not top.endswith(b"\r\n\r\n"):
-        piece = sock.recv(1)
-        assert piece, top
-        top += piece
+        data = sock.recv(1)
+        assert data, top
+        top += data
     length = int(re.search(rb"content-length: (\d+)", top)[1])
     assert size in (length, None)
     size = length
     body = b""
     while len(body) < size:
-        piece = sock.recv(min(1 << 20, size - len(body)))
-        assert piece
-        body += piece
+        data = sock.recv(min(1 << 20, size - len(body)))
+        assert data
+        body += data
     return body
 
 
@@ -270,11 +270,11 @@ def read_exactly(sock, size=None):
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
     ],
 )
-def test_connection_unusual_request_gets_its_status(place, data, status):
-    port, _ = place
+def test_connection_unusual_request_gets_its_status(served_file, data, status):
+    port, _ = served_file
     with connect(port) as sock:
         sock.sendall(data)
-        if status is None:  # not to be answered as if it were right: refused, or waited with
+        if status is None:  # rejected, or waiting for more: never a success response
             sock.settimeout(1)
             with contextlib.suppress(TimeoutError):
                 assert read(sock)[0] >= 400
@@ -282,8 +282,8 @@ def test_connection_unusual_request_gets_its_status(place, data, status):
             assert read(sock)[0] == status
 
 
-def test_two_keys_get_an_error_in_json(place):
-    port, _ = place
+def test_connection_two_authorization_headers_return_json_error(served_file):
+    port, _ = served_file
     with connect(port) as sock:
         sock.sendall(head("Authorization: Bearer a", "Authorization: Bearer b"))
         answer = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -295,8 +295,8 @@ def test_two_keys_get_an_error_in_json(place):
 
 
 @pytest.mark.parametrize("lines", [["A: b"] * 2000, ["Range: bytes=" + " " * 15000 + "-" + " " * 15000 + "x"]])
-def test_a_head_made_to_be_slow_is_not(place, lines):
-    port, _ = place
+def test_connection_large_head_is_parsed_quickly(served_file, lines):
+    port, _ = served_file
     with connect(port) as sock:
         began = time.monotonic()
         assert ask(sock, head(*lines, "X_Y: 1", method="HEAD"), bare=True)[0] == 200
@@ -304,7 +304,7 @@ def test_a_head_made_to_be_slow_is_not(place, lines):
         assert time.monotonic() - began < 5
 
 
-def test_the_end_of_the_server_waits_for_an_answer(tmp_path):
+def test_server_sigterm_completes_response_in_progress(tmp_path):
     one = Machine(tmp_path / "home")
     one.home.mkdir()
     big = make_bundle(tmp_path / "big.xyb", "big", data=bytes(64 << 20))
@@ -320,15 +320,15 @@ def test_the_end_of_the_server_waits_for_an_answer(tmp_path):
             assert idle.recv(1) == b""
             body = first.partition(b"\r\n\r\n")[2]
             size = len(body)
-            while piece := busy.recv(1 << 20):
-                size += len(piece)
+            while data := busy.recv(1 << 20):
+                size += len(data)
             assert size == big.stat().st_size
         assert server.process.wait(20) == 0
     finally:
         one.stop()
 
 
-async def test_connection_silent_is_closed_sooner_than_one_that_was_used(monkeypatch, tmp_path):
+async def test_connection_without_request_is_closed_before_idle_one(monkeypatch, tmp_path):
     monkeypatch.setattr(connection, "REGISTRY_HEAD_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(server, "REGISTRY_IDLE_TIMEOUT_SECONDS", 1)
     with open_store(tmp_path, {}) as store, socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""Bundles in a real OCI registry, Debian's `docker-registry`. Left out where that is missing."""
+"""Bundles in a real OCI registry, Debian's `docker-registry`. Skipped if it is not installed."""
 
 import json
 import os
@@ -26,7 +26,7 @@ PASSWORDS = "u:$2y$05$abcdefghijklmnopqrstuuqwWMzKt5N8p.u2GX5MuH1t19BMWuLOW\n"
 
 @pytest.fixture(scope="module")
 def oci(tmp_path_factory):
-    """The port of a registry that asks for a password."""
+    """The port of a registry that requires a password."""
     folder, port = tmp_path_factory.mktemp("oci"), closed_port()
     (folder / "config.yml").write_text(CONFIG.format(folder=folder, port=port))
     (folder / "passwords").write_text(PASSWORDS)
@@ -48,12 +48,12 @@ def oci(tmp_path_factory):
     process.wait(10)
 
 
-def test_push_and_pull_pinned_by_digest(oci, machine, tmp_path):
+def test_oci_pull_by_digest_ignores_moved_tag(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(3 << 20))
     push = ("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:1.0")
     said = json.loads(one.run(*push, "--json").stdout)
-    assert json.loads(one.run(*push, "--json").stdout) == said, "twice is the same as once"
+    assert json.loads(one.run(*push, "--json").stdout) == said, "a second push changes nothing"
     two = machine("two", SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     two.run("registry", "pull", f"oci://{said['reference']}")
     assert (two.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes()
@@ -64,7 +64,7 @@ def test_push_and_pull_pinned_by_digest(oci, machine, tmp_path):
     assert (three.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes(), "the tag moved, the digest did not"
 
 
-def test_signatures_travel_with_it(oci, machine, tmp_path):
+def test_oci_signature_is_pulled_and_verified(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     key = one.run("registry", "sign-key").stdout.strip()
     path = make_bundle(tmp_path / "s.xyb", "s", "1")
@@ -76,7 +76,7 @@ def test_signatures_travel_with_it(oci, machine, tmp_path):
     assert "refused" in three.run("registry", "pull", f"oci://127.0.0.1:{oci}/team/s:1", check=1).stderr
 
 
-def test_a_pull_goes_on_where_it_was_cut(oci, machine, tmp_path):
+def test_oci_pull_interrupted_resumes(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(12 << 20))
     one.run("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/cut:1")
@@ -92,7 +92,7 @@ def test_a_pull_goes_on_where_it_was_cut(oci, machine, tmp_path):
     throttle.close()
 
 
-def test_who_may_not_is_told_in_one_line(oci, machine, tmp_path):
+def test_oci_push_unauthorized_prints_one_line(oci, machine, tmp_path):
     path = make_bundle(tmp_path / "m.xyb")
     for environ in ({}, {"SVC_OCI_USER": "u", "SVC_OCI_PASSWORD": "wrong"}):
         said = machine().run("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:9", check=1, **environ).stderr

@@ -1,4 +1,4 @@
-"""The embedded models are bundles: a second machine gets one from the first, over HTTP, and runs it with llama.cpp."""
+"""Embedded models are bundles: a second machine pulls one over HTTP and runs it with llama.cpp."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from .conftest import Server
 MODEL = "smollm2-135m"
 
 
-def test_a_second_machine_resolves_the_embedded_model_and_runs_it(model_home: Path, machine, tmp_path):
+def test_embedded_model_pulled_from_registry_runs(model_home: Path, machine, tmp_path):
     first, second = machine("first"), tmp_path / "second"
     server = Server(first.start("registry", "serve", "--port", "0", "--root", model_home / "registry"))
     second.mkdir()
-    client = machine("second/svc")  # the gateway's harness keeps SVC_HOME there
+    client = machine("second/svc")  # SVC_HOME of the gateway harness
     pulled = json.loads(client.run("registry", "pull", MODEL, "--registry", server.url, "--json").stdout)
     (weights,) = Path(pulled["path"]).glob("*.gguf")
     assert weights.read_bytes()[:4] == b"GGUF"
@@ -35,6 +35,6 @@ def test_a_second_machine_resolves_the_embedded_model_and_runs_it(model_home: Pa
 
 
 def _maps(gateway: Gateway) -> list[str]:
-    """What the gateway's children have mapped into memory."""
+    """Return the memory maps of the gateway's child processes."""
     children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
     return [line for child in children for line in Path(f"/proc/{child}/maps").read_text().splitlines()]

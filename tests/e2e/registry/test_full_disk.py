@@ -1,4 +1,4 @@
-"""A registry whose disk is full: 507, nothing half-written, and it goes on once there is room. On a small tmpfs."""
+"""A registry on a full disk returns 507, leaves no partial file, and recovers. Uses a small tmpfs."""
 
 import contextlib
 import http.client
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 64 MiB, and a file that takes what is left of it."""
+    """A disk of 64 MiB, on which a ballast file takes the free space."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
@@ -26,7 +26,7 @@ def disk(tmp_path):
 
 
 def fill(disk):
-    """Every byte of it."""
+    """Fill the disk to the last byte."""
     with (disk / "ballast").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for size in (MIB, 4096, 1):
             with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def free(disk):
 
 
 def ask(server: Server, method: str, path: str, body: bytes | None = None):
-    """A body goes out in chunks, so that nobody knows its length in advance."""
+    """Send a request. A body is sent chunked, so that its length is not known in advance."""
     headers = {"authorization": "Bearer k1"}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -49,7 +49,7 @@ def ask(server: Server, method: str, path: str, body: bytes | None = None):
 
 
 def state(root):
-    """Whatever is there beside the records, but for locks."""
+    """Return all files except the records and locks."""
     return sorted(
         path.relative_to(root).as_posix()
         for path in root.rglob("*")
@@ -57,7 +57,7 @@ def state(root):
     )
 
 
-def test_registry_on_a_full_disk_refuses_to_write_and_goes_on_to_read(machine, disk, tmp_path):
+def test_registry_full_disk_writes_return_507_and_reads_work(machine, disk, tmp_path):
     one = machine(SVC_REGISTRY_ROOT=str(disk / "registry"), SVC_REGISTRY_KEYS="k1")
     one.root = disk / "registry"
     first = make_bundle(tmp_path / "a.xyb", "a", "1").read_bytes()
@@ -69,7 +69,7 @@ def test_registry_on_a_full_disk_refuses_to_write_and_goes_on_to_read(machine, d
     for body in (first.replace(b'"a"', b'"b"'), more):
         status, said = ask(server, "PUT", "/bundles/b/1/any/b.xyb", body)
         assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
-    for number in range(2000):  # the pages that SQLite's log has already are used up first
+    for number in range(2000):  # SQLite first uses the pages already allocated to its log
         status, said = ask(server, "POST", f"/bundles/a/1/any/{'un' * (number % 2)}yank")
         if status != 200:
             break
@@ -77,7 +77,7 @@ def test_registry_on_a_full_disk_refuses_to_write_and_goes_on_to_read(machine, d
     assert ask(server, "GET", "/bundles/a/1/any/a.xyb") == (200, first)
     status, said = ask(server, "GET", "/index")
     assert (status, list(json.loads(said))) == (200, ["a/1/any"])
-    assert state(one.root) == before, "nothing half-written"
+    assert state(one.root) == before, "a partial file remains"
     assert one.run("registry", "add", tmp_path / "b.xyb", check=1).stderr.startswith("svc: ")
     free(disk)
     assert ask(server, "PUT", "/bundles/b/1/any/b.xyb", more)[0] == 201
@@ -89,7 +89,7 @@ def test_registry_on_a_full_disk_refuses_to_write_and_goes_on_to_read(machine, d
     assert b"Traceback" not in server.process.communicate(timeout=20)[1]
 
 
-def test_pull_to_a_full_disk_says_so_and_goes_on_later(machine, disk, tmp_path):
+def test_pull_full_disk_fails_until_space_is_freed(machine, disk, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))
     server = one.serve()
@@ -100,7 +100,7 @@ def test_pull_to_a_full_disk_says_so_and_goes_on_later(machine, disk, tmp_path):
         4096 * 64,
         2 * MIB,
         5 * MIB,
-    ):  # room for nothing, the records, a part, the file but not its content
+    ):  # space for nothing, the records, a part, the file but not its content
         size = (disk / "ballast").stat().st_size
         os.truncate(disk / "ballast", size - reserve)
         said = two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1).stderr
@@ -114,7 +114,7 @@ def test_pull_to_a_full_disk_says_so_and_goes_on_later(machine, disk, tmp_path):
     assert {line.split()[0] for line in two.run("registry", "verify").stdout.splitlines()} == {"ok"}
 
 
-def test_pull_through_on_a_full_disk_answers_507_and_goes_on_later(machine, disk, tmp_path):
+def test_pull_through_full_disk_returns_507_until_space_is_freed(machine, disk, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))
     upstream = one.serve()

@@ -1,4 +1,4 @@
-"""Full disks, gc beside publishes under way, bundles that were dropped into the folder."""
+"""Full disks, garbage collection during publishes, and bundles copied into the folder by hand."""
 
 import contextlib
 import http.client
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def small_files() -> None:
-    """In the child, before it runs: no file may grow beyond this, as if the disk were full."""
+    """Limit the file size in the child process, which simulates a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, 2 * MIB))
 
 
@@ -30,13 +30,13 @@ def put(server: Server, path: str, data, length: int | None = None):
     connection.putheader("authorization", "Bearer k1")
     connection.putheader("content-length", str(len(data) if length is None else length))
     connection.endheaders()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have refused already
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server may have rejected the request already
         connection.send(data)
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read())
 
 
-def test_a_full_disk_is_507_and_leaves_nothing(machine, tmp_path):
+def test_publish_file_size_limit_returns_507_and_leaves_no_file(machine, tmp_path):
     one = machine(SVC_REGISTRY_KEYS="k1")
     server = Server(one.start("registry", "serve", "--port", "0", preexec_fn=small_files))
     large = make_bundle(tmp_path / "l.xyb", "large", "1", data=os.urandom(5 * MIB)).read_bytes()
@@ -45,12 +45,14 @@ def test_a_full_disk_is_507_and_leaves_nothing(machine, tmp_path):
     assert not list((one.root / ".registry/uploads").iterdir())
     assert not (one.root / "large").exists()
     status, said = put(server, "/bundles/huge/1/any/huge.xyb", b"PK\x03\x04", length=10**15)
-    assert (status, said["error"]["code"]) == (507, "insufficient_storage"), "what cannot fit is refused at once"
+    assert (status, said["error"]["code"]) == (507, "insufficient_storage"), (
+        "a body larger than the disk is rejected immediately"
+    )
     small = make_bundle(tmp_path / "s.xyb", "small", "1").read_bytes()
-    assert put(server, "/bundles/small/1/any/small.xyb", small)[0] == 201, "it goes on"
+    assert put(server, "/bundles/small/1/any/small.xyb", small)[0] == 201, "the server does not recover"
 
 
-def test_a_download_to_a_full_disk_says_so_and_goes_on_later(machine, tmp_path):
+def test_pull_file_size_limit_keeps_part_and_resumes(machine, tmp_path):
     one = machine(SVC_REGISTRY_KEYS="k1")
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(5 * MIB)))
     server, two = one.serve(), machine("two")
@@ -63,7 +65,7 @@ def test_a_download_to_a_full_disk_says_so_and_goes_on_later(machine, tmp_path):
     assert (two.root / "m/1.0/any/m.xyb").read_bytes() == (tmp_path / "m.xyb").read_bytes()
 
 
-def test_gc_leaves_a_publish_under_way_alone(machine, tmp_path):
+def test_gc_during_publish_keeps_upload(machine, tmp_path):
     one = machine(SVC_REGISTRY_KEYS="k1")
     server = one.serve()
     data = make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)).read_bytes()
@@ -86,18 +88,18 @@ def test_gc_leaves_a_publish_under_way_alone(machine, tmp_path):
 
 
 def drop_until(stop, root):
-    """Bundles that nobody names, for gc to take."""
+    """Create unlisted bundles for the garbage collector to remove."""
     number = 0
     while not stop.is_set():
         number += 1
         path = root / f"p{number % 40}/dropped/any/p{number % 40}.xyb"
-        with contextlib.suppress(FileNotFoundError, FileExistsError):  # gc has just taken the folder
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # gc has just removed the folder
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
 
 
-def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
-    """Every publish is seen by some gc at every one of its steps."""
+def test_gc_concurrent_with_publishers_loses_no_bundle(tmp_path):
+    """Two collectors run during every step of every publish."""
     root, stop, kept, faults = tmp_path / "root", threading.Event(), {}, []
     FolderStore(root).close()
 
@@ -106,7 +108,7 @@ def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
             while not stop.is_set():
                 try:
                     taken = [name for name in store.gc() if "dropped" not in name]
-                    assert not taken, "gc took what a publish was about to name"
+                    assert not taken, "gc removed a bundle that a publish was about to list"
                 except Exception as error:
                     faults.append(error)
                     return
@@ -119,7 +121,7 @@ def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
                 try:
                     entry, _ = store.publish(spool, BundleDraft(f"p{version}", str(number % 2), "any"))
                     kept[entry.key] = entry.sha256
-                except AlreadyExists:  # the other publisher of this name was first
+                except AlreadyExists:  # the other publisher of this name won
                     continue
                 except Exception as error:
                     faults.append(error)
@@ -142,7 +144,7 @@ def test_gc_without_end_beside_publishers_loses_nothing(tmp_path):
         assert {entry.key: entry.sha256 for entry in store.entries()} == kept
 
 
-def test_gc_beside_a_download_under_way(machine, tmp_path):
+def test_gc_removes_only_old_partial_downloads(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(6 * MIB)))
     server, two = one.serve(), machine("two")
@@ -157,7 +159,7 @@ def test_gc_beside_a_download_under_way(machine, tmp_path):
     assert two.run("registry", "gc").stdout == ""
 
 
-def test_bundles_dropped_into_the_folder_are_found_and_offered(machine, tmp_path):
+def test_verify_unlisted_bundles_are_reported_and_repaired(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     for name in ("good", "other", "torn"):
@@ -176,7 +178,7 @@ def test_bundles_dropped_into_the_folder_are_found_and_offered(machine, tmp_path
     offer = next(each["detail"] for each in found if each["key"] == "good/1/any")
     assert "svc registry verify --repair" in offer
     assert "cannot be added" in next(each["detail"] for each in found if each["key"] == "other/1/any")
-    assert len(json.loads(one.run("registry", "ls", "--json").stdout)) == 1, "looking changes nothing"
+    assert len(json.loads(one.run("registry", "ls", "--json").stdout)) == 1, "verify without --repair changes nothing"
     found = json.loads(one.run("registry", "verify", "--repair", "--json", check=1).stdout)
     states = {each["key"]: each["state"] for each in found}
     assert (states["good/1/any"], states["other/1/any"], states["torn/1/any"]) == ("added", "unlisted", "unlisted")
@@ -186,7 +188,7 @@ def test_bundles_dropped_into_the_folder_are_found_and_offered(machine, tmp_path
     assert one.run("registry", "gc").stdout.count("removed") == 2
 
 
-def test_what_repair_put_aside_is_pulled_again_though_its_content_is_here(machine, tmp_path):
+def test_verify_repair_removed_bundle_is_pulled_again(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     server, two = one.serve(), machine("two")
@@ -197,13 +199,13 @@ def test_what_repair_put_aside_is_pulled_again_though_its_content_is_here(machin
     two.run("registry", "verify", "--repair")
     assert "pull or publish it again" in two.run("registry", "verify", check=1).stdout
     unreachable = two.run("registry", "pull", "m@1.0", "--registry", "http://127.0.0.1:1")
-    assert "cannot be reached" in unreachable.stderr, "its content does for now"
+    assert "cannot be reached" in unreachable.stderr, "the unpacked content is still usable"
     two.run("registry", "pull", "m@1.0", "--registry", server.url)
     assert file.read_bytes() == (tmp_path / "m.xyb").read_bytes()
     two.run("registry", "verify")
 
 
-def test_records_that_are_no_database_are_said_to_be(machine, tmp_path):
+def test_records_corrupt_prints_one_line_and_are_rebuilt(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     records = one.root / ".registry/records.sqlite"
@@ -215,7 +217,7 @@ def test_records_that_are_no_database_are_said_to_be(machine, tmp_path):
     assert "m/1.0/any" in one.run("registry", "verify").stdout
 
 
-def test_a_publisher_that_leaves_is_no_fault(machine):
+def test_publish_client_disconnect_removes_upload_without_traceback(machine):
     one = machine(SVC_REGISTRY_KEYS="k1")
     server = one.serve()
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:

@@ -1,4 +1,4 @@
-"""An index with entries that no reader can read, of another tool or of an upstream registry, takes nothing down."""
+"""Unreadable index entries, from another tool or an upstream registry, do not affect other bundles."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ DAMAGED = {
     "a size beyond any file": b'"bad/1/any":{"model_id":"bad","version":"1","target":"any","path":"x","size_bytes":%d}'
     % 10**30,
 }
-every_damage = pytest.mark.parametrize("member", DAMAGED.values(), ids=DAMAGED)
+each_damaged_member = pytest.mark.parametrize("member", DAMAGED.values(), ids=DAMAGED)
 
 
 def ask(port, path):
@@ -33,8 +33,8 @@ def ask(port, path):
         return answer.status, answer.read()
 
 
-@every_damage
-def test_damaged_entry_of_index_json_is_named_and_the_others_are_served(machine, tmp_path, member):
+@each_damaged_member
+def test_index_json_damaged_entry_is_logged_and_others_are_served(machine, tmp_path, member):
     one = machine(SVC_REGISTRY_KEYS="k1")
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     server = one.serve()
@@ -50,17 +50,17 @@ def test_damaged_entry_of_index_json_is_named_and_the_others_are_served(machine,
         assert ask(server.port, f"/bundles/{name}/{version}/any/{name}.xyb")[0] == 200
     assert ask(server.port, "/bundles/bad/1/any/bad.xyb")[0] == 404
     again = json.loads((one.root / "index.json").read_bytes())
-    assert {"m/1.0/any", "tool/1/any"} <= set(again), "it is written anew, and can be read"
+    assert {"m/1.0/any", "tool/1/any"} <= set(again), "the rewritten index is readable"
     assert one.run("registry", "ls").stdout.count("any") == 2
     folder = machine("two").run("registry", "pull", "tool@1", "--registry", f"file://{one.root}")
     assert "tool@1" in folder.stdout
     server.process.terminate()
-    said = server.process.communicate(timeout=20)[1]
-    assert b"bad" in said
-    assert b"Traceback" not in said
+    log = server.process.communicate(timeout=20)[1]
+    assert b"bad" in log
+    assert b"Traceback" not in log
 
 
-def test_index_json_that_is_written_in_two_steps_is_taken_in(machine, tmp_path):
+def test_index_json_written_in_two_steps_is_imported(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     server = one.serve()
@@ -78,7 +78,7 @@ def test_index_json_that_is_written_in_two_steps_is_taken_in(machine, tmp_path):
     assert not list(one.root.glob("index.json.unreadable*"))
 
 
-def test_index_json_that_stays_unreadable_is_put_aside(machine, tmp_path):
+def test_index_json_invalid_is_renamed_and_rewritten(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     (one.root / "index.json").write_bytes(b"no JSON")
@@ -88,12 +88,12 @@ def test_index_json_that_stays_unreadable_is_put_aside(machine, tmp_path):
     assert "m/1.0/any" in json.loads((one.root / "index.json").read_bytes())
 
 
-@every_damage
-def test_damaged_entry_of_an_upstream_is_named_and_every_fetch_answers(machine, tmp_path, member):
+@each_damaged_member
+def test_upstream_index_damaged_entry_is_skipped_and_logged_once(machine, tmp_path, member):
     data = make_bundle(tmp_path / "m.xyb").read_bytes()
     entry = {"model_id": "m", "version": "1.0", "target": "any", "size_bytes": len(data), "path": "x"}
     index = b'{%s,"m/1.0/any":%s}' % (member, json.dumps(entry).encode())
-    with WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data)) as upstream:
+    with WebServer(lambda request: Answer(body=index if request.path.startswith("/index") else data)) as upstream:
         one = machine()
         server = one.serve("--upstream", upstream.url)
         status, body = ask(server.port, "/index")
@@ -105,14 +105,14 @@ def test_damaged_entry_of_an_upstream_is_named_and_every_fetch_answers(machine, 
         assert done.stderr.count("\n") == 1
         assert "bad" in done.stderr
         server.process.terminate()
-        said = server.process.communicate(timeout=20)[1]
-        assert said.count(b"are skipped") == 1, "it is said once"
-        assert b"Traceback" not in said
+        log = server.process.communicate(timeout=20)[1]
+        assert log.count(b"are skipped") == 1, "the warning is logged once"
+        assert b"Traceback" not in log
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"m":', b"[" * 100_000], ids=repr)
-def test_upstream_without_an_index_answers_and_the_client_says_so(machine, body):
-    with WebServer(lambda asked: Answer(body=body)) as upstream:
+def test_upstream_index_invalid_returns_502(machine, body):
+    with WebServer(lambda request: Answer(body=body)) as upstream:
         server = machine().serve("--upstream", upstream.url)
         assert ask(server.port, "/index") == (200, b"{}")
         status, answer = ask(server.port, "/bundles/m/1/any/m.xyb")
@@ -126,10 +126,10 @@ def test_upstream_without_an_index_answers_and_the_client_says_so(machine, body)
 
 
 def serve_one(data: bytes, **about):
-    """An upstream whose index promises `data` as m@1.0."""
+    """An upstream whose index lists `data` as m@1.0."""
     entry = {"model_id": "m", "version": "1.0", "target": "any", "size_bytes": len(data), "path": "x"}
     index = json.dumps({"m/1.0/any": entry | about}).encode()
-    return WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data))
+    return WebServer(lambda request: Answer(body=index if request.path.startswith("/index") else data))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_upstream_index_without_the_bundle_returns_404(machine):
         assert (status, json.loads(answer)["error"]["code"]) == (404, "bundle_not_found")
 
 
-def test_fault_while_a_bundle_is_opened_is_answered(machine, tmp_path):
-    """The records vanish under the server: whatever that raises, the client gets an answer."""
+def test_bundle_open_failure_returns_500(machine, tmp_path):
+    """The records disappear while the server runs. The client gets a response whatever the error."""
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     server = one.serve()
@@ -170,8 +170,8 @@ def test_fault_while_a_bundle_is_opened_is_answered(machine, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/index", "/index/tool0"])
-def test_entries_without_a_hash_are_served_with_one(machine, path):
-    """At the first request, and every file is read once however many ask."""
+def test_index_entry_without_sha256_is_served_with_computed_one(machine, path):
+    """The first request computes the hash of every file."""
     one = machine()
     server = one.serve()
     index = {}

@@ -1,4 +1,4 @@
-"""The server over a socket: what the door answers, what the application answers, and what neither may do."""
+"""The registry server over a socket: responses of the connection handler and of the application."""
 
 import concurrent.futures
 import gzip
@@ -15,8 +15,8 @@ from .conftest import Server, make_bundle, until
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """One server for all: a large bundle and a small one."""
+def registry(tmp_path_factory):
+    """One server for all tests, with a large and a small bundle."""
     from .conftest import Machine
 
     folder = tmp_path_factory.mktemp("http")
@@ -38,8 +38,8 @@ def ask(server: Server, method: str, path: str, body=None, **headers):
     return answer, answer.read()
 
 
-def test_slices_of_any_size(place):
-    server, data, _ = place
+def test_http_random_ranges_return_exact_bytes(registry):
+    server, data, _ = registry
     picks = random.Random(3)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     for name in ("big", "small") * 20:
@@ -53,15 +53,15 @@ def test_slices_of_any_size(place):
         assert answer.read() == whole[start:end]
 
 
-def test_many_at_once(place):
-    server, data, _ = place
+def test_http_parallel_downloads_are_complete(registry):
+    server, data, _ = registry
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         answers = pool.map(lambda _: ask(server, "GET", "/bundles/big/1.0/any/big.xyb")[1], range(32))
         assert all(answer == data["big"] for answer in answers)
 
 
-def test_heads_and_conditions(place):
-    server, data, _ = place
+def test_http_head_and_conditional_requests_return_standard_status(registry):
+    server, data, _ = registry
     path = "/bundles/big/1.0/any/big.xyb"
     answer, body = ask(server, "HEAD", path)
     assert (answer.status, body) == (200, b"")
@@ -75,8 +75,8 @@ def test_heads_and_conditions(place):
 
 
 @pytest.mark.parametrize("name", ["big", "small"])
-def test_ranges_of_every_kind(place, name):
-    server, data, _ = place
+def test_http_range_forms_return_206_416_or_200(registry, name):
+    server, data, _ = registry
     path, whole = f"/bundles/{name}/1.0/any/{name}.xyb", data[name]
     size, tag = len(whole), ask(server, "HEAD", path)[0].headers["etag"]
     for asked, expected in (
@@ -98,8 +98,8 @@ def test_ranges_of_every_kind(place, name):
         assert (answer.status, body) == (200, whole), asked
 
 
-def test_if_range_is_exact(place):
-    server, data, _ = place
+def test_http_if_range_requires_strong_match(registry):
+    server, data, _ = registry
     path = "/bundles/big/1.0/any/big.xyb"
     tag = ask(server, "HEAD", path)[0].headers["etag"]
     answer, body = ask(server, "GET", path, range="bytes=7-9", if_range=tag)
@@ -130,8 +130,8 @@ def test_if_range_is_exact(place):
         ("POST", "/bundles/big/1.0/any/yank", 401, "authentication_error"),
     ],
 )
-def test_refusals_have_the_gateways_shape(place, method, path, status, code):
-    answer, body = ask(place[0], method, path, b"x" if method == "PUT" else None)
+def test_http_errors_have_gateway_error_format(registry, method, path, status, code):
+    answer, body = ask(registry[0], method, path, b"x" if method == "PUT" else None)
     assert answer.status == status
     assert json.loads(body)["error"]["code"] == code
 
@@ -140,13 +140,13 @@ def test_refusals_have_the_gateways_shape(place, method, path, status, code):
     ("method", "path", "allow"),
     [("DELETE", "/bundles/big/1.0/any/big.xyb", "GET, HEAD, PUT"), ("POST", "/index", "GET, HEAD")],
 )
-def test_a_wrong_method_is_told_the_right_ones(place, method, path, allow):
-    answer, _ = ask(place[0], method, path)
+def test_http_wrong_method_returns_405_with_allow(registry, method, path, allow):
+    answer, _ = ask(registry[0], method, path)
     assert (answer.status, answer.headers["allow"]) == (405, allow)
 
 
-def test_index(place):
-    server, _, _ = place
+def test_http_index_supports_gzip_and_etag(registry):
+    server, _, _ = registry
     answer, body = ask(server, "GET", "/index")
     index = json.loads(body)
     assert index["big/1.0/any"]["path"] == "big/1.0/any/big.xyb"
@@ -162,8 +162,8 @@ def test_index(place):
     assert list(json.loads(gzip.decompress(small))) == ["big/1.0/any"]
 
 
-def test_puts(place, tmp_path):
-    server, _, _ = place
+def test_http_put_returns_status_for_each_outcome(registry, tmp_path):
+    server, _, _ = registry
     data = make_bundle(tmp_path / "p.xyb", "put", "1").read_bytes()
     path = "/bundles/put/1/any/put.xyb"
     assert ask(server, "PUT", path, data, authorization="Bearer wrong")[0].status == 401
@@ -181,8 +181,8 @@ def test_puts(place, tmp_path):
     assert ask(server, "POST", "/bundles/put/1/any/unyank", authorization="Bearer k1")[0].status == 200
 
 
-def test_requests_sent_in_advance_are_answered_in_order(place):
-    server, data, _ = place
+def test_http_pipelined_requests_are_answered_in_order(registry):
+    server, data, _ = registry
     lines = b"".join(
         f"GET /{path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         for path in ("health", "bundles/big/1.0/any/big.xyb", "bundles/small/1.0/any/small.xyb", "health")
@@ -192,15 +192,15 @@ def test_requests_sent_in_advance_are_answered_in_order(place):
         sock.settimeout(10)
         got = b""
         while got.count(b'"status":"ok"') < 2:
-            piece = sock.recv(1 << 20)
-            assert piece
-            got += piece
+            data_read = sock.recv(1 << 20)
+            assert data_read
+            got += data_read
     assert data["big"] in got
     assert got.index(data["big"]) < got.index(data["small"])
 
 
-def test_readers_that_leave_or_stop_reading_harm_nobody(place):
-    server, data, _ = place
+def test_http_stalled_and_disconnected_clients_do_not_block_others(registry):
+    server, data, _ = registry
     line = b"GET /bundles/big/1.0/any/big.xyb HTTP/1.1\r\nhost: localhost\r\n\r\n"
     stuck = []
     for number in range(100):
@@ -219,9 +219,9 @@ def test_readers_that_leave_or_stop_reading_harm_nobody(place):
     got = b""
     stuck[0].settimeout(10)
     while len(got) < len(data["big"]):
-        piece = stuck[0].recv(1 << 20)
-        assert piece
-        got += piece
+        data_read = stuck[0].recv(1 << 20)
+        assert data_read
+        got += data_read
     assert got.split(b"\r\n\r\n", 1)[1] == data["big"][: len(got.split(b"\r\n\r\n", 1)[1])]
     for sock in stuck:
         sock.close()
@@ -232,8 +232,8 @@ def test_readers_that_leave_or_stop_reading_harm_nobody(place):
         time.sleep(0.05)
 
 
-def test_an_endless_head_ends_the_connection(place):
-    with socket.create_connection(("127.0.0.1", place[0].port), 10) as sock:
+def test_http_endless_head_closes_connection(registry):
+    with socket.create_connection(("127.0.0.1", registry[0].port), 10) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\n")
         with pytest.raises(OSError, match=r"reset|[Bb]roken|abort"):
             _send_headers(sock)
@@ -245,8 +245,8 @@ def _send_headers(sock):
         time.sleep(0.001)
 
 
-def test_private_reading_needs_a_key(place):
-    one = place[2]
+def test_http_private_registry_without_key_returns_401(registry):
+    one = registry[2]
     server = one.serve("--private")
     for path in ("/index", "/bundles/big/1.0/any/big.xyb"):
         answer, body = ask(server, "GET", path)
@@ -256,8 +256,8 @@ def test_private_reading_needs_a_key(place):
     assert ask(server, "GET", "/health")[0].status == 200
 
 
-def test_issued_keys_may_do_what_their_scopes_say(place, tmp_path):
-    one = place[2]
+def test_http_issued_key_scopes_are_enforced(registry, tmp_path):
+    one = registry[2]
     server = one.serve("--private")
     path, data = "/bundles/issued/1/any/issued.xyb", make_bundle(tmp_path / "i.xyb", "issued", "1").read_bytes()
 
@@ -275,8 +275,8 @@ def test_issued_keys_may_do_what_their_scopes_say(place, tmp_path):
     until(lambda: ask(server, "GET", big, authorization=f"Bearer {reader['key']}")[0].status == 401, 5)
 
 
-def test_what_another_tool_adds_is_served_and_what_lies_outside_is_not(place, tmp_path):
-    server, _, one = place
+def test_http_index_json_entry_outside_root_is_not_served(registry, tmp_path):
+    server, _, one = registry
     inside = one.root / "tool/1/any/tool.xyb"
     inside.parent.mkdir(parents=True)
     make_bundle(inside, "tool", "1")
@@ -300,8 +300,8 @@ def _listed(server: Server, name: str) -> bool:
     return f"{name}/1/any" in json.loads(ask(server, "GET", "/index")[1])
 
 
-def test_a_key_of_the_gateway_reads_and_does_not_write(place):
-    server, data, _ = place
+def test_http_gateway_key_can_read_but_not_write(registry):
+    server, data, _ = registry
     for method, path in (("PUT", "/bundles/new/1.0/any/new.xyb"), ("POST", "/bundles/small/1.0/any/yank")):
         answer, body = ask(server, method, path, data["small"], authorization="Bearer chatter")
         assert (answer.status, b"registry:write" in body) == (403, True)

@@ -1,4 +1,4 @@
-"""A command that lacks a key for a registry, or has a wrong one, names the variable to set."""
+"""A command without a valid registry key names the environment variable to set."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.e2e.registry.conftest import make_bundle
 
 
 @pytest.mark.parametrize("action", ["push", "yank", "unyank"])
-def test_writing_without_a_key_names_the_variable(machine, tmp_path, action):
+def test_write_command_without_key_names_variable(machine, tmp_path, action):
     path = make_bundle(tmp_path / "m.xyb")
     what = path if action == "push" else "m@1.0"
     said = machine().run("registry", action, what, "--registry", "http://127.0.0.1:9", check=1).stderr
@@ -15,7 +15,7 @@ def test_writing_without_a_key_names_the_variable(machine, tmp_path, action):
     assert said.count("\n") == 1
 
 
-def test_push_with_an_unknown_key_names_the_variable(machine, tmp_path):
+def test_push_unknown_key_names_variable(machine, tmp_path):
     path = make_bundle(tmp_path / "m.xyb")
     one = machine(SVC_REGISTRY_KEYS="k1")
     url = one.serve().url
@@ -25,7 +25,7 @@ def test_push_with_an_unknown_key_names_the_variable(machine, tmp_path):
     assert "k2" not in said
 
 
-def test_pull_from_a_private_registry_without_a_key_names_the_variable(machine):
+def test_pull_private_registry_without_key_names_variable(machine):
     one = machine(SVC_REGISTRY_KEYS="k1")
     said = one.run("registry", "pull", "m@1.0", "--registry", one.serve("--private").url, check=1).stderr
     assert "SVC_REGISTRY_KEY" in said

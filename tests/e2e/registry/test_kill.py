@@ -1,4 +1,4 @@
-"""The short form of tests/soak/registry_kill.py; and a server that is killed in the middle of an upload."""
+"""A short run of tests/soak/registry_kill.py, and a server killed during an upload."""
 
 import http.client
 import json
@@ -10,11 +10,11 @@ from tests.soak.registry_kill import soak
 from .conftest import make_bundle, until
 
 
-def test_publishers_that_are_killed_at_any_moment_lose_and_tear_nothing(tmp_path):
+def test_publish_killed_at_any_moment_loses_no_bundle(tmp_path):
     assert soak(tmp_path, kills=40, entries=50, seed=random.randrange(10**6)) > 40
 
 
-def test_a_server_killed_in_an_upload_leaves_nothing(machine, tmp_path):
+def test_server_killed_during_upload_leaves_no_file(machine, tmp_path):
     one = machine(SVC_REGISTRY_KEYS="k1")
     server = one.serve()
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(4 << 20))
@@ -34,7 +34,7 @@ def test_a_server_killed_in_an_upload_leaves_nothing(machine, tmp_path):
     assert one.run("registry", "verify").stdout.startswith("ok")
 
 
-def test_many_publishers_from_several_processes(machine, tmp_path):
+def test_publish_from_several_processes_keeps_one_bundle_per_key(machine, tmp_path):
     one = machine()
     paths = [make_bundle(tmp_path / f"{number}.xyb", version=str(number % 4)) for number in range(8)]
     publishers = [one.start("registry", "add", path) for path in paths]

@@ -1,4 +1,4 @@
-"""What a registry counts, who may read it, and which `Host` it answers."""
+"""The registry's metrics, their access control, and the check of the `Host` header."""
 
 import http.client
 import re
@@ -39,7 +39,7 @@ def test_metrics_count_responses_and_bytes(server):
     assert found["svc_registry_bundles"] == "1"
 
 
-def test_metrics_count_requests_that_cannot_be_read(server):
+def test_metrics_count_malformed_requests(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         client.sendall(b"GET  /index HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 400"
@@ -47,14 +47,14 @@ def test_metrics_count_requests_that_cannot_be_read(server):
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"X_Forwarded_For": "203.0.113.9"}, {"Via": "1.1 p"}])
-def test_metrics_through_a_proxy_need_a_key(server, headers):
+def test_metrics_through_proxy_require_key_with_scope(server, headers):
     assert get(server, **headers)[0] == 401
     assert get(server, Authorization="Bearer publisher", **headers)[0] == 403
     assert get(server, Authorization="Bearer watcher", **headers)[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/index", "/index/m", "/bundles/m/1.0/any/m.xyb"])
-def test_foreign_host_without_a_key_returns_421(server, path):
+def test_host_unknown_without_key_returns_421(server, path):
     status, body = get(server, path, Host="evil.example")
     assert (status, "'hosts' in [gateway]" in body) == (421, True)
     assert get(server, path, Host="evil.example", Authorization="Bearer wrong")[0] == 421
@@ -63,7 +63,7 @@ def test_foreign_host_without_a_key_returns_421(server, path):
     assert get(server, "/health", Host="evil.example")[0] == 200
 
 
-def test_named_host_is_served(machine, tmp_path):
+def test_host_configured_is_served(machine, tmp_path):
     one = machine("named")
     (one.home / "svc.toml").write_text('[gateway]\nhosts = ["bundles.internal"]\n')
     server = one.serve()

@@ -18,7 +18,7 @@ def oci():
     server.server_close()
 
 
-def test_push_and_pull_pinned_by_digest(oci, machine, tmp_path):
+def test_oci_pull_interrupted_by_digest_or_tag_resumes(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(2 << 20))
     said = one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1.0", "--json").stdout
@@ -29,10 +29,12 @@ def test_push_and_pull_pinned_by_digest(oci, machine, tmp_path):
         pulled = json.loads(two.run("registry", "pull", f"oci://{reference}", "--json").stdout)
         assert os.path.getsize(f"{pulled['path']}/w.bin") == 2 << 20
         assert (two.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes()
-    assert any(asked and asked != "bytes=0-" for asked in oci.ranges), "it did not go on where it was cut"
+    assert any(requested_range and requested_range != "bytes=0-" for requested_range in oci.ranges), (
+        "the pull did not resume"
+    )
 
 
-def test_what_is_not_what_was_pinned_is_refused(oci, machine, tmp_path):
+def test_oci_pull_content_not_matching_digest_is_rejected(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(100_000))
     pinned = json.loads(one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1", "--json").stdout)

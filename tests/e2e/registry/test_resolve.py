@@ -1,4 +1,4 @@
-"""Resolving, with the real command against real servers."""
+"""Resolves bundles with the real command against real servers."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ def served(machine, tmp_path):
     return one.serve()
 
 
-def test_another_machine_resolves_over_http_and_then_needs_no_network(served, machine):
+def test_pull_cached_bundle_works_without_network(served, machine):
     two = machine("two")
     said = json.loads(two.run("registry", "pull", "m@1.0", "--registry", served.url, "--json").stdout)
     assert said["path"] == str(two.root / "m/1.0/any/content")
@@ -37,8 +37,8 @@ def test_another_machine_resolves_over_http_and_then_needs_no_network(served, ma
     assert "m/1.0/any" in json.loads((two.root / "index.json").read_text())
 
 
-def test_offline_nothing_is_asked_of_the_network(served, machine):
-    """Not even a connection: one that is made is seen."""
+def test_pull_exact_cached_version_opens_no_connection(served, machine):
+    """The listener would see any connection."""
     two = machine("two")
     two.run("registry", "pull", "m@1.0", "--registry", served.url)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -47,12 +47,12 @@ def test_offline_nothing_is_asked_of_the_network(served, machine):
         two.run("registry", "pull", "m@1.0", "--registry", url)
         (two.root / "m/1.0/any/content/w.bin").unlink()
         two.run("registry", "pull", "m@1.0", "--registry", url)
-        assert (two.root / "m/1.0/any/content/w.bin").read_bytes() == b"weights", "it was not unpacked again"
+        assert (two.root / "m/1.0/any/content/w.bin").read_bytes() == b"weights", "the content was not unpacked again"
         with pytest.raises(TimeoutError):
             listener.accept()
 
 
-def test_a_bar_on_a_terminal_and_none_in_a_pipe(served, machine):
+def test_pull_progress_bar_is_shown_only_on_terminal(served, machine):
     two = machine("two")
     assert two.run("registry", "pull", "m@1.0", "--registry", served.url).stderr == ""
     terminal, end = pty.openpty()
@@ -62,15 +62,15 @@ def test_a_bar_on_a_terminal_and_none_in_a_pipe(served, machine):
         os.close(end)
         shown = b""
         with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(terminal, 1 << 16):
-                shown += piece
+            while data := os.read(terminal, 1 << 16):
+                shown += data
         assert process.wait(20) == 0
     os.close(terminal)
     assert b"pulling m@1.0 [" in shown
     assert "█" in shown.decode()
 
 
-def test_limits_are_configured(served, machine, tmp_path):
+def test_bundle_size_limit_is_enforced_by_add_push_and_pull(served, machine, tmp_path):
     path = make_bundle(tmp_path / "z.xyb", "zeros", "1", data=bytes(1 << 20))
     one = machine("limited", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_KEYS="k1", SVC_BUNDLE_MAX_BYTES="1000")
     assert "more than the limit of 1000" in one.run("registry", "add", path, check=1).stderr
@@ -87,7 +87,7 @@ def test_limits_are_configured(served, machine, tmp_path):
     one.run("registry", "pull", "zeros@1", "--registry", served.url, check=2, SVC_BUNDLE_MAX_BYTES="much")
 
 
-def test_what_fails_says_so_in_one_line(served, machine):
+def test_pull_failure_prints_one_line(served, machine):
     two = machine("two")
     for name in ("m@2", "gone", "../m"):
         said = two.run("registry", "pull", name, "--registry", served.url, check=1)
@@ -100,7 +100,7 @@ def test_what_fails_says_so_in_one_line(served, machine):
     )
 
 
-def test_versions_yanks_and_pushes(served, machine, tmp_path):
+def test_pull_resolves_newest_version_that_is_not_yanked(served, machine, tmp_path):
     two = machine("two", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
     for version in ("1.2", "1.10", "2.0-rc1"):
         two.run("registry", "push", make_bundle(tmp_path / "v.xyb", version=version))
@@ -115,7 +115,7 @@ def test_versions_yanks_and_pushes(served, machine, tmp_path):
     assert "not valid" in stranger.run("registry", "yank", "m@1.2", "--registry", served.url, check=1).stderr
 
 
-def test_a_folder_is_a_registry_too(served, machine):
+def test_pull_from_folder_url_works(served, machine):
     two = machine("two")
     root = machine().root
     two.run("registry", "pull", "m", "--registry", f"file://{root}")
@@ -123,8 +123,8 @@ def test_a_folder_is_a_registry_too(served, machine):
     assert "no folder" in two.run("registry", "pull", "x", "--registry", "file:///no/such", check=1).stderr
 
 
-def test_a_hostile_bundle_leaves_nothing(machine, tmp_path):
-    """Put beside index.json by another tool, so that no publish could refuse it."""
+def test_pull_bundle_with_path_traversal_leaves_no_file(machine, tmp_path):
+    """Another tool writes the bundle and index.json, so that no publish can reject it."""
     one = machine()
     path = one.root / "m/1/any/m.xyb"
     path.parent.mkdir(parents=True)
@@ -140,8 +140,8 @@ def test_a_hostile_bundle_leaves_nothing(machine, tmp_path):
     assert not [path for path in left if "downloads" in path.parts or "unpacking" in path.parts]
 
 
-def test_a_download_survives_deaths_of_server_and_client(machine, tmp_path):
-    """Three deaths of the server: at most 1.01 of the size is sent. Then deaths of the client."""
+def test_pull_resumes_after_server_and_client_are_killed(machine, tmp_path):
+    """The server is killed three times: at most 1.01 times the size is sent. Then the client is killed three times."""
     one, size = machine(), 32 << 20
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=random.Random(1).randbytes(size)))
     server = one.serve()
@@ -150,11 +150,11 @@ def test_a_download_survives_deaths_of_server_and_client(machine, tmp_path):
     client = two.start("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
     downloads = two.root / ".registry/downloads"
 
-    def came():
+    def received_bytes():
         return sum(part.stat().st_size for part in downloads.glob("*.part"))
 
-    for death in range(1, 4):
-        until(lambda death=death: came() > death * (7 << 20))
+    for kill in range(1, 4):
+        until(lambda kill=kill: received_bytes() > kill * (7 << 20))
         throttle.cut()
         server.kill()
         server = one.serve(port=server.port)
@@ -163,19 +163,19 @@ def test_a_download_survives_deaths_of_server_and_client(machine, tmp_path):
     assert (two.root / "m/1.0/any/m.xyb").read_bytes() == (tmp_path / "m.xyb").read_bytes()
     three, before = machine("three"), throttle.sent
     downloads = three.root / ".registry/downloads"
-    for death in range(1, 4):
+    for kill in range(1, 4):
         client = three.start("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
-        until(lambda death=death: downloads.exists() and came() > death * (7 << 20))
+        until(lambda kill=kill: downloads.exists() and received_bytes() > kill * (7 << 20))
         client.kill()
         client.wait(10)
     three.run("registry", "pull", "m@1.0", "--registry", f"http://127.0.0.1:{throttle.port}")
-    # What was in the sockets of a killed client is lost with it.
+    # Data in the sockets of a killed client is lost.
     assert throttle.sent - before <= 1.5 * (tmp_path / "m.xyb").stat().st_size
     assert not list(downloads.iterdir())
     throttle.close()
 
 
-def test_one_download_however_many_ask(machine, tmp_path):
+def test_pull_by_several_processes_downloads_once(machine, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(8 << 20)))
     throttle = Throttle(one.serve().port, 20 << 20)
@@ -189,8 +189,8 @@ def test_one_download_however_many_ask(machine, tmp_path):
     throttle.close()
 
 
-@pytest.mark.parametrize("lie", ["short", "flip"])
-def test_other_bytes_than_the_index_promises_are_refused(machine, tmp_path, lie):
+@pytest.mark.parametrize("damage", ["short", "flip"])
+def test_pull_content_not_matching_index_is_rejected(machine, tmp_path, damage):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=bytes(1 << 20)))
     server = one.serve()
@@ -198,7 +198,7 @@ def test_other_bytes_than_the_index_promises_are_refused(machine, tmp_path, lie)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
-    path.write_bytes(data if lie == "flip" else data[:-1])
+    path.write_bytes(data if damage == "flip" else data[:-1])
     two = machine("two")
     two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1)
     assert not (two.root / "m").exists()
@@ -209,7 +209,7 @@ def test_other_bytes_than_the_index_promises_are_refused(machine, tmp_path, lie)
     two.run("registry", "pull", "m@1.0", "--registry", server.url)
 
 
-def test_signatures(served, machine, tmp_path):
+def test_pull_requires_signature_of_trusted_key(served, machine, tmp_path):
     one = machine("signer", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
     key = one.run("registry", "sign-key").stdout.strip()
     assert one.run("registry", "sign-key").stdout.strip() == key
@@ -227,7 +227,7 @@ def test_signatures(served, machine, tmp_path):
     assert not (three.root / "m").exists()
 
 
-def test_a_mirror_that_was_killed_goes_on(machine, tmp_path):
+def test_mirror_killed_resumes(machine, tmp_path):
     one = machine()
     for name in ("a", "b"):
         one.run("registry", "add", make_bundle(tmp_path / f"{name}.xyb", name, "1", data=os.urandom(8 << 20)))
@@ -244,7 +244,7 @@ def test_a_mirror_that_was_killed_goes_on(machine, tmp_path):
     throttle.close()
 
 
-def test_mirror(served, machine, tmp_path):
+def test_mirror_second_run_fetches_nothing(served, machine, tmp_path):
     one = machine("more", SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
     for number in range(5):
         one.run("registry", "push", make_bundle(tmp_path / "v.xyb", model_id=f"n{number}", version="1"))
@@ -253,12 +253,14 @@ def test_mirror(served, machine, tmp_path):
     assert len(json.loads(two.run("registry", "mirror", served.url, "--json").stdout)["fetched"]) == 6
     again = json.loads(two.run("registry", "mirror", served.url, "--json").stdout)
     assert (len(again["present"]), again["failed"]) == (6, [])
-    there = {(e["sha256"], e["yanked"], e["created"]) for e in json.loads(two.run("registry", "ls", "--json").stdout)}
+    mirrored = {
+        (e["sha256"], e["yanked"], e["created"]) for e in json.loads(two.run("registry", "ls", "--json").stdout)
+    }
     listed = json.loads(two.run("registry", "ls", "--registry", served.url, "--json").stdout)
-    assert there == {(e["sha256"], e["yanked"], e["created"]) for e in listed}
+    assert mirrored == {(e["sha256"], e["yanked"], e["created"]) for e in listed}
 
 
-def test_pull_through(served, machine, tmp_path):
+def test_pull_through_serves_cached_bundle_without_upstream(served, machine, tmp_path):
     middle = machine("middle").serve("--upstream", served.url)
     two = machine("two")
     assert json.loads(two.run("registry", "ls", "--registry", middle.url, "--json").stdout)[0]["model_id"] == "m"
@@ -270,8 +272,8 @@ def test_pull_through(served, machine, tmp_path):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_bundle_with_a_wrong_crc_inside_a_good_digest_is_refused(machine, tmp_path, method):
-    """The registry is another's, and takes what it is given."""
+def test_pull_bundle_with_wrong_crc_is_rejected(machine, tmp_path, method):
+    """A third-party registry serves any bundle."""
     about = {"model_id": "m", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}
     path = tmp_path / "m.xyb"
     with zipfile.ZipFile(path, "w", method) as archive:
@@ -281,7 +283,7 @@ def test_bundle_with_a_wrong_crc_inside_a_good_digest_is_refused(machine, tmp_pa
     data = path.read_bytes().replace(right, b"\x00\x00\x00\x00")
     entry = {"model_id": "m", "version": "1", "target": "any", "size_bytes": len(data), "path": "m.xyb"}
     index = json.dumps({"m/1/any": entry | {"sha256": hashlib.sha256(data).hexdigest()}}).encode()
-    with WebServer(lambda asked: Answer(body=index if asked.path.startswith("/index") else data)) as server:
+    with WebServer(lambda request: Answer(body=index if request.path.startswith("/index") else data)) as server:
         one = machine()
         said = one.run("registry", "pull", "m@1", "--registry", server.url, check=1).stderr
         assert "damaged" in said

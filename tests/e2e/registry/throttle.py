@@ -1,4 +1,4 @@
-"""A slow line to a server, which counts what comes over it."""
+"""A proxy that limits the bandwidth and counts bytes."""
 
 import contextlib
 import socket
@@ -7,12 +7,12 @@ import time
 
 
 class Throttle:
-    """A proxy that counts what the server sends, and sends it at a measured pace."""
+    """Forwards the server's bytes at a limited rate and counts them."""
 
     def __init__(self, target: int, bytes_per_second: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._target, self._pace, self.sent = target, bytes_per_second, 0
+        self._target, self._bytes_per_second, self.sent = target, bytes_per_second, 0
         self._open, self._lock = [], threading.Lock()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,7 +35,7 @@ class Throttle:
                 client.sendall(data)
                 with self._lock:
                     self.sent += len(data)
-                time.sleep(len(data) / self._pace)
+                time.sleep(len(data) / self._bytes_per_second)
         except OSError:
             pass
         finally:
