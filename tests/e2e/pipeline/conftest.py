@@ -21,21 +21,21 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
 class Machine(msgspec.Struct):
-    """A fresh machine: nothing in its SVC_HOME but what it fetches itself."""
+    """A new machine: its SVC_HOME holds only the bundles that it fetches."""
 
     home: Path
     gateway: Gateway
     registry: str
 
     def environ(self, name: str) -> dict[str, str]:
-        """For a new, empty SVC_HOME of that name."""
+        """Return the environment for a new, empty SVC_HOME of that name."""
         folder = self.home / name
         folder.mkdir(parents=True, exist_ok=True)
         named = {"SVC_GATEWAY_URL": f"{self.gateway.url}/v1", "SVC_API_KEY": KEY, "SVC_REGISTRY_URL": self.registry}
         return environment(folder, named)
 
     def run(self, name: str, *arguments: str, status: int = 0) -> str:
-        """`svc …` there; what it said on standard output."""
+        """Run `svc …` there and return its standard output."""
         done = subprocess.run(
             [SVC, *arguments], env=self.environ(name), cwd=self.home, capture_output=True, text=True, timeout=110
         )
@@ -50,7 +50,7 @@ def clips() -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry over HTTP that has the speech model and the voice."""
+    """A registry over HTTP with the speech model and the voice."""
     home = tmp_path_factory.mktemp("publisher")
     environ = environment(home)
     subprocess.run([SVC, "models", "add", "espeak-en-us"], env=environ, check=True, timeout=60, capture_output=True)
@@ -86,7 +86,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory, model_home: Path, registry
     served = home / "served"
     served.mkdir()
     root = {"SVC_REGISTRY_ROOT": str(served / "registry")}
-    # Bundles only: a link to the records would be written through, and the model's own registry lose what it has.
+    # Link bundles only: a write through a linked records file would damage the model's own registry.
     own = shutil.ignore_patterns(".registry", ".staging", "index.json")
     shutil.copytree(model_home / "registry", served / "registry", copy_function=os.link, ignore=own)
     shutil.copytree(material.HOME / "registry", served / "registry", copy_function=shutil.copy, dirs_exist_ok=True)

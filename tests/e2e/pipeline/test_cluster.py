@@ -59,7 +59,7 @@ def actors(cluster: Cluster) -> list[int]:
 
 
 def wait_for(port: int) -> None:
-    """Until the head listens."""
+    """Wait until the head node listens."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -87,7 +87,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.timeout(300)
-def test_many_inputs_on_two_nodes_and_a_worker_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+def test_ray_run_killed_node_actor_retries_lost_input(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "ask.yaml").write_text(ASK)
     (tmp_path / "list.txt").write_text("".join(f"input {number}\n" for number in range(8)))
     gates = Gate(), Gate()
@@ -101,7 +101,7 @@ def test_many_inputs_on_two_nodes_and_a_worker_is_killed(cluster: Cluster, tmp_p
             fake.until(lambda: len(fake.requests) == 2 or process.poll() is not None, 200)
             assert process.poll() is None, process.communicate()
             first, second = fake.requests
-            assert first.connection != second.connection  # an actor on each node, since each has one processor
+            assert first.connection != second.connection  # one actor per node, since each node has one CPU
             for gate in gates:
                 gate.reached()
             (actor,) = actors(cluster)
@@ -115,13 +115,14 @@ def test_many_inputs_on_two_nodes_and_a_worker_is_killed(cluster: Cluster, tmp_p
         lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         assert [line["input"] for line in lines] == [f"input {number}" for number in range(8)]
         failed = [line["error"] for line in lines if line["error"]]
-        assert [error["message"] for error in failed] == ["held"]  # the one that was answered so, not the lost one
+        # Only the input with the error response failed, not the lost one.
+        assert [error["message"] for error in failed] == ["held"]
         assert {line["output"]["text"] for line in lines if line["output"]} == {openai_wire.TEXT}
         assert len(fake.requests) == 9
 
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
-def test_no_cluster(tmp_path: Path, address: str) -> None:
+def test_ray_run_unreachable_cluster_exits_1(tmp_path: Path, address: str) -> None:
     (tmp_path / "ask.yaml").write_text(ASK)
     environ = {**environment(tmp_path), "RAY_TMPDIR": str(tmp_path)}
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The Python examples of reference/sdk.md run in their order; the pipeline of reference/pipelines.md is valid."""
+"""The Python examples of reference/sdk.md run in order. The pipeline of reference/pipelines.md is valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.pipeline.conftest import Machine
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
-def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Path) -> None:
+def test_docs_sdk_python_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Path) -> None:
     text = (REFERENCE / "sdk.md").read_text()
     blocks = re.findall(r"(?<!-->\n)```python\n(.*?)```", text, flags=re.S)  # an excerpt has a comment before it
     assert len(blocks) >= 7
@@ -34,6 +34,6 @@ def test_the_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Pa
     assert "Hello world" in done.stdout
 
 
-def test_the_pipeline_is_one() -> None:
+def test_docs_pipeline_example_is_valid() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (REFERENCE / "pipelines.md").read_text(), flags=re.S)
     assert [stage.id for stage in parse_pipeline(text).stages] == ["hear", "answer", "speak"]

@@ -1,4 +1,4 @@
-"""The pipelines of `examples/` as a person runs them, with real models; bundles come over HTTP to an empty home."""
+"""Runs the pipelines of `examples/` with real models. An empty home downloads the bundles over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.speech.material import TEXTS, count_word_errors, words
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_ask(machine: Machine) -> None:
+def test_example_ask_returns_text_and_usage(machine: Machine) -> None:
     given = ("--input", "What is the capital of France?")
     got = json.loads(machine.run("ask", "run", str(EXAMPLES / "ask.yaml"), *given, "--json"))
     assert "Paris" in got["output"]["text"]
@@ -25,7 +25,7 @@ def test_ask(machine: Machine) -> None:
     assert stage["ms"] > 0
 
 
-def test_transcribe(machine: Machine, clips: dict[str, Path]) -> None:
+def test_example_transcribe_returns_transcript_of_wav(machine: Machine, clips: dict[str, Path]) -> None:
     pipeline = str(EXAMPLES / "transcribe.yaml")
     checked = machine.run("transcribe", "run", pipeline, "--check")
     assert "MB to download" in checked
@@ -35,7 +35,7 @@ def test_transcribe(machine: Machine, clips: dict[str, Path]) -> None:
     assert "content" in machine.run("transcribe", "run", pipeline, "--check")
 
 
-def test_many_transcripts(machine: Machine, clips: dict[str, Path]) -> None:
+def test_example_transcribe_several_inputs_reports_each(machine: Machine, clips: dict[str, Path]) -> None:
     names = ["en-counting", "en-hello-world", "en-quick-brown-fox"]
     inputs = [part for name in names for part in ("--input", str(clips[name]))]
     out = machine.run("transcribe", "run", str(EXAMPLES / "transcribe.yaml"), *inputs, "--input", "no.wav", status=1)
@@ -45,7 +45,7 @@ def test_many_transcripts(machine: Machine, clips: dict[str, Path]) -> None:
     assert lines[3]["error"]["code"] == "invalid_request"
 
 
-def test_a_spoken_answer_says_what_its_text_says(machine: Machine) -> None:
+def test_example_voice_assistant_audio_matches_answer_text(machine: Machine) -> None:
     question = "What is the capital of France?"
     (machine.home / "ask.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
     machine.run("assistant", "run", "ask.yaml", "--input", question, "-o", "question.wav")
@@ -63,21 +63,21 @@ def test_a_spoken_answer_says_what_its_text_says(machine: Machine) -> None:
         assert file.getnframes() / file.getframerate() == pytest.approx(got["output"]["seconds"], abs=0.01)
     text = answer["output"]["text"]
     heard = machine.run("assistant", "run", str(EXAMPLES / "transcribe.yaml"), "--input", str(out))
-    # The voice is a machine's and the model small: most of the words come back.
+    # Synthetic voice and small model: most of the words are recognized.
     assert count_word_errors(text, heard) <= 0.25 * len(words(text)), (text, heard)
     assert len(list((machine.home / "kept").iterdir())) == 3
 
 
-def test_a_voice_alone_comes_back_as_it_was_said(machine: Machine) -> None:
+def test_pipeline_espeak_audio_transcribes_to_same_text(machine: Machine) -> None:
     text = "The quick brown fox jumps over the lazy dog. It was the best of times."
     (machine.home / "say.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
     machine.run("say", "run", "say.yaml", "--input", text, "-o", "said.wav")
     heard = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
     assert count_word_errors(text, heard) <= 2, heard
-    assert "set a file" in _failing(machine, "say", "run", "say.yaml", "--input", text)
+    assert "set a file" in run_invalid(machine, "say", "run", "say.yaml", "--input", text)
 
 
-def test_text_from_a_gguf_bundle_on_the_device(machine: Machine, model_home: Path) -> None:
+def test_pipeline_gguf_bundle_runs_on_device(machine: Machine, model_home: Path) -> None:
     (machine.home / "device.yaml").write_text(
         f"name: device\nregistry: {{local_path: '{model_home / 'registry'}'}}\n"
         "stages:\n  - name: smollm2-135m@1.0.0\n"
@@ -91,7 +91,7 @@ def test_text_from_a_gguf_bundle_on_the_device(machine: Machine, model_home: Pat
     assert stage["usage"]["completion_tokens"] <= 24
 
 
-def _failing(machine: Machine, *arguments: str) -> str:
+def run_invalid(machine: Machine, *arguments: str) -> str:
     import subprocess
 
     from tests.e2e.harness import SVC
@@ -104,8 +104,8 @@ def _failing(machine: Machine, *arguments: str) -> str:
     return done.stderr
 
 
-def test_a_natural_voice_is_understood(machine: Machine) -> None:
-    """Piper's voice, by sherpa-onnx and espeak-ng, heard by Moonshine; both from the folder that recipes fill."""
+def test_pipeline_piper_audio_transcribes_to_same_text(machine: Machine) -> None:
+    """Moonshine transcribes a Piper voice (sherpa-onnx, espeak-ng). Recipes built both models."""
     root = material.make_model("piper-joe-en-us").parents[3]
     material.make_model()
     stages = "stages: [piper-joe-en-us@1.0.0, moonshine-tiny-en@1.0.0]"

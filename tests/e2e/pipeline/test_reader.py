@@ -1,4 +1,4 @@
-"""A real ONNX model of other people in a pipeline: an image of a line of text is read, and a model answers."""
+"""A third-party ONNX model in a pipeline: it reads a line of text in an image, and a chat model answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ stages:
 
 
 def bundle(folder: Path) -> None:
-    """The model with its letters, which are among its own properties."""
+    """Create a bundle of the model and its alphabet, which is part of the model's metadata."""
     recipe = parse_recipe((Path(__file__).parent / "reader.toml").read_bytes(), "reader")
     make.make_model(recipe, material.HOME / "reader", material.ignore_progress)
     model = make.content_folder(recipe, material.HOME / "reader") / "reader.onnx"
@@ -47,7 +47,7 @@ def bundle(folder: Path) -> None:
     (folder / "model_metadata.json").write_text(json.dumps(about))
 
 
-def test_an_image_is_read_and_answered(machine: Machine) -> None:
+def test_pipeline_ocr_image_text_is_answered(machine: Machine) -> None:
     bundle(machine.home / "reader-registry" / "reader" / "1.0.0" / "any" / "content")
     line = Image.new("RGB", (640, 96), "white")
     ImageDraw.Draw(line).text((16, 12), "Capital of France?", fill="black", font=ImageFont.load_default(64))

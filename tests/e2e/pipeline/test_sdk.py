@@ -1,4 +1,4 @@
-"""The SDK against the real gateway with real models: chats, models, a transcript, live speech, a bundle; both faces."""
+"""The synchronous and asynchronous SDK clients against a real gateway with real models."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def client(machine: Machine) -> Iterator[svc.Client]:
         yield one
 
 
-def other(machine: Machine) -> svc.AsyncClient:
+def async_client(machine: Machine) -> svc.AsyncClient:
     return svc.AsyncClient(gateway_url=f"{machine.gateway.url}/v1", api_key=KEY, registry=machine.registry)
 
 
-def test_chat_models_and_the_default_model(client: svc.Client) -> None:
+def test_sdk_chat_uses_default_model_in_json_and_stream(client: svc.Client) -> None:
     assert MODEL in [model.id for model in client.models()]
     got = client.chat("What is the capital of France?", max_tokens=20, temperature=0)
     assert "Paris" in got.text
     assert got.request_id
     stream = client.chat("What is the capital of France?", model=MODEL, max_tokens=20, temperature=0, stream=True)
-    assert len([piece for piece in stream if piece.text]) > 3
+    assert len([chunk for chunk in stream if chunk.text]) > 3
     assert stream.usage is not None
     assert stream.usage.completion_tokens == got.usage.completion_tokens if got.usage else False
 
 
-def test_a_wrong_key(machine: Machine, clips: dict[str, Path]) -> None:
+def test_sdk_wrong_key_raises_authentication_failed(machine: Machine, clips: dict[str, Path]) -> None:
     client = svc.Client(gateway_url=machine.gateway.url, api_key="svc_sk_wrong")
     for call in (client.models, client.live, lambda: client.transcribe(clips["beckett"])):
         with pytest.raises(errors.AuthenticationFailed):
             call()
 
 
-def test_transcribe(client: svc.Client, clips: dict[str, Path]) -> None:
+def test_sdk_transcribe_accepts_path_and_bytes(client: svc.Client, clips: dict[str, Path]) -> None:
     by_path = client.transcribe(clips["beckett"])
     by_bytes = client.transcribe(clips["beckett"].read_bytes(), language="en")
     assert by_path.text == by_bytes.text
@@ -56,7 +56,7 @@ def test_transcribe(client: svc.Client, clips: dict[str, Path]) -> None:
         client.transcribe(b"no audio")
 
 
-def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
+def test_sdk_live_session_feed_flush_reset_finish(client: svc.Client, clips: dict[str, Path]) -> None:
     with client.live(language="en") as live:
         assert live.session_id
         live.feed(material.read_pcm(clips["beckett"]))
@@ -77,7 +77,7 @@ def test_live(client: svc.Client, clips: dict[str, Path]) -> None:
         live.feed(b"\0\0")
 
 
-def test_live_from_two_threads(client: svc.Client, clips: dict[str, Path]) -> None:
+def test_sdk_live_fed_by_another_thread_yields_partials_and_final(client: svc.Client, clips: dict[str, Path]) -> None:
     audio = material.read_pcm(clips["two-cities"])
 
     def feed() -> None:
@@ -98,16 +98,16 @@ def test_live_from_two_threads(client: svc.Client, clips: dict[str, Path]) -> No
     assert material.count_word_errors(TEXTS["two-cities"], event.text) <= 0.1 * len(TEXTS["two-cities"].split())
 
 
-def test_live_refusals(client: svc.Client) -> None:
+def test_sdk_live_unknown_model_or_extra_option_raises(client: svc.Client) -> None:
     with pytest.raises(errors.ModelNotFound):
         client.live(model="nobody@1")
     with pytest.raises(errors.InvalidRequest):
         client.live(model_dir="/etc")
 
 
-def test_the_asynchronous_face(machine: Machine, clips: dict[str, Path]) -> None:
+def test_sdk_async_client_chats_and_transcribes(machine: Machine, clips: dict[str, Path]) -> None:
     async def run() -> None:
-        async with other(machine) as client:
+        async with async_client(machine) as client:
             stream = await client.chat("What is the capital of France?", stream=True, max_tokens=20, temperature=0)
             async for _ in stream:
                 pass
@@ -122,7 +122,9 @@ def test_the_asynchronous_face(machine: Machine, clips: dict[str, Path]) -> None
     asyncio.run(run())
 
 
-def test_bundle(client: svc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_bundle_is_downloaded_and_unknown_one_raises(
+    client: svc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SVC_REGISTRY_ROOT", raising=False)
     monkeypatch.setenv("SVC_HOME", str(tmp_path))
     bundle = client.bundle("espeak-en-us@1")
