@@ -213,7 +213,7 @@ async def test_rate_limiter_budget_reserves_highest_cost_and_commits_actual_cost
     reservation.commit(500, 0.018)
     assert (await harness.usage(key)).spent_nano_usd == 30_000_000
     error = await harness.expect_rejection(key, routing_info(1), chain)
-    assert "$0.03, is spent or has too little left" in error.message
+    assert "$0.03, is used up or too small" in error.message
     assert (error.type, error.headers["x-should-retry"]) == ("insufficient_quota", "false")
     assert "retry-after" not in error.headers
 
@@ -222,7 +222,7 @@ async def test_rate_limiter_budget_nearly_spent_admits_smaller_request(harness: 
     key, chain = ApiKey("k", "shop", budget_usd=0.03), backends_of(CHEAP)
     (await harness.reserve(key, routing_info(1000), chain)).commit(500, 0.025)
     error = await harness.expect_rejection(key, routing_info(1000), chain)  # 0.0101
-    assert "has too little left for this request (budget). A smaller max_tokens may fit." in error.message
+    assert "too small for this request (budget). A smaller max_tokens may fit." in error.message
     await harness.reserve(key, routing_info(400), chain)
 
 

@@ -55,4 +55,4 @@ def test_what_comes_at_once_has_a_limit(start_gateway: StartGateway, provider_a:
                 401
             ] * MAX_PIPELINED_REQUESTS_PER_READ
             assert (last := raw.read()).status == 400
-            assert "in advance" in last.json["error"]["message"]
+            assert "pipelined" in last.json["error"]["message"]

@@ -340,7 +340,7 @@ def test_observer_that_raises_does_not_disturb_clients_or_others(
     faults = [
         one
         for one in caplog.records
-        if one.getMessage().startswith("fault in the observer's method <bound method Faulty.on_")
+        if one.getMessage().startswith("error in the observer's method <bound method Faulty.on_")
     ]
     assert [str(one.exc_info[1]) for one in faults if one.exc_info] == [
         "start",

@@ -147,7 +147,7 @@ def test_broken_file_keeps_the_running_configuration(
     head = f"[gateway]\nworkers = {workers}\ndrain_timeout = 2\n"
     gateway = start_gateway(config=f"{head}[limits]\nrpm = 1000\n")
     write(gateway, broken)
-    hang_up(gateway, "not reloaded, the ")
+    hang_up(gateway, "was not reloaded, the ")
     assert reason in gateway.log
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "1000"
 
@@ -159,7 +159,7 @@ def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path, worke
     gateway.start()
     try:
         (tmp_path / "svc.toml").unlink()
-        hang_up(gateway, "not reloaded, the ")
+        hang_up(gateway, "was not reloaded, the ")
         assert "svc.toml no longer exists" in gateway.log
     finally:
         assert gateway.stop() == 0
@@ -270,16 +270,16 @@ def test_start_without_any_provider_says_how_to_mend_it(tmp_path: Path, workers:
     gateway = Gateway(tmp_path, env={}, config=config).start()
     said = gateway.log
     assert gateway.stop() == 0
-    assert said.count("No provider is offered") == 1
+    assert said.count("No provider is available") == 1
     assert "MINE_API_KEY for mine" in said
     assert "OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY" in said
 
 
 def test_start_with_a_provider_says_nothing_of_missing_ones(gateway: Gateway) -> None:
-    assert "No provider is offered" not in gateway.log
+    assert "No provider is available" not in gateway.log
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, "cannot be read"), ("  \n", "holds no key")])
+@pytest.mark.parametrize(("content", "reason"), [(None, "cannot be read"), ("  \n", "contains no key")])
 def test_key_file_that_will_not_do_refuses_the_start(tmp_path: Path, content: str | None, reason: str) -> None:
     file = tmp_path / "key"
     if content is not None:

@@ -155,13 +155,13 @@ def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> 
         began = time.monotonic()
         got = gateway.chat()
         assert (got.status, got.code) == (502, "provider_error")
-        assert ("took too long" if when == "silent" else "could not be reached") in got.json["error"]["message"]
+        assert ("took too long" if when == "silent" else "cannot be reached") in got.json["error"]["message"]
         assert time.monotonic() - began < 5
         to = f"localhost:{proxy.port}"
         silent = (
             f"openai: The provider took too long to accept a connection. (no TLS connection to {to} within 1 s) [req"
         )
-        closed = f"openai: The provider could not be reached. (no connection to {to}: ConnectionResetError: "
+        closed = f"openai: The provider cannot be reached. (no connection to {to}: ConnectionResetError: "
         gateway.logged(silent if when == "silent" else closed)
         fake.until(lambda: not fake.connections)
         proxy.release()

@@ -21,17 +21,21 @@ BEGUN = [openai_wire.role(), openai_wire.chunk({"content": "so far"})]
 
 TROUBLES: dict[str, tuple[Script, bool, str]] = {
     "status": (answer(500, b"{}"), False, "failed with status 500"),
-    "cut body": (head(200, framing="length", length=100) + body(b'{"id"') + fin(), False, "gave no whole answer. ("),
-    "no HTTP": (raw(b"SSH-2.0-OpenSSH_9\r\n"), False, "(sent what is not HTTP"),
-    "no status": (raw(b"HTTP/1.1 099 Odd\r\n\r\n") + stall(), False, "(sent what is not HTTP: status 99)"),
-    "cut stream": (sse(BEGUN, end=reset()), True, "broke off in the middle of its answer. (connection closed"),
+    "cut body": (
+        head(200, framing="length", length=100) + body(b'{"id"') + fin(),
+        False,
+        "response was interrupted. (",
+    ),
+    "no HTTP": (raw(b"SSH-2.0-OpenSSH_9\r\n"), False, "(sent invalid HTTP"),
+    "no status": (raw(b"HTTP/1.1 099 Odd\r\n\r\n") + stall(), False, "(sent invalid HTTP: status 99)"),
+    "cut stream": (sse(BEGUN, end=reset()), True, "response was interrupted. (connection closed"),
     "error in a stream": (
         sse([*BEGUN, openai_wire.event({"error": {"message": "overloaded", "type": "server_error"}})]),
         True,
         "overloaded",
     ),
-    "no stream": (answer(200, openai_wire.chat()), True, "did not answer with a stream"),
-    "credentials": (answer(401, b"{}"), False, "refused the gateway's own credentials"),  # after it none is asked
+    "no stream": (answer(200, openai_wire.chat()), True, "did not respond with a stream"),
+    "credentials": (answer(401, b"{}"), False, "rejected the gateway's credentials"),  # after it none is asked
 }
 
 
@@ -99,7 +103,7 @@ def test_an_answer_that_takes_too_long_is_a_trouble_and_our_own_end_is_none(
 ) -> None:
     env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
     fake.always_plays(sse(BEGUN, end=stall()) if begun else stall())
-    kinds = (("total_timeout = 0.5", "for the whole answer"), ("drain_timeout = 0.5", ""))
+    kinds = (("total_timeout = 0.5", "to complete the response"), ("drain_timeout = 0.5", ""))
     for number, (config, said) in enumerate(kinds, 1):
         gateway = Gateway(tmp_path, env=env, config=f"[gateway]\n{config}\n{CONFIG}").start()
         with gateway.raw() as client:
@@ -120,4 +124,4 @@ def test_who_is_not_there(tmp_path: Path) -> None:
     assert gateway.chat().status == 502
     assert gateway.stop() == 0
     (line,) = warnings(gateway)
-    assert f"openai: The provider could not be reached. (no connection to 127.0.0.1:{port}: Conn" in line
+    assert f"openai: The provider cannot be reached. (no connection to 127.0.0.1:{port}: Conn" in line

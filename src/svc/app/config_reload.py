@@ -76,9 +76,9 @@ class ConfigReloader:
             try:
                 loaded = await asyncio.to_thread(self._load_config)
             except SvcError as error:
-                log.error("not reloaded, the running configuration stays: %s", error.message)
+                log.error("the configuration was not reloaded, the previous one stays in use: %s", error.message)
             except Exception:  # boundary: the gateway must survive any file content
-                log.exception("not reloaded, the running configuration stays")
+                log.exception("the configuration was not reloaded, the previous one stays in use")
             else:
                 self._try_apply(loaded)
 
@@ -86,16 +86,19 @@ class ConfigReloader:
         """Read and check the configuration. Runs in a thread. Raises UsageError."""
         settings = reload_settings(self._load_settings, self._context.config.current.settings)
         providers = build_providers(settings)
-        backends = [offer for provider in providers for offer in build_backends(provider)]
+        backends = [backend for provider in providers for backend in build_backends(provider)]
         return _LoadedConfig(
-            settings, providers, backends, default_ssl_context() if any(each.origin.tls for each in backends) else None
+            settings,
+            providers,
+            backends,
+            default_ssl_context() if any(backend.origin.tls for backend in backends) else None,
         )
 
     def _try_apply(self, loaded: _LoadedConfig) -> None:
         try:
             self._apply_config(loaded)
         except Exception:  # boundary: no one awaits the task, so log the error
-            log.exception("the configuration is reloaded in part only: restart the gateway")
+            log.exception("the configuration was reloaded only in part: restart the gateway")
 
     def _apply_config(self, loaded: _LoadedConfig) -> None:
         running = self._context.config.current
@@ -142,8 +145,8 @@ def changed_settings(running: Settings, changed: Settings, setting_names: Mappin
     """Return the names of these settings, given by table, that differ."""
     return [
         f"[{table}] {name}"
-        for table, some in setting_names.items()
-        for name in some
+        for table, names in setting_names.items()
+        for name in names
         if getattr(getattr(running, table), name) != getattr(getattr(changed, table), name)
     ]
 

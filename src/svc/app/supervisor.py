@@ -120,7 +120,7 @@ class Supervisor:
         self._check_config = check_config
         self._terminal = ControllingTerminal()
         self._workers: list[_WorkerProcess] = []
-        self._early_ends = 0
+        self._early_exits = 0
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._pending_signals: set[int] = set()
 
@@ -138,7 +138,7 @@ class Supervisor:
                     on_ready()
                     self._supervise()
                 elif not self._is_stopping:
-                    raise CommandFailed("A worker did not start; its log lines are above.")
+                    raise CommandFailed("A worker did not start. Its log lines are above.")
         finally:
             self._stop_workers()
             self._counters_path.unlink(missing_ok=True)
@@ -223,10 +223,10 @@ class Supervisor:
 
     def _restart_worker(self, worker: _WorkerProcess) -> None:
         if time.monotonic() - worker.started_at > MIN_STABLE_UPTIME_SECONDS:
-            self._early_ends = 0
+            self._early_exits = 0
         else:
-            time.sleep(WORKER_RESTART_BACKOFF.exponential(self._early_ends))
-            self._early_ends += 1
+            time.sleep(WORKER_RESTART_BACKOFF.exponential(self._early_exits))
+            self._early_exits += 1
         self._start_worker(worker.listener_index)
 
     def _remove_worker(self, worker: _WorkerProcess) -> None:
@@ -238,10 +238,10 @@ class Supervisor:
         try:
             warnings = self._check_config()
         except SvcError as error:
-            log.error("not reloaded, the workers keep the running configuration: %s", error.message)
+            log.error("the configuration was not reloaded, the workers keep the previous one: %s", error.message)
             return
         except Exception:  # boundary: the workers must survive any file content
-            log.exception("not reloaded, the workers keep the running configuration")
+            log.exception("the configuration was not reloaded, the workers keep the previous one")
             return
         for old in [worker for worker in self._workers if not worker.is_stopping]:
             new = self._start_worker(old.listener_index)
@@ -250,7 +250,7 @@ class Supervisor:
                 new.process.wait()
                 self._remove_worker(new)
                 if not self._is_stopping:
-                    log.error("the new worker did not start: the old ones stay")
+                    log.error("a new worker did not start: the old workers stay")
                 return
             old.terminate()
             if self._is_stopping:
@@ -263,7 +263,7 @@ class Supervisor:
         for worker in self._workers:
             worker.terminate()
         for listener in self._listeners:
-            listener.close()  # at once, so that new connections are refused
+            listener.close()  # immediately, so that new connections are refused
         deadline = time.monotonic() + self._drain_timeout + 5.0
         for worker in self._workers:
             try:

@@ -40,4 +40,4 @@ def arguments_to_json(arguments: Any) -> str:
     try:
         return msgspec.json.encode(arguments).decode()
     except RecursionError:
-        raise ProviderFailed("The provider's answer was not understandable.") from None
+        raise ProviderFailed("The provider sent an invalid response.") from None

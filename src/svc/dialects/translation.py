@@ -54,7 +54,7 @@ class StreamTranslation(StreamTransform):
                 return b""  # a repeated start: clients get the role once
             self._record_delta(delta)
         elif not self.has_started:
-            raise ProviderFailed("The provider's stream has no beginning.")
+            raise ProviderFailed("The provider's stream has no start event.")
         return self._encoder.encode(delta)
 
     def _record_delta(self, delta: StreamDelta) -> None:
@@ -70,7 +70,7 @@ class StreamTranslation(StreamTransform):
             case StreamError():
                 raise from_stream_error(delta)
             case _ if not self.has_started:
-                raise ProviderFailed("The provider's stream has no beginning.")
+                raise ProviderFailed("The provider's stream has no start event.")
 
     def _encode_end(self) -> bytes:
         return self._encoder.encode_end()

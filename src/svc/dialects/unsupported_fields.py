@@ -32,7 +32,7 @@ RESPONSE_SHAPING_DEFAULTS: Final[dict[str, Any]] = {
 def reject_shaping_field(name: str, value: Any) -> None:
     """Raise InvalidRequest if the response would have another format without this field."""
     if name in RESPONSE_SHAPING_DEFAULTS and value is not None and value != RESPONSE_SHAPING_DEFAULTS[name]:
-        raise InvalidRequest(f"The provider of this model does not take `{name}`.", param=name)
+        raise InvalidRequest(f"The provider of this model does not support `{name}`.", param=name)
 
 
 def find_dropped_fields(extra: dict[str, Any]) -> list[str]:

@@ -102,7 +102,7 @@ def map_upstream_error(error: Any) -> SvcError:
     if codes & set(_RATE_LIMIT_CODES):
         return RateLimited(message or "The provider's rate limit is reached (upstream).", limit="upstream")
     if codes & set(_INVALID_REQUEST_CODES):
-        return InvalidRequest(message or "The provider refused the request.")
+        return InvalidRequest(message or "The provider rejected the request.")
     return ProviderFailed(
         f"The provider failed: {message}" if message else "The provider failed.", is_reported_by_provider=True
     )
@@ -124,9 +124,9 @@ def from_stream_error(stream_error: StreamError) -> SvcError:
 
 def credentials_rejected_error() -> ProviderFailed:
     """Return the error for a key that the provider rejected. The client cannot change the key and gets no details."""
-    return ProviderFailed("The provider refused the gateway's own credentials.")
+    return ProviderFailed("The provider rejected the gateway's credentials.")
 
 
 def truncated_response_error() -> ProviderFailed:
     """Return the error for a response that ended before it was complete."""
-    return ProviderFailed("The provider ended its answer before it was complete.")
+    return ProviderFailed("The provider ended its response before it was complete.")

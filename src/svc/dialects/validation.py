@@ -93,7 +93,7 @@ def convert_client_value(value: Any, target_type: type[T], path: str) -> T:
 def to_invalid_request(error: Exception, *, parent_path: str = "", raw: bytes | None = None) -> InvalidRequest:
     """Return an InvalidRequest for an error of msgspec, in the body `raw` or a part at `parent_path`."""
     if raw is not None and not raw.strip():
-        return InvalidRequest("The body is empty; it has to be a JSON object.")
+        return InvalidRequest("The body is empty. It must be a JSON object.")
     if isinstance(error, UnicodeDecodeError):
         return InvalidRequest("The body is not valid UTF-8.")
     if isinstance(error, RecursionError):
@@ -118,7 +118,7 @@ def _describe_lone_surrogate(text: str, raw: bytes) -> str:
     else:
         return ""
     escape = raw[start : start + _UNICODE_ESCAPE_BYTES].decode("ascii", "replace")
-    return f"{escape} (byte {start}) is half of a surrogate pair, and the other half is not beside it"
+    return f"{escape} (byte {start}) is an unpaired surrogate"
 
 
 def _to_invalid_value(text: str, parent_path: str) -> InvalidRequest:
@@ -129,7 +129,7 @@ def _to_invalid_value(text: str, parent_path: str) -> InvalidRequest:
     names = [parent_path, path, missing.group(1) if missing else ""]
     param = ".".join(name for name in names if name).replace(".[", "[")
     if not param:
-        return InvalidRequest(f"The body has to be a JSON object: {_simplify_reason(reason)}.")
+        return InvalidRequest(f"The body must be a JSON object: {_simplify_reason(reason)}.")
     if missing:
         return InvalidRequest(f"`{param}` is required.", param=param)
     return InvalidRequest(f"Invalid value for `{param}`: {_simplify_reason(reason)}.", param=param)
@@ -147,7 +147,7 @@ def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
             raw.decode()
         return decoder.decode(raw)
     except _DECODE_ERRORS:
-        raise ProviderFailed("The provider's answer was not understandable.") from None
+        raise ProviderFailed("The provider sent an invalid response.") from None
 
 
 def decode_upstream_object(raw: bytes) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_a_broken_configuration_leaves_the_old_workers(gateway: Gateway) -> None
     before = set(workers_of(gateway))
     (gateway.home / "given.toml").write_text("[gateway]\nwrokers = 3\n")
     gateway.process.send_signal(signal.SIGHUP)
-    gateway.logged("keep the running configuration", 15)
+    gateway.logged("keep the previous one", 15)
     assert set(workers_of(gateway)) == before
     assert gateway.chat().status == 200
 

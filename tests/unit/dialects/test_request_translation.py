@@ -665,8 +665,8 @@ def test_passthrough_upstream_without_stream_usage_drops_stream_options_unlisted
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "The body is empty; it has to be a JSON object."),
-        (b"[1]", "The body has to be a JSON object"),
+        (b"", "The body is empty. It must be a JSON object."),
+        (b"[1]", "The body must be a JSON object"),
         (b"{", "The body is not valid JSON"),
         (b'{"model": "m" "n"}', "The body is not valid JSON"),
     ],

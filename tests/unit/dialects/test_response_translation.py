@@ -42,7 +42,7 @@ ANTHROPIC_USAGE = {
     "output_tokens": 20,
     "output_tokens_details": {"thinking_tokens": 5},
 }
-NOT_UNDERSTOOD = "The provider sent an event that was not understandable."
+NOT_UNDERSTOOD = "The provider sent an invalid event."
 
 
 def message(*blocks: dict[str, Any], **more: Any) -> bytes:
@@ -143,7 +143,7 @@ def test_anthropic_response_tool_call_without_id_or_name_is_an_error(missing: st
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     del call[missing]
     error = failure(anthropic.decode_response, message(call))
-    assert error.message == "The provider's answer has a tool call without a name."
+    assert error.message == "The provider's response has a tool call without a name."
 
 
 def test_anthropic_response_error_object_raises_matching_error() -> None:
@@ -153,7 +153,7 @@ def test_anthropic_response_error_object_raises_matching_error() -> None:
     assert error.message == "slow down"
     error = failure(anthropic.decode_response, b'{"type":"message"}')
     assert isinstance(error, ProviderFailed)
-    assert error.message == "The provider's answer was not understandable."
+    assert error.message == "The provider sent an invalid response."
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_anthropic_client_finish_reason_maps_to_stop_reason(finish: str, parts: 
 def test_anthropic_client_tool_arguments_not_an_object_is_an_error() -> None:
     for arguments in ("[1]", '{"a":', "x"):
         error = failure(anthropic.encode_response, response(ToolCall("t", "f", arguments)))
-        assert error.message == "The model called a tool with arguments that are no JSON object."
+        assert error.message == "The model called a tool with arguments that are not a JSON object."
 
 
 def test_anthropic_usage_cached_tokens_above_input_is_never_negative() -> None:
@@ -328,7 +328,7 @@ def test_openai_client_content_is_null_only_with_tool_calls_or_refusal() -> None
 def test_openai_client_lone_surrogate_raises_provider_failed() -> None:
     error = failure(openai.encode_response, response(TextPart("\ud800")))
     assert isinstance(error, ProviderFailed)
-    assert error.message == "The provider's answer was not understandable."
+    assert error.message == "The provider sent an invalid response."
 
 
 # streams of an Anthropic upstream
@@ -406,11 +406,11 @@ def test_anthropic_stream_message_stop_completes_stream() -> None:
     [
         ({"type": "content_block_delta", "index": 0}, NOT_UNDERSTOOD),
         ({"type": "content_block_start", "index": 0}, NOT_UNDERSTOOD),
-        ({"type": "message_start"}, "The provider's stream has no beginning."),
+        ({"type": "message_start"}, "The provider's stream has no start event."),
         (block_delta(0, type="input_json_delta", partial_json="{"), "The provider sent tool arguments without a tool."),
         (block(0, {"type": "tool_use", "name": "f"}), "The provider sent a tool call without a name."),
         (block(0, {"type": "tool_use", "id": "t"}), "The provider sent a tool call without a name."),
-        ({"type": "message_delta", "delta": 7}, "The provider's answer was not understandable."),
+        ({"type": "message_delta", "delta": 7}, "The provider sent an invalid response."),
     ],
 )
 def test_anthropic_stream_malformed_event_is_an_error(event: dict[str, Any], words: str) -> None:
@@ -494,10 +494,10 @@ def test_openai_stream_events_without_data_yield_no_deltas() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (b"data: {}\n\n", "The provider's answer was not understandable."),
-        (b"data: {\n\n", "The provider's answer was not understandable."),
+        (b"data: {}\n\n", "The provider sent an invalid response."),
+        (b"data: {\n\n", "The provider sent an invalid response."),
         (chunk({"tool_calls": [7]}), "The provider sent a tool call that is not an object."),
-        (chunk({}, "error"), "The provider failed while it was answering."),
+        (chunk({}, "error"), "The provider failed during its response."),
     ],
 )
 def test_openai_stream_malformed_chunk_is_an_error(event: bytes, words: str) -> None:

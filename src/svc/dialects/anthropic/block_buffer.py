@@ -123,14 +123,12 @@ class BlockBuffer:
     def _add_size(self, size: int) -> None:
         self._buffered_bytes += size
         if self._buffered_bytes > MAX_BUFFERED_BLOCKS_BYTES:
-            raise ProviderFailed(
-                "The provider mixed the chunks of tool calls, and more of them than the gateway buffers."
-            )
+            raise ProviderFailed("The provider interleaved tool calls with more data than the gateway buffers.")
 
 
 def late_arguments_error() -> ProviderFailed:
     """Return the error for a tool call that gets arguments after they were complete."""
-    return ProviderFailed("The provider sent arguments of a tool call that had ended.")
+    return ProviderFailed("The provider sent arguments for a tool call that had already ended.")
 
 
 def _delta_text(delta: StreamDelta) -> str:

@@ -38,7 +38,7 @@ def decode_document(source: Any, title: str | None, cache: dict[str, Any] | None
         case "file" if decoded.file_id:
             document.file_id = decoded.file_id
         case _:
-            message = "A document has to be base64 data, text, a link, or a file's id."
+            message = "A document must be base64 data, text, a link, or a file's id."
             raise InvalidRequest(message, param=f"{path}.source")
     return document
 
@@ -65,8 +65,8 @@ def _encode_source(document: DocumentPart, path: str) -> dict[str, Any]:
         try:
             return _text_source(base64.b64decode(data, validate=True).decode())
         except ValueError:
-            raise InvalidRequest("A text file has to be UTF-8 in base64.", param=f"{path}.content") from None
-    message = f"The provider of this model takes files of the types {PDF_MEDIA_TYPE} and text."
+            raise InvalidRequest("A text file must be UTF-8 in base64.", param=f"{path}.content") from None
+    message = f"The provider of this model supports only files of the types {PDF_MEDIA_TYPE} and text."
     raise InvalidRequest(message, param=f"{path}.content")
 
 

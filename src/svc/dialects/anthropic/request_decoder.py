@@ -215,7 +215,7 @@ def _require_field(value: str | None, path: str, name: str) -> str:
 
 
 def _unsupported_type_error(type_name: str, path: str) -> InvalidRequest:
-    message = f"The provider of this model does not take content of the type `{type_name[:50]}`."
+    message = f"The provider of this model does not support content of the type `{type_name[:50]}`."
     return InvalidRequest(message, param=f"{path}.type")
 
 
@@ -226,7 +226,7 @@ def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
         return ImagePart(media_type=source.media_type, data=source.data, cache=block.cache_control)
     if source is not None and source.type == "url" and source.url:
         return ImagePart(url=source.url, cache=block.cache_control)
-    raise InvalidRequest("An image has to be a link or base64 data.", param=f"{path}.source")
+    raise InvalidRequest("An image must be a link or base64 data.", param=f"{path}.source")
 
 
 def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:

@@ -99,7 +99,7 @@ def _encode_system(request: ChatRequest) -> str | list[dict[str, Any]] | None:
     parts = [part for message in request.messages if _is_system(message) for part in message.parts]
     for part in parts:
         if not isinstance(part, TextPart):
-            raise InvalidRequest("The provider of this model takes system messages of text alone.", param="messages")
+            raise InvalidRequest("The provider of this model supports only text in system messages.", param="messages")
     texts = [part for part in parts if isinstance(part, TextPart) and part.text]
     if not texts or not _has_turns(request):
         return None
@@ -131,7 +131,7 @@ def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
         elif blocks:
             merged.append((role, blocks))
     if not merged:
-        raise InvalidRequest("`messages` needs at least one with content.", param="messages")
+        raise InvalidRequest("`messages` must have at least one message with content.", param="messages")
     if merged[-1][0] == "assistant":
         _trim_trailing_whitespace(merged[-1][1])
     return [{"role": role, "content": _encode_content(blocks)} for role, blocks in merged]
@@ -190,7 +190,7 @@ def _encode_image(image: ImagePart, path: str) -> dict[str, Any]:
         return _with_cache_control({"type": "image", "source": {"type": "url", "url": image.url}}, image.cache)
     media_type = "image/jpeg" if image.media_type == "image/jpg" else image.media_type
     if media_type not in _IMAGE_MEDIA_TYPES:
-        message = f"The provider of this model takes images of the types {', '.join(_IMAGE_MEDIA_TYPES)}."
+        message = f"The provider of this model supports only these image types: {', '.join(_IMAGE_MEDIA_TYPES)}."
         raise InvalidRequest(message, param=f"{path}.content")
     source = {"type": "base64", "media_type": media_type, "data": image.data}
     return _with_cache_control({"type": "image", "source": source}, image.cache)
@@ -200,7 +200,7 @@ def _encode_tool_call(call: ToolCall, path: str) -> dict[str, Any]:
     try:
         arguments = msgspec.json.decode(call.arguments, type=dict[str, Any]) if call.arguments.strip() else {}
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        raise InvalidRequest(f"`{path}` has to be the JSON text of an object.", param=path) from None
+        raise InvalidRequest(f"`{path}` must be the JSON text of an object.", param=path) from None
     block = {"type": "tool_use", "id": _sanitize_id(call.id), "name": call.name, "input": arguments}
     return _with_cache_control(block, call.cache)
 
@@ -246,7 +246,7 @@ def _encode_output_config(request: ChatRequest) -> dict[str, Any] | None:
     encoded: dict[str, Any] = {}
     response_format = request.response_format
     if response_format is not None and response_format.kind == "json_object":
-        message = "The provider of this model takes `json_schema`, not `json_object`."
+        message = "The provider of this model supports `json_schema`, not `json_object`."
         raise InvalidRequest(message, param="response_format.type")
     if response_format is not None and response_format.kind == "json_schema":
         encoded["format"] = {"type": "json_schema", "schema": response_format.schema}

@@ -73,7 +73,7 @@ def _decode_part(block: ContentBlockPayload) -> ContentPart | None:
             return RedactedThinkingPart(nonempty_text_or(block.data, ""))
         case "tool_use":
             if not nonempty_text_or(block.id, "") or not nonempty_text_or(block.name, ""):
-                raise ProviderFailed("The provider's answer has a tool call without a name.")
+                raise ProviderFailed("The provider's response has a tool call without a name.")
             return ToolCall(block.id, block.name, arguments_to_json({} if block.input is None else block.input))
     return None
 
@@ -118,7 +118,7 @@ def _encode_block(part: ContentPart, *, is_truncated: bool) -> dict[str, Any]:
                 "name": name,
                 "input": _encode_input(arguments, is_truncated=is_truncated),
             }
-    raise ProviderFailed("The provider's answer was not understandable.")
+    raise ProviderFailed("The provider sent an invalid response.")
 
 
 def _encode_input(arguments: str, *, is_truncated: bool) -> dict[str, Any]:
@@ -127,4 +127,4 @@ def _encode_input(arguments: str, *, is_truncated: bool) -> dict[str, Any]:
     try:
         return msgspec.json.decode(arguments, type=dict[str, Any]) if arguments.strip() else {}
     except (msgspec.DecodeError, RecursionError):
-        raise ProviderFailed("The model called a tool with arguments that are no JSON object.") from None
+        raise ProviderFailed("The model called a tool with arguments that are not a JSON object.") from None

@@ -90,7 +90,7 @@ class AnthropicStreamDecoder:
 
     def _decode_delta(self, index: int, delta: DeltaPayload | None) -> list[StreamDelta]:
         if delta is None:
-            raise ProviderFailed("The provider sent an event that was not understandable.")
+            raise ProviderFailed("The provider sent an invalid event.")
         if self._ignored_blocks and index in self._ignored_blocks:
             return []
         match delta.type:
@@ -133,7 +133,7 @@ class AnthropicStreamDecoder:
     def _decode_start(self, event: EventPayload) -> list[StreamDelta]:
         message = event.message
         if message is None:
-            raise ProviderFailed("The provider's stream has no beginning.")
+            raise ProviderFailed("The provider's stream has no start event.")
         if message.usage is not None:
             self._usage = message.usage
         self._has_started = True
@@ -148,7 +148,7 @@ class AnthropicStreamDecoder:
 
     def _decode_block(self, index: int, block: ContentBlockPayload | None) -> list[StreamDelta]:
         if block is None:
-            raise ProviderFailed("The provider sent an event that was not understandable.")
+            raise ProviderFailed("The provider sent an invalid event.")
         match block.type:
             case "text":
                 return [TextDelta(block.text)] if nonempty_text_or(block.text, "") else []

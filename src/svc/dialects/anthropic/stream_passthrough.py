@@ -70,7 +70,7 @@ class AnthropicPassthrough(Passthrough):
         if not self.has_started:
             self._early_events += event + b"\n\n"
             if len(self._early_events) > MAX_EVENT_BYTES:
-                raise ProviderFailed("The provider's stream has no beginning.")
+                raise ProviderFailed("The provider's stream has no start event.")
             return b""
         early, self._early_events = self._early_events, b""
         return early + event if early else event
@@ -94,7 +94,7 @@ class AnthropicPassthrough(Passthrough):
             case StreamError():
                 raise self._upstream_error(delta)
             case _ if not self.has_started:
-                raise ProviderFailed("The provider's stream has no beginning.")
+                raise ProviderFailed("The provider's stream has no start event.")
 
     def _upstream_error(self, stream_error: StreamError) -> SvcError:
         """Return the upstream's error with its own message, unless it concerns the gateway's key."""

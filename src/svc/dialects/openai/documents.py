@@ -28,14 +28,14 @@ def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> D
     """Decode `file`. Raises InvalidRequest if it has neither data nor id, or its data is in another format."""
     if file.file_data is None:
         if not file.file_id:
-            message = "A file has to have `file_data` or `file_id`."
+            message = "A file must have `file_data` or `file_id`."
             raise InvalidRequest(message, param=f"{path}.file")
         return DocumentPart(file_id=file.file_id, title=file.filename, cache=cache)
     if file.file_data.startswith(_BASE64_PDF_PREFIX):
         return DocumentPart(media_type=PDF_MEDIA_TYPE, data=file.file_data, title=file.filename, cache=cache)
     match = DATA_URL_PATTERN.fullmatch(file.file_data)
     if match is None:
-        raise InvalidRequest("A file has to be a data URL in base64.", param=f"{path}.file.file_data")
+        raise InvalidRequest("A file must be a data URL in base64.", param=f"{path}.file.file_data")
     return DocumentPart(media_type=match.group(1).lower(), data=match.group(2), title=file.filename, cache=cache)
 
 
@@ -46,7 +46,7 @@ def encode_file(document: DocumentPart) -> dict[str, Any]:
     if document.file_id is not None:
         return {"type": "file", "file": {"file_id": document.file_id}}
     if document.data is None:
-        message = "The provider of this model takes documents as base64 data, not as links."
+        message = "The provider of this model supports documents as base64 data, not as links."
         raise InvalidRequest(message, param="messages")
     name = document.title or "document"
     if document.media_type == PDF_MEDIA_TYPE and not name.lower().endswith(".pdf"):

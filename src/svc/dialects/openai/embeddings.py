@@ -85,7 +85,7 @@ def decode_response(raw: bytes) -> EncodedResponse:
     except _EMBEDDINGS_DECODE_ERRORS:
         raise _to_error(raw) from None
     if not all(memoryview(one.embedding)[0] in _VECTOR_STARTS for one in payload.data):
-        raise ProviderFailed("The provider's answer has an embedding that is no vector.")
+        raise ProviderFailed("The provider's response has an embedding that is not a vector.")
     return EncodedResponse(raw, _to_usage(payload.usage), "stop", payload.model)
 
 
@@ -101,4 +101,4 @@ def _to_error(raw: bytes) -> Exception:
         error = _ERROR_DECODER.decode(raw).error
     except _EMBEDDINGS_DECODE_ERRORS:
         error = None
-    return map_upstream_error(error) if error else ProviderFailed("The provider's answer was not understandable.")
+    return map_upstream_error(error) if error else ProviderFailed("The provider sent an invalid response.")

@@ -160,7 +160,7 @@ def _normalize_payload(payload: dict[str, Any], field: str, call: ToolCallState)
 
 def too_many_tool_calls_error() -> ProviderFailed:
     """Return the error for a stream of more than MAX_TOOL_CALLS calls."""
-    return ProviderFailed("The provider sent more tool calls than one answer may have.")
+    return ProviderFailed("The provider sent more tool calls than one response may have.")
 
 
 def are_tool_calls_clean(choice: ChunkChoicePayload, seen_calls: dict[int, ToolCallState]) -> bool:
@@ -193,4 +193,4 @@ def to_chunk_choice(choice: dict[str, Any]) -> ChunkChoicePayload:
     try:
         return msgspec.convert(choice, ChunkChoicePayload)
     except (msgspec.ValidationError, RecursionError):
-        raise ProviderFailed("The provider sent an event that was not understandable.") from None
+        raise ProviderFailed("The provider sent an invalid event.") from None

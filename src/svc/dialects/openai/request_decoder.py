@@ -174,11 +174,12 @@ _TOOL_CHOICE_WORDS: Final[Any] = Literal["auto", "none", "required"]
 def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
     if message.role == "function":
         raise InvalidRequest(
-            "The provider of this model does not take the role `function`; use `tool`.", param=f"{path}.role"
+            "The provider of this model does not support the role `function`; use `tool`.", param=f"{path}.role"
         )
     if message.function_call is not None:
         raise InvalidRequest(
-            "The provider of this model does not take `function_call`; use `tool_calls`.", param=f"{path}.function_call"
+            "The provider of this model does not support `function_call`; use `tool_calls`.",
+            param=f"{path}.function_call",
         )
     if message.content is None and message.role != "assistant":
         raise InvalidRequest(f"`{path}.content` is required.", param=f"{path}.content")
@@ -208,7 +209,7 @@ def _decode_part(part: _RequestPart, path: str) -> ContentPart:
     if part.type in ("text", "refusal", "image_url", "file"):
         raise InvalidRequest(f"`{path}.{part.type}` is required.", param=f"{path}.{part.type}")
     raise InvalidRequest(
-        f"The provider of this model does not take content of the type `{part.type[:50]}`.", param=f"{path}.type"
+        f"The provider of this model does not support content of the type `{part.type[:50]}`.", param=f"{path}.type"
     )
 
 
@@ -218,9 +219,7 @@ def _decode_image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: st
         return ImagePart(url=url, detail=detail, cache=cache)
     match = DATA_URL_PATTERN.fullmatch(url)
     if match is None:
-        raise InvalidRequest(
-            "An image has to be an http(s) link or a data URL in base64.", param=f"{path}.image_url.url"
-        )
+        raise InvalidRequest("An image must be an http(s) link or a data URL in base64.", param=f"{path}.image_url.url")
     return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=detail, cache=cache)
 
 
@@ -253,7 +252,7 @@ def _decode_tool_calls(message: _RequestMessage, path: str) -> list[ContentPart]
 def _require_function(definition: T | None, tool_type: str, path: str) -> T:
     """Return the definition of a function. Raises InvalidRequest for other tools, which not every dialect has."""
     if tool_type != "function":
-        message = f"The provider of this model takes tools of the type `function`, not `{tool_type[:50]}`."
+        message = f"The provider of this model supports only tools of the type `function`, not `{tool_type[:50]}`."
         raise InvalidRequest(message, param=f"{path}.type")
     if definition is None:
         raise InvalidRequest(f"`{path}.function` is required.", param=f"{path}.function")

@@ -66,7 +66,7 @@ def _decode_tool_call(call: dict[str, Any]) -> ToolCall:
     """Decode a tool call. Raises ProviderFailed if it is neither of a function nor of a custom tool."""
     name = tool_payload_field(call)
     if not name:
-        raise ProviderFailed(f"The provider called a tool of the type `{call['type'][:50]}`, which is unknown here.")
+        raise ProviderFailed(f"The provider called a tool of the unsupported type `{call['type'][:50]}`.")
     payload = call[name]
     text = payload[TOOL_TEXT_FIELDS[name]]
     arguments = CUSTOM_INPUT_PREFIX + escape_json_text(text) + CUSTOM_INPUT_SUFFIX if name == "custom" else text
@@ -77,7 +77,7 @@ def _decode_function_call(function: dict[str, Any]) -> ToolCall:
     """Decode a `function_call`, which has no id."""
     name = nonempty_text_or(function.get("name"), "")
     if not name:
-        raise ProviderFailed("The provider's answer has a function call without a name.")
+        raise ProviderFailed("The provider's response has a function call without a name.")
     return ToolCall(new_id("call_"), name, arguments_to_json(function.get("arguments")))
 
 
@@ -110,7 +110,7 @@ def encode_response(response: ChatResponse) -> bytes:
     try:
         return msgspec.json.encode(body)
     except (UnicodeEncodeError, RecursionError):
-        raise ProviderFailed("The provider's answer was not understandable.") from None
+        raise ProviderFailed("The provider sent an invalid response.") from None
 
 
 def _encode_message(parts: list[ContentPart]) -> dict[str, Any]:

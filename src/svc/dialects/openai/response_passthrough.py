@@ -45,7 +45,7 @@ def pass_through_response(raw: bytes) -> EncodedResponse:
             normalized["model"],
         )
     except (msgspec.ValidationError, RecursionError):
-        raise ProviderFailed("The provider's answer was not understandable.") from None
+        raise ProviderFailed("The provider sent an invalid response.") from None
 
 
 def _pass_clean_response(raw: bytes) -> EncodedResponse:
@@ -66,7 +66,7 @@ def normalize_response(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
         if body.get("object") == "error":
             raise map_upstream_error(body)
-        raise ProviderFailed("The provider's answer has no choices.")
+        raise ProviderFailed("The provider's response has no choices.")
     body.pop("error", None)
     normalized = {**body, "id": nonempty_text_or(body.get("id"), new_id("chatcmpl-")), "object": "chat.completion"}
     normalized["created"] = timestamp_or_now(body.get("created"))
@@ -80,7 +80,7 @@ def normalize_response(body: dict[str, Any]) -> dict[str, Any]:
 def _normalize_choice(choice: dict[str, Any], position: int) -> dict[str, Any]:
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise ProviderFailed("The provider's answer has a choice without a message.")
+        raise ProviderFailed("The provider's response has a choice without a message.")
     index = choice.get("index")
     reason = choice.get("finish_reason")
     if reason is None:
@@ -106,7 +106,7 @@ def flatten_content(content: Any) -> dict[str, Any]:
     if content is None or isinstance(content, str):
         return {"content": content}
     if not isinstance(content, list):
-        raise ProviderFailed("The provider's answer has content that is not text.")
+        raise ProviderFailed("The provider's response has content that is not text.")
     thinking = "".join(_part_text(part.get("thinking")) for part in content if isinstance(part, dict))
     text = "".join(_part_text(part) for part in content)
     return {"content": text, "reasoning_content": thinking} if thinking else {"content": text}
@@ -132,7 +132,7 @@ def tool_payload_field(call: dict[str, Any]) -> str:
 
 def _normalize_tool_call(call: Any) -> dict[str, Any]:
     if not isinstance(call, dict):
-        raise ProviderFailed("The provider's answer has a tool call that is not an object.")
+        raise ProviderFailed("The provider's response has a tool call that is not an object.")
     call_type = nonempty_text_or(call.get("type"), "custom" if isinstance(call.get("custom"), dict) else "function")
     normalized = {**call, "id": nonempty_text_or(call.get("id"), new_id("call_")), "type": call_type}
     name = tool_payload_field(normalized)
@@ -140,5 +140,5 @@ def _normalize_tool_call(call: Any) -> dict[str, Any]:
         return normalized  # an unknown type of call is forwarded unchanged
     payload, field = call.get(name), TOOL_TEXT_FIELDS[name]
     if not isinstance(payload, dict) or not nonempty_text_or(payload.get("name"), ""):
-        raise ProviderFailed("The provider's answer has a tool call without a name.")
+        raise ProviderFailed("The provider's response has a tool call without a name.")
     return {**normalized, name: {**payload, field: arguments_to_json(payload.get(field))}}

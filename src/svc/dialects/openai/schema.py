@@ -36,7 +36,7 @@ def to_finish_reason(reason: object) -> FinishReason:
     """Return the canonical finish reason. Raises ProviderFailed for `error`."""
     lowered = reason.lower() if isinstance(reason, str) else ""
     if lowered == "error":
-        raise ProviderFailed("The provider failed while it was answering.")
+        raise ProviderFailed("The provider failed during its response.")
     return FINISH_REASONS.get(lowered, "stop")
 
 

@@ -103,7 +103,7 @@ class OpenAIStreamDecoder:
         if usage is not None:
             deltas.append(UsageUpdate(to_usage(msgspec.convert(usage, UsagePayload))))
         if not deltas and not self._has_started and chunk.choices is None:
-            raise ProviderFailed("The provider's answer was not understandable.")
+            raise ProviderFailed("The provider sent an invalid response.")
         return deltas
 
     def _decode_choice(self, choice: _LenientChoice, deltas: list[StreamDelta]) -> None:

@@ -322,10 +322,10 @@ class OpenAIPassthrough(Passthrough):
         self._extract_usage(body)
         if not choices:
             if not self.has_started and "choices" not in body and self.usage is None:
-                raise ProviderFailed("The provider's answer was not understandable.")
+                raise ProviderFailed("The provider sent an invalid response.")
             return None, []
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise ProviderFailed("The provider sent an event that was not understandable.")
+            raise ProviderFailed("The provider sent an invalid event.")
         normalized, chunk_choices = self._normalize_choices(choices)
         if not normalized:
             return None, []

@@ -150,12 +150,12 @@ class JournalIngester:
         except StoreUnavailable as error:
             self._record_failure(error.message)
         except Exception as error:
-            log.exception("taking in the journal failed")
+            log.exception("ingesting the journal failed")
             self._record_failure(str(error))
 
     def _record_failure(self, reason: str) -> None:
         if not self.is_down:
-            log.error("the ledger goes on in its journal: %s", reason)
+            log.error("the ledger database is unavailable, entries wait in the journal: %s", reason)
         self.is_down = True
         if self._journal is not None:
             with contextlib.suppress(OSError):  # such as EMFILE: the next scan tries again
@@ -178,7 +178,7 @@ class JournalIngester:
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
         if self.is_down:
-            log.error("the database of the ledger answers again")
+            log.error("the ledger database responds again")
         self.is_down = False
         if self._journal is not None:
             self._journal.waiting_bytes = 0
@@ -280,7 +280,7 @@ class JournalIngester:
     def _mark_unreadable(self, name: str, error: OSError) -> None:
         self._unreadable_in_scan.add(name)
         if name not in self.unreadable_journals:
-            log.error("the journal %s is left alone, only its owner can take it: %s", name, error.strerror)
+            log.error("the journal %s cannot be opened, and is skipped: %s", name, error.strerror)
 
     def _ingest_whole_file(self, file: int, name: str) -> bool:
         """Ingest an orphaned journal. Return False if the database changed its offset in between.
@@ -293,7 +293,7 @@ class JournalIngester:
         end = self._ingest_range(file, name, self._database.committed_offset(name) if _tracks_offset(name) else 0)
         if end is not None and end < size:
             self.broken_lines += 1
-            log.warning("the last line of the journal %s is cut off: its writer died in the middle of it", name)
+            log.warning("the last line of the journal %s is truncated: its process died while writing", name)
         return end is not None
 
     def _ingest_range(self, file: int, name: str, offset: int, until: int | None = None) -> int | None:
@@ -347,7 +347,7 @@ class JournalIngester:
     def _count_broken(self, count: int) -> None:
         self.broken_lines += count
         if count:
-            log.error("broken lines of the journal, left out: %d", count)
+            log.error("invalid lines of the journal, skipped: %d", count)
 
     def _prune(self) -> None:
         """Delete a batch of old entries. After the last batch, pause for PRUNE_INTERVAL_SECONDS."""

@@ -156,7 +156,7 @@ class Journal:
         try:
             self.start_new_file()
         except OSError as error:
-            log.warning("no new journal can be begun: %s", error)
+            log.warning("a new journal cannot be created: %s", error)
 
     def _handle_failed_write(self, written: int, line: bytes) -> None:
         if self._is_closed:
@@ -209,7 +209,7 @@ class Journal:
         for line in lines:
             self.append(line)
         if not self.is_full:
-            log.warning("the journal is written again")
+            log.warning("the journal can be written again")
             self._full_logged = False
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class Journal:
             complete_lines = data[:written].count(b"\n")
             self.lost_lines += len(lines) - complete_lines
             log.error(
-                "entries lost at the end of the journal in %s: %d: %s", self._folder, self.lost_lines, self.full_reason
+                "the journal in %s lost %d entries at shutdown: %s", self._folder, self.lost_lines, self.full_reason
             )
         self._descriptor, self._file_handle = -1, None
 

@@ -107,7 +107,7 @@ class Ledger(RequestObserver):
             raise ShuttingDown("The gateway is shutting down. Nothing was sent.")
         if self._rejects_when_full and self.journal.is_full:
             raise InsufficientStorage(
-                f"The gateway cannot keep its ledger: {self.journal.full_reason}. Nothing was sent."
+                f"The gateway cannot write its ledger: {self.journal.full_reason}. Nothing was sent."
             )
 
     def on_end(self, record: RequestRecord) -> None:

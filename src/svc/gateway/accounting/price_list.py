@@ -62,7 +62,7 @@ async def _run_lookup(lookups: list[PriceLookup]) -> bytes | None:
             text, _ = await process.communicate(msgspec.json.encode(lookups))
             _rows_decoder.decode(text)
     except (TimeoutError, msgspec.MsgspecError):
-        log.warning("there is no price list: costs are unknown where configuration gives no price")
+        log.warning("the price list is not available: costs are unknown for models without a configured price")
         return None
     finally:
         if process.returncode is None:
@@ -99,4 +99,4 @@ def _write_cache(path: Path, text: bytes) -> None:
         temporary_path.write_bytes(text)
         temporary_path.replace(path)
     except OSError as error:
-        log.warning("the price list cannot be kept: %s", error)
+        log.warning("the price list cannot be saved: %s", error)

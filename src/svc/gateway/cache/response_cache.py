@@ -103,7 +103,7 @@ class ResponseCache:
         try:
             cached = self._decode(reply)
         except msgspec.MsgspecError:
-            log.warning("an answer in Redis is none of ours: %s", _cache_redis_key(cache_key))
+            log.warning("skipped a cached response in Redis that cannot be decoded: %s", _cache_redis_key(cache_key))
             return None
         if cached.expires <= time.time():
             return None

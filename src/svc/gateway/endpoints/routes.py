@@ -152,10 +152,10 @@ class AccessLogMiddleware:
             pass
         except Exception:  # any other error is a bug: it becomes a 500 response
             request_id = id_headers[0][1].decode()
-            log.exception("fault in request %s", request_id)
+            log.exception("error in request %s", request_id)
             if scope["type"] != "http" or status:
                 raise
-            error_message = f"Something went wrong here. Report it with the request id {request_id}."
+            error_message = f"Internal error. Report it with the request id {request_id}."
             await error_response(InternalError(error_message))(scope, receive, send_with_id)
         finally:
             self._log_request(scope, status, time.monotonic() - started_at)
@@ -226,7 +226,7 @@ class UnsupportedRequest:
         await authenticate_request(self._context, request)
         if request.method != "POST":
             raise MethodNotAllowed("This path takes POST.", allow="POST")
-        raise InvalidRequest(f"Leave off the '#' and what follows it: the path is {request.url.path}.")
+        raise InvalidRequest(f"Remove the '#' and the text after it: the path is {request.url.path}.")
 
 
 async def _no_speech_models(key: ApiKey) -> list[str]:
@@ -358,8 +358,8 @@ def _exception_handlers(
         return error_response(_to_svc_error(request, error))
 
     async def handle_store_unavailable(request: Request, error: Exception) -> Response:
-        log.error("a question to the database failed: %s", error)
-        return error_response(StoreUnavailable("The database does not answer at the moment; try again."))
+        log.error("a database query failed: %s", error)
+        return error_response(StoreUnavailable("The database does not respond. Try again."))
 
     return {StoreUnavailable: handle_store_unavailable, SvcError: handle_svc_error, HTTPException: handle_http_error}
 

@@ -22,7 +22,7 @@ LIMIT_REACHED_MESSAGES: Final = {
     "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
     "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
     "concurrency": "The limit of this API key is reached: {} concurrent requests (concurrency).",
-    "budget": "The budget of this API key, ${:g}, is spent or has too little left for this request (budget). "
+    "budget": "The budget of this API key, ${:g}, is used up or too small for this request (budget). "
     "A smaller max_tokens may fit.",
 }
 BUDGET_RESERVED_MESSAGE: Final = (
@@ -102,7 +102,7 @@ def _build_budget_error(limits: KeyLimits, denied: LimitExceeded, header_lines: 
         message = BUDGET_RESERVED_MESSAGE.format(limits.budget_nano_usd / NANO_USD_PER_USD)
         return LimitReached(message, retry_after=denied.retry_after, header_lines=header_lines, limit="budget")
     message = LIMIT_REACHED_MESSAGES["budget"].format(limits.budget_nano_usd / NANO_USD_PER_USD)
-    message += f" It refills with the next {limits.period} (UTC)." if limits.period != "total" else ""
+    message += f" It refills at the start of the next {limits.period} (UTC)." if limits.period != "total" else ""
     retry_after = budget_period_end(limits.period, limits.period_start) - time.time()
     error_type = QuotaExhausted if retry_after > MAX_BUDGET_RETRY_AFTER_SECONDS else LimitReached
     return error_type(message, retry_after=retry_after, header_lines=header_lines, limit="budget")
@@ -112,18 +112,15 @@ def check_output_bounded(routing_info: RoutingInfo) -> None:
     """Raise InvalidRequest if a request sets no bound on its output, so that no amount can be reserved."""
     if routing_info.unbounded_field:
         raise InvalidRequest(
-            f"`{routing_info.unbounded_field}` below 0 asks for an answer without an end. "
-            "A key with a limit of tokens or a budget "
-            "cannot have one. Leave the field out, or set a number of tokens.",
+            f"`{routing_info.unbounded_field}` below 0 requests an unlimited response. "
+            "A key with a token limit or a budget cannot use it. Omit the field, or set a number of tokens.",
             param=routing_info.unbounded_field,
         )
 
 
 def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int, cost_nano_usd: int) -> None:
     """Raise InvalidRequest if a request exceeds a limit of the key even when nothing else uses it."""
-    advice, param = (
-        ("ask for a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
-    )
+    advice, param = ("set a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(
             f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: {advice}.",

@@ -173,7 +173,7 @@ class RateLimiter:
             try:
                 return list(await asyncio.gather(*[self._redis_counters.get_usage(limits) for limits in key_limits]))
             except StoreUnavailable:
-                log.info("the use of limits is told by this machine alone")
+                log.info("Redis did not respond: the usage of limits covers this machine only")
         return [self._counters.get_usage(limits) for limits in key_limits]
 
     def has_limits(self, key: ApiKey) -> bool:
@@ -361,7 +361,7 @@ class RateLimiter:
 
         def question(database: Database) -> float:
             if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
-                raise StoreUnavailable("The database did not answer a moment ago.")
+                raise StoreUnavailable("The database did not respond a moment ago.")
             return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
 
         try:
@@ -371,7 +371,7 @@ class RateLimiter:
             )
         except (StoreUnavailable, TimeoutError) as error:
             if time.monotonic() >= self._database_retry_at:
-                log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no answer in time")
+                log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no response in time")
             self._database_retry_at = time.monotonic() + DATABASE_RETRY_SECONDS
             return SPENT_UNAVAILABLE
 

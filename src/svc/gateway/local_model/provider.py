@@ -29,7 +29,7 @@ async def run_embedded_model(settings: Settings, router: Router) -> AsyncIterato
     loaded_recipe = recipe.load_recipe(settings.local.model, settings.home / "recipes")
     template = loaded_recipe.metadata.execution_template
     if template.get("type") != "Gguf":
-        raise UsageError(f"[local] model: {settings.local.model} is no language model that runs here (Gguf).")
+        raise UsageError(f"[local] model: {settings.local.model} is not a language model of the type Gguf.")
     context = int(template["context_length"])
     entry = ProviderSettings(name="local", models=(_model_settings(settings.local.model, context),))
 

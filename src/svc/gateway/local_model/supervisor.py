@@ -88,7 +88,7 @@ def _check_prerequisites(options: LocalServerOptions) -> None:
     if not is_installed():
         raise CommandFailed(f"The embedded model needs an extra; install it with: {install_command('local')}")
     if not Path(options.model_path).is_file():
-        raise CommandFailed(f"{options.model} is not there; add it with: svc models add {options.model}")
+        raise CommandFailed(f"{options.model} is not installed. Add it with: svc models add {options.model}")
 
 
 class LocalModelSupervisor:
@@ -156,7 +156,7 @@ class LocalModelSupervisor:
             if loop.time() - started_at > STABLE_UPTIME_SECONDS:
                 early_exits = 0
             delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_exits)
-            log.warning("the embedded model ended (%s); it is started again in %.1f s", status, delay)
+            log.warning("the embedded model exited (%s), and is restarted in %.1f s", status, delay)
             await asyncio.sleep(delay)
             early_exits += 1
 

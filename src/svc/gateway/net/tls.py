@@ -184,7 +184,7 @@ class TlsTransport:
             protocol.connection_lost(error)
         elif not self.handshake_done.done():
             handshake_error = (
-                error if isinstance(error, OSError) else ConnectionResetError("closed in the TLS handshake")
+                error if isinstance(error, OSError) else ConnectionResetError("closed during the TLS handshake")
             )
             self.handshake_done.set_exception(handshake_error)
             self.handshake_done.exception()  # avoids asyncio's warning if the waiting task was cancelled
@@ -252,7 +252,7 @@ class TlsTransport:
         if self._control_bytes <= MAX_TLS_CONTROL_BYTES:
             self._flush_outgoing()
         else:
-            self._error = self._error or ConnectionAbortedError("TLS asks for new keys without end")
+            self._error = self._error or ConnectionAbortedError("too many TLS key updates")
             self._transport.abort()
 
     def _flush_outgoing(self) -> None:

@@ -212,7 +212,7 @@ class Attempt(ResponseReceiver):
         """
         min_pace = self._min_pace if self.first_chunk and self._owner is not None else None
         if min_pace is not None and min_pace.is_too_slow(now, self.estimated_tokens, paused=self._is_paused):
-            self._abort(timeout_failure("for its answer: it is slower than the pace that is asked for"))
+            self._abort(timeout_failure("to send its response: it is slower than routing.min_pace"))
             return
         splice = self._splice
         if self._had_activity or (splice is not None and splice.has_forwarded):
@@ -237,7 +237,7 @@ class Attempt(ResponseReceiver):
             self.cancel()
             return
         awaits_start = not self.http_status or (self._transform is not None and not self._transform.has_started)
-        self._abort(timeout_failure("to begin its answer" if awaits_start else "between two pieces of its answer"))
+        self._abort(timeout_failure("to begin its response" if awaits_start else "between two chunks of its response"))
 
     # ResponseReceiver
 
@@ -326,14 +326,14 @@ class Attempt(ResponseReceiver):
             self._fail(classify_status(self.http_status, self.response_headers, None))
         elif self._transform is not None and self._transform.has_started:
             self._interrupt_stream(
-                self._transform, ProviderFailed("The provider broke off in the middle of its answer.", reason=reason)
+                self._transform, ProviderFailed("The provider's response was interrupted.", reason=reason)
             )
         else:
             self._fail(connection_failure(reason, connected=connected))
 
     def on_internal_error(self) -> None:
         self._finish()
-        failure = AttemptFailure(InternalError("Something went wrong here."), RetryDecision.GIVE_UP)
+        failure = AttemptFailure(InternalError("Internal error."), RetryDecision.GIVE_UP)
         if self._transform is not None and self._transform.has_started and not self._transform.has_ended:
             self._interrupt_stream(self._transform, failure.error)
         else:
@@ -350,7 +350,7 @@ class Attempt(ResponseReceiver):
         if self.received_bytes <= MAX_PROVIDER_RESPONSE_BYTES:
             self._append_body(data, MAX_PROVIDER_RESPONSE_BYTES)
         else:
-            self._abort(invalid_response_failure(ProviderFailed("The provider's answer is too long.")))
+            self._abort(invalid_response_failure(ProviderFailed("The provider's response is too long.")))
 
     def _append_body(self, data: bytes, max_bytes: int) -> None:
         if self._body is None and not self._single_body_chunk:
@@ -379,7 +379,7 @@ class Attempt(ResponseReceiver):
             self._fail(invalid_response_failure(error))
             return
         if not transform.has_started:
-            self._fail(invalid_response_failure(transform.error or ProviderFailed("The provider's answer is empty.")))
+            self._fail(invalid_response_failure(transform.error or ProviderFailed("The provider's response is empty.")))
         elif self._owner is not None:
             self._owner.on_attempt_chunk(self, chunk, transform)
 
@@ -387,7 +387,7 @@ class Attempt(ResponseReceiver):
         try:
             encoded = self._codec.decode_response(body)  # raises the error of a 200 response with an error object
             if self._transform is not None:
-                raise ProviderFailed("The provider did not answer with a stream.")
+                raise ProviderFailed("The provider did not respond with a stream.")
         except SvcError as error:
             self._fail(invalid_response_failure(error))
             return

@@ -32,7 +32,7 @@ from svc.settings import Settings
 
 log = logging.getLogger("svc.gateway")
 
-OBSERVER_FAULT: Final = "fault in the observer's method %r"
+OBSERVER_FAULT: Final = "error in the observer's method %r"
 _REQUEST_ID_SUFFIXES: Final = tuple(f"{number:02x}" for number in range(256))
 """The suffixes of request ids. Precomputed, because each request needs one."""
 
@@ -194,7 +194,7 @@ class GatewayContext:
             try:
                 item.check_timeouts(now)
             except Exception:  # an error in one object must not stop the timeouts of the others
-                log.exception("fault in a time-out")
+                log.exception("error in a timeout handler")
         self.upstream.close_idle(now)
 
     async def close(self) -> None:

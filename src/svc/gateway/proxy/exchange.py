@@ -222,8 +222,8 @@ class Exchange(RetryOwner):
 
     def report_internal_error(self) -> None:
         """Log the current exception with its traceback. The client gets only the request id."""
-        log.exception("fault in request %s", self.request_id)
-        self._send_error(InternalError(f"Something went wrong here. Report it with the request id {self.request_id}."))
+        log.exception("error in request %s", self.request_id)
+        self._send_error(InternalError(f"Internal error. Report it with the request id {self.request_id}."))
 
     def on_disconnect(self) -> None:
         """Cancel the request, because the client has disconnected."""
@@ -249,7 +249,7 @@ class Exchange(RetryOwner):
     def check_timeouts(self, now: float) -> None:
         """Stop the request if the total timeout has passed. `now` is loop time."""
         if now >= self.deadline:
-            self.stop(timeout_failure("for the whole answer"))
+            self.stop(timeout_failure("to complete the response"))
 
     def stop(self, failure: AttemptFailure) -> None:
         """End the request with an error, in any state."""

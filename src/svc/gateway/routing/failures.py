@@ -28,11 +28,15 @@ _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
 
 
 class RetryDecision(enum.Enum):
-    """Which backends a request may use after a failure."""
+    """What the retry loop does after a failure.
 
-    SAME_BACKEND = "the same target, then the next"
-    NEXT_BACKEND = "the next target"
-    GIVE_UP = "nowhere: it would fail everywhere"
+    SAME_BACKEND retries the backend, and then tries the others. NEXT_BACKEND tries the others. GIVE_UP reports the
+    error, since every backend would fail.
+    """
+
+    SAME_BACKEND = "same_backend"
+    NEXT_BACKEND = "next_backend"
+    GIVE_UP = "give_up"
 
 
 class AttemptFailure(msgspec.Struct, frozen=True):
@@ -49,11 +53,11 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
     """Return the failure for an upstream's status. `message` is the upstream's error message."""
     if (kind := _unsupported_input_kind(status, message)) is not None:
         return AttemptFailure(
-            InvalidRequest(f"This model takes no {kind} input.", param="messages"), RetryDecision.GIVE_UP
+            InvalidRequest(f"This model does not support {kind} input.", param="messages"), RetryDecision.GIVE_UP
         )
     if status in (400, 413, 422):
         return AttemptFailure(
-            InvalidRequest(message or "The provider refused the request as malformed."), RetryDecision.GIVE_UP
+            InvalidRequest(message or "The provider rejected the request as malformed."), RetryDecision.GIVE_UP
         )
     if status == 404:
         return AttemptFailure(
@@ -70,10 +74,10 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
         )
     if 400 <= status < 500:
         return AttemptFailure(
-            ProviderFailed(f"The provider refused the request with status {status}."), RetryDecision.GIVE_UP
+            ProviderFailed(f"The provider rejected the request with status {status}."), RetryDecision.GIVE_UP
         )
     return AttemptFailure(
-        ProviderFailed(f"The provider answered with the unexpected status {status}."), RetryDecision.NEXT_BACKEND
+        ProviderFailed(f"The provider returned the unexpected status {status}."), RetryDecision.NEXT_BACKEND
     )
 
 
@@ -104,7 +108,7 @@ def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
 
     `reason` is for the log.
     """
-    message = "The provider gave no whole answer." if connected else "The provider could not be reached."
+    message = "The provider's response was interrupted." if connected else "The provider cannot be reached."
     return AttemptFailure(ProviderFailed(message, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
 
 

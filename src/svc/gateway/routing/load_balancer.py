@@ -126,7 +126,7 @@ class LoadBalancer:
             breakers = [self.health_of(account).breaker for account in backend.account_backends or (backend,)]
             if any(breaker.state == "closed" or breaker.has_responses for breaker in breakers):
                 return index
-        raise ProviderFailed("The provider is out of order; it will be tried again in a few seconds.")
+        raise ProviderFailed("The provider is unavailable: its circuit breaker is open. Retry in a few seconds.")
 
     def select_next(
         self, chain: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
@@ -246,7 +246,7 @@ class LoadBalancer:
         if health is None or health.is_embedded or not self._routing.breaker:
             return
         if health.breaker.open_from_peer(now, open_seconds, is_slow=is_slow, has_responses=has_responses):
-            log.warning("breaker of %s: open, as another process has found", name)
+            log.warning("breaker of %s: opened by another process", name)
 
     def _add_health(self, backend: Backend) -> BackendHealth:
         provider, backend_id = backend.provider_name, _backend_id(backend)

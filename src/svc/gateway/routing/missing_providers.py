@@ -16,6 +16,6 @@ def describe_missing_providers(settings: Settings, providers: Sequence[Provider]
     missing = [f"{variable} for {name}" for name, variable in missing_keys(settings)]
     also = f" The configuration names providers whose key is not set: {', '.join(missing)}." if missing else ""
     return (
-        f"No provider is offered, so every chat is answered with 404 model_not_found.{also} "
-        f"Set {builtin} (or PROVIDER_A_API_KEY_FILE and its like), or add [[providers]] to svc.toml; see: svc doctor"
+        f"No provider is available, so every chat gets 404 model_not_found.{also} "
+        f"Set {builtin} (or its _FILE variant), or add [[providers]] to svc.toml; see: svc doctor"
     )

@@ -25,7 +25,7 @@ def model_not_found(reason: str, available_models: Iterable[str]) -> ModelNotFou
 
 def _format_model_list(names: list[str]) -> str:
     if not names:
-        return "No model is offered to this key."
+        return "No models are available to this key."
     text = ", ".join(_to_printable(name) for name in names[:MAX_LISTED_MODELS])
     remaining = len(names) - MAX_LISTED_MODELS
     return f"Offered: {text}" + (f", and {remaining} more (GET /v1/models)." if remaining > 0 else ".")

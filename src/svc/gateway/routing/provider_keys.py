@@ -38,5 +38,5 @@ def read_key_file(path: str, setting: str) -> str:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{setting}: {path} cannot be read: {reason}.") from error
     if not key:
-        raise UsageError(f"{setting}: {path} holds no key.")
+        raise UsageError(f"{setting}: {path} contains no key.")
     return key

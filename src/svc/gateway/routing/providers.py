@@ -239,7 +239,7 @@ def build_provider(entry: ProviderSettings, base_url: str | None, key: str) -> P
     if base_url is None:
         raise UsageError(f"Provider {entry.name} needs a base_url.")
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
-        raise UsageError(f"The key of provider {entry.name} has characters that a header cannot carry.")
+        raise UsageError(f"The key of provider {entry.name} has characters that are not allowed in a header.")
     return Provider(
         name=entry.name,
         dialect=dialect,
@@ -256,7 +256,7 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
         valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
     except UnicodeError:
         raise UsageError(
-            f"The host name in the address of provider {name} can be encoded in no way, or in more than one: "
+            f"The host name in the address of provider {name} has no unambiguous ASCII form: "
             "write it in its ASCII form (xn--…)."
         ) from None
     except ValueError:
@@ -265,7 +265,7 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
         example = _with_api_path(EXAMPLE_BASE_URL, "", dialect)
         raise UsageError(f"The address of provider {name} is not an http or https address, such as {example}.")
     if address.query or address.fragment or "@" in address.netloc or address.port == 0:
-        raise UsageError(f"The address of provider {name} may have a host, a port and a path, and nothing else.")
+        raise UsageError(f"The address of provider {name} may have only a host, a port and a path.")
     _check_host(name, address.hostname or "")
     _check_path_suffix(name, address, dialect)
     return address
@@ -309,7 +309,7 @@ def _check_host(name: str, host: str) -> None:
         is_valid = False
     if not is_valid:
         raise UsageError(
-            f"The host name {host[:64]!r} in the address of provider {name} can be no machine's: "
+            f"The host name {host[:64]!r} in the address of provider {name} is not valid: "
             "it should look like api.example.com or 10.0.0.5."
         )
 

@@ -41,7 +41,7 @@ def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
     Raises AuthenticationFailed for an invalid key, and TooLarge for a path that takes no large body.
     """
     if not request.path.startswith(b"/v1/"):
-        raise TooLarge("This path takes no such body.")
+        raise TooLarge("This path does not accept large bodies.")
     keyring.lookup_cached(_extract_secret(dict(request.headers)))
     request.is_key_checked = True
 

@@ -210,7 +210,7 @@ class ClientConnection(RequestParser):
             return
         request_id = self._context.request_ids.generate()
         if request.api_key is None:
-            error = request.rejection or AuthenticationFailed("There is no API key.")
+            error = request.rejection or AuthenticationFailed("The request has no API key.")
             report_rejection(self._context, request_id, request, error, error.status, self.client_field)
             headers = response.request_id_headers(request_id, request, endpoint)
             headers += response.format_headers(error.headers)
@@ -242,12 +242,12 @@ class ClientConnection(RequestParser):
         """Hand a WebSocket over to uvicorn. Other upgrades are ignored (RFC 9110, section 7.8)."""
         request = self._incoming_request
         if request is None or request.method == b"CONNECT":  # llhttp reports any CONNECT as an upgrade
-            self._reject(MethodNotAllowed("This server is no proxy.", allow=ALLOWED_METHODS))
+            self._reject(MethodNotAllowed("This server is not a forward proxy.", allow=ALLOWED_METHODS))
         elif not request.is_websocket_upgrade:
             self._incoming_request, self._parser = None, httptools.HttpRequestParser(self)
             self.data_received(request.serialize_without_upgrade() + trailing_data)
         elif self._active_request is not None:
-            self._reject(InvalidRequest("An upgrade cannot be asked for in advance."))
+            self._reject(InvalidRequest("An upgrade request cannot be pipelined."))
         else:
             self._hand_over_websocket(request, trailing_data)
 

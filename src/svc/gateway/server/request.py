@@ -126,7 +126,7 @@ class Request:
             self.content_length = int(value) if value.isdigit() else 0
         elif name == b"transfer-encoding":
             if value.lower() != b"chunked" or not self.supports_chunked:
-                raise InvalidRequest("The only transfer coding that is taken here is 'chunked', with HTTP/1.1.")
+                raise InvalidRequest("The only supported transfer coding is 'chunked', with HTTP/1.1.")
         elif name == b"expect":
             self.expects_continue = self.supports_chunked and value.lower() == b"100-continue"
         elif name == b"upgrade":
@@ -146,7 +146,7 @@ class Request:
     def check_content_headers(self, headers: Mapping[bytes, bytes]) -> None:
         """Check Content-Type and Content-Encoding. Raises InvalidRequest for multipart or compressed bodies."""
         if headers.get(b"content-type", b"").lower().startswith(b"multipart/"):
-            raise InvalidRequest("The body has to be JSON, not a multipart form.")
+            raise InvalidRequest("The body must be JSON, not a multipart form.")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("The body must not be compressed.")
 
@@ -169,9 +169,9 @@ class Request:
         Raises SvcError for a head that websockets would reject without a response.
         """
         if self.content_length or any(name == b"transfer-encoding" for name, _ in self.headers):
-            raise InvalidRequest("A WebSocket is asked for without a body.")
+            raise InvalidRequest("A WebSocket request must have no body.")
         if not self.url.isascii():
-            raise InvalidRequest("The path has to be ASCII.")
+            raise InvalidRequest("The path must be ASCII.")
         headers = [
             header for header in self.headers if header[0] != b"connection" and header[0] not in _FRAMING_HEADERS
         ]

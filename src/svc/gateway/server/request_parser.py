@@ -344,7 +344,7 @@ class RequestParser(Downstream):
         request.keep_alive = self._parser.should_keep_alive()
         self._last_request = request
         if len(self._queue) >= MAX_PIPELINED_REQUESTS_PER_READ:
-            raise InvalidRequest("Too many requests were sent in advance.")
+            raise InvalidRequest("Too many requests are pipelined on this connection.")
         self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:

@@ -224,7 +224,7 @@ class UpstreamConnection(CallConnection):
             if (is_first_read and self._try_cached_head(data)) or self._parse(data, start, is_first_read):
                 self._deliver_body(data[-1])
         except Exception:  # an internal error must not count as a failure of the provider
-            log.exception("fault while an answer was handled")
+            log.exception("error while handling a response")
             self.close()
             if receiver is not None:
                 receiver.on_internal_error()
@@ -243,7 +243,7 @@ class UpstreamConnection(CallConnection):
                 parsed_body and receiver is not None and receiver.sink is not None
             ):  # the client gets the data before the error; without a sink, another backend is tried
                 receiver.on_body(parsed_body)
-            self._fail(f"sent what is not HTTP: {error.__context__ or error}")
+            self._fail(f"sent invalid HTTP: {error.__context__ or error}")
             return False
         if self._body_parts or self._message_complete:
             self._non_body_bytes = 0
@@ -321,7 +321,7 @@ class UpstreamConnection(CallConnection):
 
     def on_message_begin(self) -> None:
         if self._message_complete:
-            raise ValueError("more than one answer")
+            raise ValueError("more than one response")
         self._headers = {}
         self._between_chunks = False
 

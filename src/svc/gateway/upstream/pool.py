@@ -138,7 +138,7 @@ class UpstreamPool:
             except OSError as error:
                 log.info("%s at %s: %s", origin.host, address, error.with_traceback(None))  # see `_connect`
         if not addresses:
-            raise OSError("the name has no address")
+            raise OSError("the host name has no address")
         return await self._connect_to_address(origin, addresses[-1])
 
     async def _connect_to_address(self, origin: UpstreamOrigin, address: str) -> UpstreamConnection:
@@ -215,7 +215,7 @@ def default_ssl_context() -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=file, capath=folder if file else None)
     except OSError as error:
-        raise UsageError(f"SSL_CERT_FILE={file} holds no certificates in PEM form: {error}.") from error
+        raise UsageError(f"SSL_CERT_FILE={file} contains no certificates in PEM format: {error}.") from error
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context

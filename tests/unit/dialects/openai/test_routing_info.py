@@ -162,7 +162,7 @@ def test_routing_info_lone_surrogate_error_names_its_position(raw: bytes, half: 
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(dialect, raw)
     position = raw.rindex(half)
-    assert f"{half.decode()} (byte {position}) is half of a surrogate pair" in caught.value.message
+    assert f"{half.decode()} (byte {position}) is an unpaired surrogate" in caught.value.message
 
 
 @pytest.mark.parametrize("end", [rb"", rb"\ud83d", rb"\ud83d\u", rb"\ud83d\ude", rb"\\ud83d\"", rb"\ud83d\ude00"])

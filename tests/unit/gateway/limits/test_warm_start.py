@@ -83,7 +83,7 @@ def test_warm_start_database_unreachable_starts_at_zero_and_logs(
         asyncio.run(_warm_start(counters, tmp_path))
     assert counters.get_usage(KEY) == LimitUsage()
     counters.close()
-    assert "limits of requests and tokens begin anew: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
+    assert "limits of requests and tokens start from 0: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
 
 
 async def _warm_start(counters: SharedCounters, home: Path) -> None:

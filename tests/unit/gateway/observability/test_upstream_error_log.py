@@ -9,7 +9,7 @@ from svc.gateway.observability.upstream_error_log import (
 
 
 def unreachable(cause: str) -> SvcError:
-    return ProviderFailed("The provider could not be reached.", reason=f"no connection to api.example:443: {cause}")
+    return ProviderFailed("The provider cannot be reached.", reason=f"no connection to api.example:443: {cause}")
 
 
 def test_upstream_error_log_different_causes_are_logged_separately(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,9 +21,9 @@ def build_backend(name: str) -> Backend:
 @pytest.mark.parametrize(
     ("name", "failure", "state"),
     [
-        ("local", timeout_failure("to begin its answer"), "closed"),
+        ("local", timeout_failure("to begin its response"), "closed"),
         ("local", connection_failure("connection lost", connected=False), "open"),
-        ("other", timeout_failure("to begin its answer"), "open"),
+        ("other", timeout_failure("to begin its response"), "open"),
     ],
 )
 def test_breaker_timeouts_of_embedded_model_keep_it_closed(name: str, failure: AttemptFailure, state: str) -> None:

@@ -62,7 +62,7 @@ def test_classify_status_unsupported_input_kind_is_invalid_request(status: int, 
         400,
         RetryDecision.GIVE_UP,
     )
-    assert (failure.error.message, failure.error.param) == (f"This model takes no {kind} input.", "messages")
+    assert (failure.error.message, failure.error.param) == (f"This model does not support {kind} input.", "messages")
     assert not failure.no_response
 
 
@@ -108,15 +108,15 @@ def test_invalid_response_failure_retry_decision_depends_on_error() -> None:
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (400, "The provider refused the request as malformed."),
-        (401, "The provider refused the gateway's own credentials."),
+        (400, "The provider rejected the request as malformed."),
+        (401, "The provider rejected the gateway's credentials."),
         (404, "The provider does not know the model."),
         (408, "The provider failed with status 408."),
-        (409, "The provider refused the request with status 409."),
+        (409, "The provider rejected the request with status 409."),
         (500, "The provider failed with status 500."),
         (503, "The provider is overloaded."),
         (529, "The provider is overloaded."),
-        (302, "The provider answered with the unexpected status 302."),
+        (302, "The provider returned the unexpected status 302."),
     ],
 )
 def test_classify_status_without_upstream_message_has_own_message(status: int, message: str) -> None:
@@ -156,17 +156,17 @@ def test_connection_failure_retries_and_message_says_whether_connected() -> None
         RetryDecision.SAME_BACKEND,
         True,
     )
-    assert unconnected.error.message == "The provider could not be reached."
-    assert broken.error.message == "The provider gave no whole answer."
+    assert unconnected.error.message == "The provider cannot be reached."
+    assert broken.error.message == "The provider's response was interrupted."
     assert "refused" not in unconnected.error.message
     assert isinstance(unconnected.error, ProviderFailed)
     assert unconnected.error.reason == "refused"
 
 
 def test_timeout_failure_goes_to_next_backend() -> None:
-    failure = timeout_failure("to begin its answer", "first byte after 60 s")
+    failure = timeout_failure("to begin its response", "first byte after 60 s")
     assert (failure.retry_decision, failure.no_response) == (RetryDecision.NEXT_BACKEND, True)
-    assert failure.error.message == "The provider took too long to begin its answer."
+    assert failure.error.message == "The provider took too long to begin its response."
     assert isinstance(failure.error, ProviderFailed)
     assert failure.error.reason == "first byte after 60 s"
     assert isinstance(default := timeout_failure("to connect").error, ProviderFailed)

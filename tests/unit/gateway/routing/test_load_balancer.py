@@ -131,7 +131,7 @@ def test_select_first_open_breaker_with_responses_is_tried_without_raises() -> N
     open_breaker(balancer, b, responsive=True)
     assert balancer.health_of(b).breaker.has_responses
     assert balancer.select_first([a, b], RAW, INFO, NOW) == 1
-    with pytest.raises(ProviderFailed, match="out of order"):
+    with pytest.raises(ProviderFailed, match="circuit breaker is open"):
         balancer.select_first([a], RAW, INFO, NOW)
 
 

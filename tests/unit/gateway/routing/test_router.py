@@ -90,7 +90,7 @@ def test_model_not_found_restricted_key_message_hides_other_models(model: str) -
     key = ApiKey("k", "k", models=frozenset({"n"}))
     assert not_found(router, model, key) == f"This API key may not use the model '{model}'. Offered: n."
     assert not_found(router, model, ApiKey("k", "k", models=frozenset({"z"}))).endswith(
-        "No model is offered to this key."
+        "No models are available to this key."
     )
 
 
