@@ -42,7 +42,7 @@ class AllowedHosts:
     """The `Host` values allowed in requests without a key. All are allowed unless the server listens on loopback."""
 
     def __init__(self, listen_host: str, names: Iterable[str] = ()) -> None:
-        """`names` are those of `[gateway] hosts`, allowed beside the loopback names."""
+        """`names` are the names of `[gateway] hosts`, which are allowed in addition to loopback names."""
         self.is_checked = is_loopback_name(listen_host)
         self._names = frozenset(parse_host(name) for name in names)
 

@@ -85,7 +85,7 @@ class SvcError(Exception):
 
 
 class InvalidRequest(SvcError):
-    """The request is malformed, or every provider would refuse it.
+    """The request is malformed, or every provider would reject it.
 
     To fix: Correct the field that `param` or the message names.
     """
@@ -149,9 +149,9 @@ class PermissionDenied(SvcError):
 
 
 class ModelNotFound(SvcError):
-    """No provider offers the model, the key may not use it, or the provider does not know it.
+    """No provider has the model, the key may not use it, or the provider does not know it.
 
-    To fix: Choose a model of `GET /v1/models`. The message says why the model is missing.
+    To fix: Choose a model from `GET /v1/models`. The message says why the model is missing.
     """
 
     code = "model_not_found"
@@ -171,9 +171,9 @@ class NotFound(SvcError):
 
 
 class MethodNotAllowed(SvcError):
-    """The path has other methods.
+    """The path does not support the method.
 
-    To fix: Use a method of the response header `allow`.
+    To fix: Use a method from the response header `allow`.
     """
 
     code = "method_not_allowed"
@@ -225,7 +225,7 @@ class ProviderFailed(SvcError):
     def __init__(self, message: str, *, is_reported_by_provider: bool = False, reason: str = "") -> None:
         super().__init__(message)
         self.is_reported_by_provider = is_reported_by_provider
-        """Whether the provider itself reported the error, instead of a response."""
+        """Whether the provider reported the error in place of a response."""
         self.reason = reason
 
 
@@ -292,7 +292,7 @@ class AlreadyExists(SvcError):
 
 
 class InsufficientStorage(SvcError):
-    """The disk has no room.
+    """The disk is full.
 
     To fix: Free space on the disk of the server.
     """

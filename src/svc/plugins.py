@@ -31,7 +31,7 @@ def load(kind: str, name: str) -> Any:
     for entry in _entry_points(kind):
         if entry.name == name:
             return entry.load()
-    raise UsageError(f"{name[:64]!r} is unknown; known names: {', '.join(names(kind)) or 'none'}.")
+    raise UsageError(f"There is no {name[:64]!r}. Available: {', '.join(names(kind)) or 'none'}.")
 
 
 def names(kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Backoff, circuit breaking and `Retry-After`, as the gateway and the SDK both use them. No I/O."""
+"""Backoff, circuit breaker and `Retry-After` parser, which the gateway and the SDK share. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 MAX_RETRY_AFTER_SECONDS: Final = 86400.0
 _HTTP_DATE_FORMATS: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
-"""RFC 9110, section 5.6.7. The parser of `email.utils` would add a tenth to the time that `import svc` takes."""
+"""RFC 9110, section 5.6.7. The parser of `email.utils` would make `import svc` 10% slower."""
 _MAX_DOUBLINGS: Final = 64
 """Keeps the power of two within the range of a float."""
 
@@ -31,12 +31,12 @@ class Backoff:
 
     def decorrelated(self, previous: float) -> float:
         """Return a delay with decorrelated jitter, given the delay before it in seconds (0 for the first)."""
-        longest = 3 * (previous or self.min_seconds)
-        return min(self.max_seconds, random.uniform(self.min_seconds, longest))  # noqa: S311 not a secret
+        upper_bound = 3 * (previous or self.min_seconds)
+        return min(self.max_seconds, random.uniform(self.min_seconds, upper_bound))  # noqa: S311 not a secret
 
 
 class CircuitBreaker:
-    """Blocks requests to a server that fails, and admits one probe at a time to find out when it is well.
+    """Blocks requests to a server that fails, and admits one probe at a time to detect its recovery.
 
     closed ── open() ──> open ── after `open_seconds` ──> half-open
        ^                   ^                                 │ │
@@ -50,9 +50,9 @@ class CircuitBreaker:
     __slots__ = ("_failed_probes", "_open_backoff", "_probe_allowed_at", "_probe_timeout", "_probe_until", "state")
 
     def __init__(self, open_backoff: Backoff, probe_timeout_seconds: float) -> None:
-        """`open_backoff`: how long it stays open, after 0, 1, 2… failed probes.
+        """`open_backoff` is the time that the breaker stays open after 0, 1, 2… failed probes.
 
-        A probe without an outcome after `probe_timeout_seconds` does not hold up the next one.
+        After `probe_timeout_seconds`, a probe without an outcome no longer blocks the next one.
         """
         self.state: BreakerState = "closed"
         self._open_backoff = open_backoff
@@ -63,7 +63,7 @@ class CircuitBreaker:
 
     @property
     def open_seconds(self) -> float:
-        """How long it stays open, counted from the last call of `open`."""
+        """Seconds that the breaker stays open after the last call of `open`."""
         return self._open_backoff.exponential(self._failed_probes)
 
     def allow_request(self, now: float) -> bool:
@@ -85,7 +85,7 @@ class CircuitBreaker:
         return self.seconds_until_allowed(now) <= 0
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return how long `allow_request` will return False if no outcome is recorded; 0 or less if it will not."""
+        """Return the seconds until `allow_request` returns True if no outcome is recorded. 0 or less means now."""
         if self.state == "closed":
             return 0.0
         return (self._probe_allowed_at if self.state == "open" else self._probe_until) - now
@@ -101,7 +101,7 @@ class CircuitBreaker:
         self._probe_allowed_at = end
 
     def close(self) -> None:
-        """Admit all requests: the server is well."""
+        """Admit all requests: the server has recovered."""
         self.state = "closed"
 
     def record_abandoned(self) -> None:
@@ -110,11 +110,11 @@ class CircuitBreaker:
 
 
 def parse_retry_after(milliseconds: str | None, value: str | None) -> float | None:
-    """Return the delay in seconds that a server asks for, between 0 and MAX_RETRY_AFTER_SECONDS.
+    """Return the delay in seconds that a server requests, between 0 and MAX_RETRY_AFTER_SECONDS.
 
-    `milliseconds` is the value of `retry-after-ms`, which openai-python and anthropic-sdk-python know too, and comes
-    first. `value` is that of `Retry-After`: a number or a date (RFC 9110, section 10.2.3). A value that is neither, or
-    a negative number, is ignored. Returns None if nothing is left.
+    `milliseconds` is the value of `retry-after-ms`, which openai-python and anthropic-sdk-python support too. It has
+    precedence. `value` is that of `Retry-After`: a number or a date (RFC 9110, section 10.2.3). Invalid values and
+    negative numbers are ignored. Returns None if there is no valid value.
     """
     for text, unit in ((milliseconds, 0.001), (value, 1.0)):
         if text:
@@ -128,7 +128,7 @@ def parse_retry_after(milliseconds: str | None, value: str | None) -> float | No
 
 
 def _seconds_until(date: str) -> float:
-    """Return the seconds until a date, 0 for one in the past, and -1 for what is no date."""
+    """Return the seconds until a date: 0 for a date in the past, and -1 for an invalid date."""
     for date_format in _HTTP_DATE_FORMATS:
         try:
             return max(0.0, calendar.timegm(time.strptime(date, date_format)) - time.time())

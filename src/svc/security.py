@@ -45,7 +45,7 @@ class Keyring:
         *,
         publishers: Iterable[str] = (),
     ) -> None:
-        """`configured_secrets` are those of SVC_API_KEYS, `publishers` those of SVC_REGISTRY_KEYS."""
+        """`configured_secrets` are the keys of SVC_API_KEYS, and `publishers` the keys of SVC_REGISTRY_KEYS."""
         self._issued = issued
         self._keys: dict[bytes, ApiKey] = {}
         self._add("SVC_API_KEYS", configured_secrets, CONFIGURED_SCOPES)
@@ -55,11 +55,11 @@ class Keyring:
         """Add secrets. A secret in both lists has the scopes of both."""
         for number, secret in enumerate(configured_secrets, 1):
             digest = hash_secret(secret)
-            known = self._keys.get(digest)
+            existing = self._keys.get(digest)
             self._keys[digest] = ApiKey(
                 id=f"env-{digest.hex()[:12]}",
                 name=f"{variable_name} #{number}",
-                scopes=scopes if known is None else scopes | known.scopes,
+                scopes=scopes if existing is None else scopes | existing.scopes,
             )
 
     def require_cached(self, secret: str | None) -> ApiKey:
@@ -72,7 +72,7 @@ class Keyring:
     def lookup_cached(self, secret: str | None) -> ApiKey | None:
         """Return the key of a secret. None means that it is not cached: call `load`. Raises AuthenticationFailed."""
         if secret is None:
-            raise AuthenticationFailed("There is no API key: send the header 'Authorization: Bearer <API_KEY>'.")
+            raise AuthenticationFailed("The request has no API key: send the header 'Authorization: Bearer <API_KEY>'.")
         found: ApiKey | bool | None = None
         if len(secret) <= MAX_SECRET_CHARACTERS:
             digest = hash_secret(secret)
@@ -112,18 +112,18 @@ class Keyring:
         return found
 
     def _resolve_lookup(self, secret: str, future: asyncio.Future[ApiKey | None]) -> None:
-        """Look up the key at once: a change a moment later may remove it from the cache again."""
+        """Look up the key immediately, since a change of the key removes it from the cache."""
         if future.done():
             return
         try:
             future.set_result(self.lookup_cached(secret))
-        except AuthenticationFailed as refusal:
-            future.set_exception(refusal)
+        except AuthenticationFailed as error:
+            future.set_exception(error)
 
 
 def keys_unavailable_error() -> RateLimited:
-    """Return the error for an uncached key while the database is down. The key may be valid, so it is no 401."""
-    return RateLimited("The API key cannot be checked at the moment; try again.", retry_after=1)
+    """Return the error for an uncached key while the database is down. The key may be valid, so this is not a 401."""
+    return RateLimited("The API key cannot be checked at the moment. Try again.", retry_after=1)
 
 
 def hash_secret(secret: str) -> bytes:

@@ -23,7 +23,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 DEFAULT_DIALECT = "openai"
-"""Of a provider that names none."""
+"""The dialect of a provider without `dialect`."""
 
 
 class _SettingsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,9 +68,9 @@ class GatewaySettings(_SettingsTable, frozen=True):
     drain_timeout: Seconds = 30
     """Seconds that in-flight requests get after SIGTERM."""
     cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may call the gateway from a browser, such as `["https://app.example"]`, or `["*"]`."""
+    """Origins of web pages that may call the gateway, such as `["https://app.example"]`, or `["*"]`."""
     hosts: tuple[NonEmptySetting, ...] = ()
-    """Values of `Host` that a listener on a loopback address accepts without a key, beside loopback names."""
+    """Values of `Host` that a listener on a loopback address accepts without a key, in addition to loopback names."""
     access_log: bool = True
     """Write one JSON line for each response to standard error."""
 
@@ -79,33 +79,33 @@ class RoutingSettings(_SettingsTable, frozen=True):
     """`[routing]`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
-    """Retries at one target. The gateway retries only before the first byte has gone to the client."""
+    """Retries at one backend. The gateway retries only until it has sent the first byte to the client."""
     retry_share: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.2
     """Retries at a provider, as a share of its requests in the last 10 seconds.
 
     10 retries are always allowed.
     """
     hedge_after: Seconds = 0
-    """Seconds without a first byte after which the gateway also tries the next target.
+    """Seconds without a first byte after which the gateway also tries the next backend.
 
     `0` turns hedging off.
     """
     breaker: bool = True
-    """Skip a target if half of its requests in the last 10 seconds failed or were slow.
+    """Skip a backend if half of its requests in the last 10 seconds failed or were slow.
 
     At least 20 requests are needed.
     """
     slow_after: Seconds = 0
     """Seconds to the first byte from which a request counts as slow.
 
-    `0` means five times the usual time of the target, and at least 2 seconds.
+    `0` means five times the usual time of the backend, and at least 2 seconds.
     """
     min_pace: Seconds = 0
     """Tokens per second, over 5 seconds, below which the gateway aborts a stream. `0` means no minimum."""
     resume: bool = False
-    """Continue an interrupted text stream at the next target.
+    """Continue an interrupted text stream at the next backend.
 
-    The target gets the text so far as the beginning of the assistant's message. Tool calls are never resumed.
+    The backend gets the text so far as the beginning of the assistant's message. Tool calls are never resumed.
     """
     fallbacks: dict[str, tuple[str, ...]] = {}
     """For each model, the models to try next, in order.
@@ -115,7 +115,7 @@ class RoutingSettings(_SettingsTable, frozen=True):
 
 
 class ModelSettings(_SettingsTable, frozen=True):
-    """One entry of `providers.models`; prices in USD per million tokens."""
+    """One entry of `providers.models`. Prices are in USD per million tokens."""
 
     id: NonEmptySetting
     """The name that clients use."""
@@ -124,7 +124,7 @@ class ModelSettings(_SettingsTable, frozen=True):
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
     """Tokens of prompt and response together."""
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Tokens of the longest response.
+    """The maximum number of tokens of a response.
 
     Without it, the gateway sets no limit, and a request reserves 1,024 tokens. Providers with the dialect
     `anthropic` then get `max_tokens: 4096`.
@@ -132,7 +132,7 @@ class ModelSettings(_SettingsTable, frozen=True):
     use_case: str | None = None
     """Free text for the list of models."""
     kind: Literal["chat", "embedding"] = "chat"
-    """What the model is for. An endpoint answers 400 for a model of another kind."""
+    """The purpose of the model. An endpoint returns 400 for a model of another kind."""
     input_price: UsdPerMillionTokens | None = None
     """USD for a million input tokens."""
     output_price: UsdPerMillionTokens | None = None
@@ -143,9 +143,9 @@ class AccountSettings(_SettingsTable, frozen=True):
     """One entry of `providers.accounts`: another key, or another address, of the same provider."""
 
     api_key_env: str | None = None
-    """The environment variable with the key. An account whose variable is not set is left out."""
+    """The environment variable with the key. An account whose variable is not set is ignored."""
     api_key_file: str | None = None
-    """A file with the key. It comes before `api_key_env`."""
+    """A file with the key. It has precedence over `api_key_env`."""
     base_url: str | None = None
     """The address, if it differs from that of the entry."""
     weight: Positive = 1
@@ -156,7 +156,7 @@ class ProviderSettings(_SettingsTable, frozen=True):
     """One entry of `[[providers]]`. None keeps the value of the built-in entry."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
-    """The name, in lower case. It is `owned_by` of the models."""
+    """The name, in lower case. The list of models has it as `owned_by`."""
     dialect: str | None = None
     """`openai` (the default) or `anthropic`."""
     base_url: str | None = None
@@ -167,7 +167,7 @@ class ProviderSettings(_SettingsTable, frozen=True):
     api_key_env: str | None = None
     """The environment variable with the key. Without a key, requests carry none."""
     api_key_file: str | None = None
-    """A file with the key, such as a mounted secret. It comes before `api_key_env`.
+    """A file with the key, such as a mounted secret. It has precedence over `api_key_env`.
 
     `SIGHUP` reads it again. A file that is empty or cannot be read is an error.
     """
@@ -192,13 +192,13 @@ class SpeechSettings(_SettingsTable, frozen=True):
     """`[speech]`."""
 
     default_model: str = "moonshine-tiny-en"
-    """The speech model of a session that names none."""
+    """The speech model of a session without `model`."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Speech worker processes."""
     max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 8
     """Live sessions for each worker."""
     model_dirs: tuple[str, ...] = ()
-    """Folders that `model_dir` of a session may name, beside `$SVC_HOME/models` and the registry."""
+    """Folders with models for `model_dir` of a session, in addition to `$SVC_HOME/models` and the registry."""
     idle_timeout: Positive = 120
     """Seconds without a message from the client after which a live session is closed."""
     max_duration: Positive = 14400
@@ -211,22 +211,22 @@ class LimitSettings(_SettingsTable, frozen=True):
     """`[limits]`: defaults for keys without their own limits. 0 means no limit."""
 
     rpm: Count = 0
-    """Requests per minute of a key that has no limit of its own. `0` is no limit."""
+    """Requests per minute of a key without its own limit. `0` means no limit."""
     tpm: Count = 0
-    """Tokens per minute of a key that has no limit of its own. `0` is no limit."""
+    """Tokens per minute of a key without its own limit. `0` means no limit."""
 
 
 class LedgerSettings(_SettingsTable, frozen=True):
     """`[ledger]`."""
 
     retain_days: Seconds = 90
-    """Days that single entries are kept. Hourly and daily sums stay. `0` keeps entries for good."""
+    """Days that single entries are kept. Hourly and daily sums stay. `0` keeps entries forever."""
     journal_max: Positive = 1024
     """MiB of journals that may wait on disk for an unavailable database."""
     when_full: Literal["continue", "refuse"] = "continue"
-    """The behaviour when there is no room for an entry.
+    """The behaviour while entries can be written to neither the database nor the disk.
 
-    `continue` serves requests without entries. `refuse` answers 507.
+    `continue` serves requests without entries. `refuse` returns 507.
     """
 
 
@@ -234,17 +234,17 @@ class CacheSettings(_SettingsTable, frozen=True):
     """`[cache]`: the cache of responses."""
 
     enabled: bool = False
-    """Keep responses, and send them again for the same request."""
+    """Store responses, and send a stored response for the same request."""
     ttl: Positive = 3600
-    """Seconds that a response is kept."""
+    """Seconds that a response is stored."""
     max_size: Annotated[float, msgspec.Meta(gt=0, le=65_536)] = 64
-    """MiB in the memory of each process. The least recently used response goes first."""
+    """MiB in the memory of each process. The least recently used response is removed first."""
     max_answer: Annotated[float, msgspec.Meta(gt=0, le=32)] = 1
-    """MiB of one response. A larger response is not kept."""
+    """MiB of one response. A larger response is not stored."""
     shared_by: NonEmptySetting = ""
     """The name of a tag. Keys with the same value of this tag share responses.
 
-    A key without the tag has its own. So has every key while this is unset.
+    A key without the tag shares with no other key. Without this setting, no keys share responses.
     """
 
 
@@ -262,10 +262,10 @@ class FileSettings(_SettingsTable, frozen=True):
 
 
 class Settings(FileSettings, frozen=True):
-    """All settings of a process. `environ` is kept for variables that the file refers to."""
+    """All settings of a process. `environ` has the variables that the file refers to."""
 
     fast_paths: bool = True
-    """Whether bytes that equal earlier ones are compared instead of parsed; see SVC_FASTPATH."""
+    """Whether bytes that equal earlier ones are compared instead of parsed. See SVC_FASTPATH."""
     home: Path = Path("~/.svc")
     api_keys: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
@@ -372,7 +372,7 @@ def _parse_switch(name: str, environ: Mapping[str, str]) -> bool:
     """Return whether a variable is 1, or not set. Raises UsageError if it is neither 0 nor 1."""
     value = environ.get(name) or "1"
     if value not in ("0", "1"):
-        raise UsageError(f"{name} is neither 0 nor 1: {value!r}.")
+        raise UsageError(f"{name} must be 0 or 1, not {value!r}.")
     return value == "1"
 
 
@@ -380,4 +380,4 @@ def _parse_integer(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise UsageError(f"{name} is not a number: {value!r}.") from None
+        raise UsageError(f"{name} must be a number, not {value!r}.") from None

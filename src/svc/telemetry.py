@@ -84,7 +84,7 @@ def _encode_line(line: dict[str, str]) -> str:
 
 
 def log_early(message: str, level: str = "warning") -> None:
-    """Write one log line at once, before `configure` is called."""
+    """Write one log line immediately, before `configure` is called."""
     sys.stderr.write(_encode_line(_log_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
     sys.stderr.flush()
 

@@ -146,7 +146,7 @@ def test_the_key_goes_to_no_other_address(up: tuple[Up, str]) -> None:
     assert result.returncode == 1
     (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
     alias = gateway.replace("127.0.0.1", "localhost")
-    assert "There is no API key" in up[0].chat("--url", alias, "hi").stderr
+    assert "The request has no API key" in up[0].chat("--url", alias, "hi").stderr
 
 
 def read_until(terminal: int, wanted: str, timeout: float = 60) -> str:

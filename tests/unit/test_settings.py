@@ -114,5 +114,5 @@ def test_load_fast_paths_are_enabled_unless_disabled_by_environment(environ: dic
 
 
 def test_load_switch_neither_0_nor_1_raises_usage_error() -> None:
-    with pytest.raises(UsageError, match="SVC_FASTPATH is neither 0 nor 1: 'off'"):
+    with pytest.raises(UsageError, match="SVC_FASTPATH must be 0 or 1, not 'off'"):
         settings.load({"SVC_FASTPATH": "off"})

@@ -14,12 +14,12 @@ log = logging.getLogger("svc")
 def raise_open_file_limit() -> int:
     """Raise the soft limit, often 1024, to the hard limit. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    requested = MAX_FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < requested:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))
         except (OSError, ValueError) as error:  # the system's limit is lower
-            log.warning("no more than %d files can be open at once: %s", soft, error)
+            log.warning("the limit of open files stays at %d: %s", soft, error)
             return soft
-        return wanted
+        return requested
     return soft

@@ -103,7 +103,7 @@ class _ReloadableApp:
     def __init__(self, build: Callable[[], Starlette], endpoints: EndpointTable) -> None:
         self._build = build
         self.endpoints = endpoints
-        """What the server answers without this."""
+        """The endpoints that the server handles without these routes."""
         self._app = build()
 
     @property
@@ -144,7 +144,7 @@ def serve_gateway_and_registry(
     *,
     reload: ConfigReload | None = None,
 ) -> None:
-    """Runs gateway and registry in one process until SIGINT or SIGTERM; `ready` gets both addresses."""
+    """Run gateway and registry in one process until SIGINT or SIGTERM. `on_ready` gets both addresses."""
     with RegistryThread(settings, registry_listener):
         serve_gateway(
             settings,
@@ -180,7 +180,7 @@ async def _serve(
 def create_server(
     context: GatewayContext, speech: Speech, app: _ReloadableApp, on_ready: Callable[[], None]
 ) -> GatewayServer:
-    """Return the server for what `gateway_services` runs."""
+    """Return the server of the services that `gateway_services` runs."""
     return GatewayServer(_uvicorn_config(context, app), on_ready, speech.stop_sessions)
 
 
@@ -201,7 +201,7 @@ async def gateway_services(
     *,
     observers: Sequence[RequestObserver] = (),
 ) -> AsyncIterator[tuple[GatewayContext, Speech, _ReloadableApp]]:
-    """Run everything that a gateway's process needs, without a server. `observers` come after the built-in ones."""
+    """Run all services of a gateway process, without its server. `observers` come after the built-in ones."""
     speech_metrics = SpeechMetrics()
     endpoints = EndpointTable(load_endpoints())
     async with (
@@ -265,7 +265,7 @@ async def _gateway_context(
         backends += build_backends(provider)
     upstream = UpstreamPool(
         connect_timeout=settings.gateway.connect_timeout,
-        ssl_context=default_ssl_context() if any(offer.origin.tls for offer in backends) else None,
+        ssl_context=default_ssl_context() if any(backend.origin.tls for backend in backends) else None,
         fast_paths=settings.fast_paths,
     )
     router = Router(

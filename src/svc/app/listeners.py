@@ -1,4 +1,4 @@
-"""Bind listening sockets. Servers bind first, so that a port in use is reported at once."""
+"""Bind listening sockets. Servers bind first, so that a port in use is reported immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The composition root of the registry: settings -> service -> server, in the main thread or in one of its own."""
+"""Assemble the registry from settings, and run it in the main thread or in its own thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from svc.stores.database.factory import open_state_database
 log = logging.getLogger("svc")
 
 REGISTRY_START_TIMEOUT_SECONDS = 20.0
-"""Seconds until the registry answers; what kept it is in the log."""
+"""Timeout of the start. The log has the cause of a delay."""
 
 
 def serve_registry(
@@ -46,11 +46,13 @@ def serve_registry(
     proxy: bool = False,
     upstream: str | None = None,
 ) -> None:
-    """Runs the bundle registry on a bound socket until SIGINT or SIGTERM."""
+    """Run the bundle registry on a bound socket until SIGINT or SIGTERM."""
     writer = telemetry.configure()
     descriptors.raise_open_file_limit()
     try:
-        environ = dict(settings.environ) | ({"SVC_BLOB_URL": ""} if root else {})  # a root that is named is meant
+        environ = dict(settings.environ) | (
+            {"SVC_BLOB_URL": ""} if root else {}
+        )  # an explicit root overrides the bucket
         opening = open_store(root or settings.registry_root, environ, proxy=proxy)
         with StopSignals() as stop, opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             pull_through = _create_pull_through(upstream, store, settings) if upstream else None
@@ -64,7 +66,7 @@ def serve_registry(
 
 
 class RegistryThread:
-    """The registry in a thread and an event loop of its own, so that neither server waits for the other's work."""
+    """The registry in its own thread and event loop, so that neither server delays the other."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         self._settings = settings
@@ -77,11 +79,11 @@ class RegistryThread:
     def __enter__(self) -> None:
         self._thread.start()
         try:
-            in_time = self._started.wait(REGISTRY_START_TIMEOUT_SECONDS)
+            is_started = self._started.wait(REGISTRY_START_TIMEOUT_SECONDS)
         except BaseException:
             self.__exit__()
             raise
-        if self._error is not None or not in_time:
+        if self._error is not None or not is_started:
             self.__exit__()
             raise CommandFailed(f"The registry did not start: {self._error or 'it took too long'}.")
 
@@ -92,12 +94,12 @@ class RegistryThread:
 
     def _run(self) -> None:
         try:
-            found = open_store(self._settings.registry_root, self._settings.environ)
-            with found as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            opening = open_store(self._settings.registry_root, self._settings.environ)
+            with opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
                 runner.run(self._serve_until_stopped(store))
-        except Exception as error:  # the edge of a thread: whoever waits for it is told
+        except Exception as error:  # thread boundary: `__enter__` raises the error
             self._error = error
-            log.exception("the registry ended")
+            log.exception("the registry failed")
         finally:
             self._started.set()
 
@@ -117,7 +119,7 @@ def _allowed_hosts(settings: Settings, listener: socket.socket) -> AllowedHosts:
 
 @contextlib.asynccontextmanager
 async def _registry_keyring(settings: Settings) -> AsyncIterator[Keyring]:
-    """Those of SVC_REGISTRY_KEYS may read and write, those of SVC_API_KEYS read; issued ones what their scopes say."""
+    """Keys of SVC_REGISTRY_KEYS may read and write, and those of SVC_API_KEYS may read. Issued keys have scopes."""
     publishers = [key.strip() for key in settings.environ.get("SVC_REGISTRY_KEYS", "").split(",") if key.strip()]
     issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
     try:

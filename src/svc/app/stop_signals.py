@@ -56,7 +56,7 @@ class StopSignals:
                 raise
 
     def set_callback(self, on_stop: Callable[[int], None]) -> None:
-        """Pass each signal to `on_stop`. A signal that has arrived already is passed at once."""
+        """Pass each signal to `on_stop`. A signal that has already arrived is passed immediately."""
         self._on_stop = on_stop
         if self.is_stop_requested:
             on_stop(signal.SIGTERM)

@@ -22,7 +22,7 @@ class BundleMetadata(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """The version, with the same characters."""
     execution_template: Mapping[str, Any]
-    """What runs the model. Its field `type` is required. Unknown types are kept."""
+    """How to run the model. The field `type` is required. Unknown types are preserved."""
     files: tuple[str, ...]
     """The files that the bundle must have."""
     preprocessing: Any = None

@@ -1,6 +1,6 @@
 """Read and publish bundles at a registry over HTTP/1.1. Blocking, with one connection per call.
 
-Redirects are followed, since a registry with a bucket sends presigned URLs. The key goes to the registry's origin only.
+Redirects are followed, since a registry with a bucket sends presigned URLs. Only the registry's origin gets the key.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ ReadRemoteRange = Callable[[int, int], bytes]
 
 
 def read_remote_metadata(read: ReadRemoteRange, size: int) -> metadata.BundleMetadata | None:
-    """Return the metadata, or None if it lies too deep inside. Nothing is verified. Raises InvalidBundle."""
+    """Return the metadata, or None if it is beyond the read limit. The hash is not verified. Raises InvalidBundle."""
     remote_file: IO[bytes] = io.BufferedReader(_RemoteFile(read, size), REMOTE_READ_BUFFER_BYTES)
     try:
         first_bytes = remote_file.read(4)
@@ -67,7 +67,7 @@ def _read_tar_metadata(remote_file: IO[bytes]) -> bytes:
 
 
 class _ReadLimitExceeded(Exception):
-    """The metadata lies beyond the read limit."""
+    """The metadata is beyond the read limit."""
 
 
 class _RemoteFile(io.RawIOBase):

@@ -66,7 +66,7 @@ def add_gateway_option(parser: argparse.ArgumentParser) -> None:
         "--gateway",
         "--url",
         metavar="URL",
-        help="use that gateway, with a key of the scope admin in SVC_API_KEY; default: this machine's database",
+        help="address of a gateway; needs a key with the scope admin in SVC_API_KEY; default: this machine's database",
     )
 
 
@@ -144,7 +144,7 @@ class DatabaseAdminClient:
         return lifecycle.revoke_key(self._database, id)
 
     def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
-        raise UsageError("Only a running gateway knows that: use --gateway http://127.0.0.1:3000.")
+        raise UsageError("Only a running gateway has this information: use --gateway http://127.0.0.1:3000.")
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         usage_query = parse_usage_query(parameters)
@@ -214,7 +214,9 @@ class HttpAdminClient:
         try:
             return msgspec.json.decode(response_body, type=response_type)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise GatewayFailed("The response is not that of an admin API. Is the URL that of a gateway?") from error
+            raise GatewayFailed(
+                "The response is not from an admin API. Check that the URL is the address of a gateway."
+            ) from error
 
 
 def _quote_path_segment(id: str) -> str:

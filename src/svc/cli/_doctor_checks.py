@@ -52,9 +52,9 @@ def check_extras() -> Iterator[CheckResult]:
         if not missing:
             yield CheckResult(f"extra {extra}", "ok", "installed")
         else:
-            says = f"not installed: it is for {purpose}"
+            says = f"not installed; needed for {purpose}"
             if len(missing) < len(modules):
-                says = f"lacks {', '.join(missing)}: it is for {purpose}"
+                says = f"lacks {', '.join(missing)}: needed for {purpose}"
             yield CheckResult(f"extra {extra}", "off", says, install_command(extra))
 
 
@@ -90,7 +90,7 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
     """Check the Redis of SVC_REDIS_URL, if set."""
     url = settings.environ.get("SVC_REDIS_URL")
     if not url:
-        yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts its limits alone")
+        yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts limits separately")
         return
     try:
         shown = parse_redis_url(url).display_name
@@ -98,7 +98,7 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
     except UsageError as error:
         yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:
-        mend = "start it, or check SVC_REDIS_URL; until then each machine counts its limits alone"
+        mend = "start it, or check SVC_REDIS_URL; until then each machine counts limits separately"
         yield CheckResult("redis", "bad", f"{shown} is not usable: {error.message}", mend)
     else:
         yield CheckResult("redis", "ok", f"{shown}: machines share their limits")

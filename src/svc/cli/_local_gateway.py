@@ -73,7 +73,7 @@ def ensure_api_key(home: Path) -> str:
     path.chmod(0o600)
     key = read_local_api_key(home)
     if key is None:
-        raise UsageError(f"{path} does not contain an API key: remove it, and svc up creates a new one.")
+        raise UsageError(f"{path} does not contain an API key. Remove the file, and svc up creates a new one.")
     return key
 
 

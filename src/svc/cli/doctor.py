@@ -106,9 +106,15 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
         return
     for name, (variable, *_) in key_variables().items():
         if name not in providers:
-            yield CheckResult(f"provider {name}", "off", "has no key, so it is not offered", f"set {variable}")
+            yield CheckResult(
+                f"provider {name}", "off", "has no key, so its models are not available", f"set {variable}"
+            )
     for name, variable in missing_keys(config):
-        says = "an account has no key, so it is left out" if name in providers else "has no key, so it is not offered"
+        says = (
+            "an account has no key and is ignored"
+            if name in providers
+            else "has no key, so its models are not available"
+        )
         yield CheckResult(f"provider {name}", "off", says, f"set {variable}")
     if not providers:
         yield _check_no_providers(config)
@@ -159,7 +165,7 @@ def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, ke
     path = f"{provider.address.path}{provider.dialect.models_path}"
     says = f"{models}, reachable, returns HTTP {status} to GET {path}"
     if status == HTTPStatus.UNAUTHORIZED:
-        advice = f"its key is refused: put a valid one into {key_names}" if key_names else "it needs a key: api_key_env"
+        advice = f"its key is rejected: set a valid key in {key_names}" if key_names else "it needs a key: api_key_env"
         return CheckResult(check_name, "bad", says, advice)
     if status == HTTPStatus.FORBIDDEN:  # a restricted key may not list models, and still chat
         return CheckResult(check_name, "off", says, f"check what the key in {key_names or 'api_key_env'} may do")
@@ -170,11 +176,11 @@ def _base_url_advice(provider: Provider) -> str:
     """Return a hint about the end of a base_url without a model list, or an empty string."""
     path = provider.address.path
     if provider.dialect.models_path.startswith("/v1/"):
-        return "its base_url has /v1 in it, which each request adds: leave it off" if path.endswith("/v1") else ""
+        return "its base_url contains /v1, which each request adds: remove it" if path.endswith("/v1") else ""
     return (
         ""
         if VERSION_SEGMENT.search(path)
-        else "its base_url has no /v1; most servers want it, as in http://10.0.0.5:8000/v1"
+        else "its base_url has no /v1, which most servers need, as in http://10.0.0.5:8000/v1"
     )
 
 
@@ -185,7 +191,7 @@ def _check_shadowed_models(providers: dict[str, Provider]) -> Iterator[CheckResu
         for model in provider.models:
             owner = owners.setdefault(model.id, name)
             if owner != name:
-                says = f"its {model.id} is tried after {owner}, which has a model of that name"
+                says = f"its {model.id} is tried after {owner}, which has a model with that name"
                 yield CheckResult(f"provider {name}", "ok", says)
 
 
@@ -193,7 +199,7 @@ def _check_client_keys(config: Settings) -> CheckResult:
     if config.api_keys:
         return CheckResult("client keys", "ok", f"{len(config.api_keys)} in SVC_API_KEYS")
     return CheckResult(
-        "client keys", "off", "SVC_API_KEYS is not set", "svc up makes a key by itself; or: svc keys create --name me"
+        "client keys", "off", "SVC_API_KEYS is not set", "svc up creates a key; or run: svc keys create --name me"
     )
 
 
@@ -211,7 +217,7 @@ def _check_port(check_name: str, host: str, port: int, running_url: str | None) 
             probe.bind((host, port))
         except OSError as error:
             if running_url:
-                return CheckResult(check_name, "ok", f"{port} is taken, and svc up runs")
-            mend = "svc may be running already; else choose another with --port or --registry-port"
+                return CheckResult(check_name, "ok", f"{port} is in use, and svc up is running")
+            mend = "svc may be running already; otherwise choose another with --port or --registry-port"
             return CheckResult(check_name, "off", f"{port}: {error.strerror}", mend)
     return CheckResult(check_name, "ok", f"{port} is free")

@@ -1,6 +1,6 @@
 """Run only the gateway.
 
-It listens on 127.0.0.1:3000 by default. Models of a provider are offered when the provider's key is set.
+The gateway listens on 127.0.0.1:3000 by default. Models of a provider are available when the provider's key is set.
 
 Examples:
   OPENAI_API_KEY=… SVC_API_KEYS=my-key svc gateway
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
     config = reload.load_settings()
     if not config.api_keys:
-        telemetry.log_early("SVC_API_KEYS is not set: only keys of `svc keys create` are accepted.")
+        telemetry.log_early("SVC_API_KEYS is not set: only keys from `svc keys create` are accepted.")
     missing = describe_missing_providers(config, build_providers(config))  # report configuration errors first
     with _local_gateway.hold_gateway_lock(config.home) as is_only_gateway:
         if not is_only_gateway and not config.environ.get("SVC_REDIS_URL"):

@@ -1,7 +1,7 @@
 """Create, list, change, rotate and revoke the API keys of clients.
 
 A key is printed once, and only its hash is stored. Changes apply to every running worker and node within one second.
-With --gateway URL the keys are those of a remote gateway, and SVC_API_KEY holds a key with its scope admin.
+With --gateway URL, the command manages keys of a remote gateway. SVC_API_KEY must be a key with the scope admin.
 
 Examples:
   svc keys create --name "web shop" --rpm 600 --budget-usd 50 --budget-period month --tag team=shop
@@ -56,12 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limit_group.add_argument("--all", action="store_true", help="list every key")
     show = verbs.add_parser("show", help="one key", allow_abbrev=False)
     limits = verbs.add_parser("limits", help="show the current use of limits", allow_abbrev=False)
-    limits.add_argument("id", metavar="KEY", nargs="?", help="only this key: its id, name or prefix")
+    limits.add_argument(
+        "id", metavar="KEY", nargs="?", help="only this key: its id or name, or a prefix of its id or secret"
+    )
     change = verbs.add_parser("change", help="change fields of a key", allow_abbrev=False)
     change.add_argument("--name", help="name of the key's owner")
     _add_fields(change, _accept_none, "; none removes it")
     rotate = verbs.add_parser(
-        "rotate", help="replace the secret of a key, and print the new one once", allow_abbrev=False
+        "rotate", help="replace the secret of a key, and print the new secret once", allow_abbrev=False
     )
     grace_help = "seconds that the old secret stays valid (default: a day)"
     rotate.add_argument(
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     revoke = verbs.add_parser("revoke", help="disable a key permanently", allow_abbrev=False)
     for verb in (show, change, rotate, revoke):
-        verb.add_argument("id", metavar="KEY", help="its id, its name, or a prefix of its id or secret")
+        verb.add_argument("id", metavar="KEY", help="id or name of the key, or a prefix of its id or secret")
     for verb in (create, listing, show, limits, change, rotate, revoke):
         verb.add_argument("--json", action="store_true", help="print JSON")
         _admin_client.add_gateway_option(verb)
@@ -108,7 +110,14 @@ def _add_fields(
         metavar="ISO8601",
         help=f"time of expiry, such as 2027-01-31T00:00:00Z{help_suffix}",
     )
-    add("--scope", default=not_given, type=_parse_names, dest="scopes", metavar="A,B", help=f"of {', '.join(SCOPES)}")
+    add(
+        "--scope",
+        default=not_given,
+        type=_parse_names,
+        dest="scopes",
+        metavar="A,B",
+        help=f"scopes of the key: {', '.join(SCOPES)}",
+    )
     add(
         "--tag",
         default=not_given,
@@ -153,7 +162,9 @@ def _merge_tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for name, value in pairs:
         if tags.setdefault(name, value) != value:
-            raise UsageError(f"--tag gives {name!r} two values, {tags[name]!r} and {value!r}: a tag has one.")
+            raise UsageError(
+                f"--tag gives {name!r} two values, {tags[name]!r} and {value!r}: a tag has only one value."
+            )
     return tags
 
 
@@ -164,7 +175,7 @@ def _create(admin: AdminClient, args: argparse.Namespace) -> int:
 def _change(admin: AdminClient, args: argparse.Namespace) -> int:
     fields = _fields_from_args(args)
     if not fields:
-        raise UsageError("There is nothing to change. See: svc keys change --help")
+        raise UsageError("No change is given. See: svc keys change --help")
     return _print_key(admin.change_key(args.id, lifecycle.parse_key_request(Change, fields)), args.json)
 
 
@@ -322,5 +333,5 @@ def _parse_names(text: str) -> tuple[str, ...]:
 def _parse_tag(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise argparse.ArgumentTypeError(f"a tag is NAME=VALUE, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a tag must be NAME=VALUE, not {text!r}")
     return name.strip(), value.strip()

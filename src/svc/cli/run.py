@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT; needs the extra ray"
     )
-    parser.add_argument("--resume", action="store_true", help="skip the inputs that are complete in the output file")
+    parser.add_argument("--resume", action="store_true", help="skip inputs whose results are in the output file")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -60,7 +60,7 @@ AUDIO_READ_BYTES = 1 << 14
 MAX_WAV_HEADER_BYTES = 1 << 20
 """Bytes of a WAV stream before which its samples must begin."""
 WAV_MAGIC = (b"RIFF", b"RF64")
-GATEWAY_HINT = "Name a gateway with SVC_GATEWAY_URL, or start one: svc up"
+GATEWAY_HINT = "Set SVC_GATEWAY_URL, or start a gateway: svc up"
 CAPTION_LINE_CHARACTERS = 60
 """Characters of a caption line, after which the next pause starts a new line."""
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Transcribe the input, and return the exit status: 1 after an error."""
     if args.rate not in SUPPORTED_SAMPLE_RATES_HZ:
-        raise UsageError(f"--rate {args.rate} is not a sampling rate.")
+        raise UsageError(f"--rate {args.rate} is not a valid sample rate.")
     return asyncio.run(_transcribe(args))
 
 
@@ -111,9 +111,9 @@ async def _open_session(url: str, key: str | None) -> AsyncIterator[LiveSession]
         headers = {"authorization": f"Bearer {key}"} if key else {}
         session = await connect_live(HttpSession(AsyncTransport(), url, headers, retries=0, timeouts=SessionTimeouts()))
     except AuthenticationFailed:
-        raise CommandFailed(f"The gateway {url} does not accept the key; put a valid one into SVC_API_KEY.") from None
+        raise CommandFailed(f"The gateway {url} does not accept the key. Set SVC_API_KEY to a valid key.") from None
     except NotFound:
-        raise CommandFailed(f"{url} is no gateway with speech (404); its address ends in /v1.") from None
+        raise CommandFailed(f"{url} is not a gateway with speech (404). Its address ends in /v1.") from None
     except SvcError as error:
         raise CommandFailed(f"{error.message} {GATEWAY_HINT}") from None
     try:
@@ -152,11 +152,11 @@ def _open_input(name: str) -> IO[bytes]:
         return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
     path = Path(name)
     if not path.is_file():
-        raise UsageError(f"{name} is no file." if path.exists() else f"There is no file {name!r}.")
+        raise UsageError(f"{name} is not a file." if path.exists() else f"There is no file {name!r}.")
     file = path.open("rb")
     if file.read(4) not in WAV_MAGIC:
         file.close()
-        raise UsageError(f"{name} is not a WAV file; convert it first (for example with ffmpeg).")
+        raise UsageError(f"{name} is not a WAV file. Convert it first, for example with ffmpeg.")
     file.seek(0)
     return file
 
@@ -227,7 +227,7 @@ def _create_converter(format_: AudioFormat) -> Callable[[bytes], bytes]:
         resample = plugins.load("speech", "resample")
     except ImportError:
         raise CommandFailed(
-            f"This audio has to be resampled, which takes numpy: {install_command('speech')}, or send 16 kHz mono."
+            f"Resampling this audio needs numpy: {install_command('speech')}. Or send 16 kHz mono."
         ) from None
     return resample.Converter(format_).push  # type: ignore[no-any-return]
 

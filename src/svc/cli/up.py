@@ -1,12 +1,12 @@
 """Start gateway, speech, registry and an embedded model with one command and no configuration.
 
 The first start downloads the models and creates an API key in $SVC_HOME/api_key. Each start prints the key.
-Models of a provider are offered too when the provider's key is in the environment.
+Models of a provider are available when the provider's key is in the environment.
 
 Examples:
   svc up
   svc up --port 0 --registry-port 0      use free ports, and print them
-  OPENAI_API_KEY=… svc up                offer OpenAI's models too
+  OPENAI_API_KEY=… svc up                with OpenAI's models
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _serve(config: Settings, key: str, registry_port: int, reload: gateway.Confi
     with (
         listen(
             config.gateway.host, config.gateway.port
-        ) as gateway_listener,  # first, so that a port in use is reported at once
+        ) as gateway_listener,  # first, so that a port in use is reported immediately
         listen(config.gateway.host, registry_port, port_option="--registry-port") as registry_listener,
     ):
         if missing:

@@ -1,7 +1,7 @@
 """Show usage and cost: ledger entries, newest first, totals, or one request with its attempts.
 
 Costs are in USD, and empty where a price is unknown. An entry appears within two seconds of its response.
-With --gateway URL the entries are those of a remote gateway, and SVC_API_KEY holds a key with its scope admin.
+With --gateway URL, the command queries a remote gateway. SVC_API_KEY must be a key with the scope admin.
 
 Examples:
   svc usage

@@ -33,7 +33,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_window: int | None = None
     use_case: str | None = None
     kind: str | None = None
-    """What the model is for. None: chats."""
+    """The purpose of the model. None means chats."""
 
 
 class _ModelList(msgspec.Struct):

@@ -20,7 +20,7 @@ SDK_BREAKER_OPEN_SECONDS = 10.0
 
 
 def is_retryable(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether the same request may be sent again after this response; `x-should-retry` comes before the status."""
+    """Return whether the request may be sent again. `x-should-retry` has precedence over the status."""
     match headers.get("x-should-retry", "").lower():
         case "true":
             return True
@@ -30,7 +30,7 @@ def is_retryable(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def retry_delay(attempt: int, headers: Mapping[str, str] | None = None) -> float | None:
-    """Seconds before the next attempt, `attempt` counted from 0. None if the server asks for a longer delay."""
+    """Return the seconds before the next attempt, counted from 0. None if the server requests a longer delay."""
     headers = headers or {}
     retry_after = parse_retry_after(headers.get("retry-after-ms"), headers.get("retry-after"))
     if retry_after is not None and retry_after > SDK_MAX_RETRY_AFTER_SECONDS:
@@ -69,7 +69,7 @@ class ClientCircuitBreaker:
             self._breaker.close()
 
     def record_failure(self) -> None:
-        """Record that the server could not be reached, or answered that it is down."""
+        """Record that the server is unreachable, or responded that it is down."""
         with self._lock:
             self._consecutive_failures += 1
             if self._consecutive_failures >= SDK_BREAKER_FAILURE_THRESHOLD:

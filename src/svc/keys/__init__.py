@@ -1,1 +1,1 @@
-"""Manage issued keys: `lifecycle` changes them, `cache` holds those in use, `usage_query` reports usage. No HTTP."""
+"""Manage issued keys: `lifecycle` changes them, `cache` caches keys in use, `usage_query` reports usage. No HTTP."""

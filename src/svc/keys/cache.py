@@ -3,7 +3,7 @@
     lookup of a secret:    cache ── miss ──> the database, in one query for all waiting requests
     change elsewhere:      every POLL_INTERVAL_SECONDS a cheap query for changes since the last one
 
-The cache holds at most MAX_CACHED_KEYS keys that were requested, so its size is independent of the number of issued
+The cache contains at most MAX_CACHED_KEYS keys that were requested, so its size is independent of the number of issued
 keys. While the database is unavailable, cached keys stay valid.
 """
 
@@ -256,10 +256,10 @@ class IssuedKeyCache:
 
     def _record_failure(self, error: StoreUnavailable) -> None:
         if not self._is_failing:
-            log.error("keys are served from the cache only: %s", error.message)
+            log.error("the key database is unavailable, only cached keys are accepted: %s", error.message)
         self._is_failing = True
 
     def _record_success(self) -> None:
         if self._is_failing:
-            log.error("the database of keys responds again")
+            log.error("the key database responds again")
         self._is_failing = False

@@ -167,7 +167,7 @@ def parse_key_request(kind: type[Form], fields: Any) -> Form:
         if name == "name" and text.startswith("Expected a text of"):
             text = KEY_NAME_RULE
         if name == "scopes":
-            text += f"; a scope is one of {', '.join(SCOPES)}"
+            text += f"; scopes are {', '.join(SCOPES)}"
         text = re.sub(r"^Object contains unknown field.*", "there is no such field", text)
         text = re.sub(r"^Object missing required field.*", "it is missing", text)
         raise InvalidRequest(f"{name or 'The body'}: {text[:1].lower()}{text[1:]}.", param=name or None) from None
@@ -264,9 +264,9 @@ def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
     if not key.name.isprintable() or not key.name.strip():
         raise InvalidRequest(f"name: {KEY_NAME_RULE}.", param="name")
     if key.budget_period is not None and key.budget_usd is None:
-        raise InvalidRequest("budget_period goes with budget_usd.", param="budget_period")
+        raise InvalidRequest("budget_period requires budget_usd.", param="budget_period")
     if expires and key.expires is not None and key.expires <= time.time():
-        raise InvalidRequest("expires lies in the past.", param="expires")
+        raise InvalidRequest("expires is in the past.", param="expires")
     if not all(text.isprintable() for pair in key.tags.items() for text in pair):
         raise InvalidRequest("tags: a tag has printable characters.", param="tags")
 

@@ -184,7 +184,7 @@ class _ResultFile:
         os.close(self._lock_fd)
 
     def _lock_part_file(self) -> int:
-        """Lock the part file. Raises UsageError if another run holds the lock, which ends with its process."""
+        """Lock the part file. Raises UsageError if another run holds the lock, which its exit releases."""
         while True:
             self._lock_fd = os.open(self.part_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:

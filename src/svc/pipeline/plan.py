@@ -141,7 +141,7 @@ def find_stage_kind(metadata: BundleMetadata) -> str:
 
 
 def retry_registry_errors(registry: RegistryLocation, action: Callable[[], T]) -> T:
-    """Run `action`. Retry registry errors as often as the definition says."""
+    """Run `action`. Retry after registry errors, up to the number of attempts in the definition."""
     for _ in range(registry.remote.retry_attempts if registry.remote else 0):
         try:
             return action()

@@ -31,7 +31,7 @@ def fetch_wheel(
 ) -> Path:
     """Download a wheel into the empty `folder` and return its path. `on_progress` gets the bytes so far.
 
-    pip checks the hash. Raises CommandFailed that says what to do.
+    pip checks the hash. Raises CommandFailed.
     """
     temporary_folder = folder / "tmp"
     temporary_folder.mkdir()

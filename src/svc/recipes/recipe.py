@@ -140,7 +140,7 @@ def load_recipe(name: str, user_folder: Path) -> Recipe:
 
 
 def parse_recipe(data: bytes, name: str) -> Recipe:
-    """Parse a recipe. Raises UsageError that says what is wrong."""
+    """Parse a recipe. Raises UsageError."""
     try:
         recipe = msgspec.convert(tomllib.loads(data.decode("utf-8")), Recipe)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -1,7 +1,7 @@
 """A client connection of the registry: uvicorn's HTTP/1.1 protocol, except for `GET` and `HEAD` of bundles.
 
-Those requests do not reach the application. This connection answers them: small ranges in one write, large ones with
-`sendfile` (`sendfile.py`). A head that is slow or too large ends the connection.
+Those requests do not reach the application. The connection sends small ranges in one write, and large ranges with
+sendfile(2) (`sendfile.py`). It closes if a request head is slow or too large.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from svc.wire.request_line import RequestLineChecker
 log = logging.getLogger("svc.registry")
 
 MAX_SINGLE_WRITE_BYTES = 64 * 1024
-"""Bytes that are read at once and written in one piece."""
+"""Maximum length of a range that is read into memory and sent with its head in one write."""
 REGISTRY_MAX_HEAD_BYTES = 32 * 1024
 REGISTRY_HEAD_TIMEOUT_SECONDS = 20.0
 REGISTRY_MAX_PIPELINED_REQUESTS = 2048
-"""Requests that may wait for the answers before theirs."""
+"""Maximum requests that wait for the response of an earlier request."""
 
 _BUNDLE_PATH = re.compile(
     rb"/bundles/({0}/{0}/{0})/({0})(?:\?[\x21-\x7e]*)?".replace(b"{0}", rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -39,7 +39,7 @@ _BUNDLE_PATH = re.compile(
 
 
 class _ResponseCycle:
-    """What uvicorn's protocol wants to know of an answer under way."""
+    """The state of a response, with the attributes that uvicorn's protocol reads."""
 
     __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
@@ -53,7 +53,7 @@ class _ResponseCycle:
 
 
 class RegistryConnection(HttpToolsProtocol):
-    """One connection. `options` are uvicorn's."""
+    """One client connection. `options` are those of uvicorn's protocol."""
 
     def __init__(self, service: RegistryService, send_pool: SendThreadPool, **options: Any) -> None:
         super().__init__(**options)
@@ -61,7 +61,7 @@ class RegistryConnection(HttpToolsProtocol):
         self._send_pool = send_pool
         self._transfer: Transfer | None = None
         self._response_cycle = _ResponseCycle(True)
-        """Of the latest answer from here; `cycle` is the latest request's, which may have been sent in advance."""
+        """The cycle of the last response of this class. `cycle` is that of the last request, which may be pipelined."""
         self._reading_head = False
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -70,9 +70,9 @@ class RegistryConnection(HttpToolsProtocol):
         self._half_closed = False
         self._request_lines = RequestLineChecker()
         self._between_requests = True
-        """The last read ended between two requests."""
+        """True if the last read ended between two requests."""
         self._request_error: InvalidRequest | None = None
-        """Why the request is refused, if it was not the parser that did."""
+        """Why this class rejected the request. None if the parser rejected it."""
 
     # connection
 
@@ -89,7 +89,7 @@ class RegistryConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Who has asked, and will ask no more, still gets the answer."""
+        """Keep a half-closed connection open until the current response is complete."""
         self._half_closed = True
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
@@ -112,7 +112,7 @@ class RegistryConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._reading_head = True
         self._between_requests = False
-        self._head_bytes = 0  # up to here it was a body
+        self._head_bytes = 0  # the bytes so far were a body
         super().on_message_begin()
 
     def on_message_complete(self) -> None:
@@ -120,7 +120,7 @@ class RegistryConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """A request that cannot be read is refused in our own shape."""
+        """Reject a malformed request with an error in the gateway's format."""
         self._service.counters.requests[OTHER_METHOD, 400] += 1
         body = encode_error_body(self._request_error or InvalidRequest(msg))
         self.transport.write(
@@ -130,7 +130,7 @@ class RegistryConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _validate_request(self) -> None:
-        """Raises InvalidRequest for a request line of another form, and for two keys."""
+        """Raise InvalidRequest for a malformed request line, or for more than one key."""
         if not self._request_lines.matches(self.parser.get_method(), self.url, self.parser.get_http_version()):
             self._request_error = InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
         elif sum(name == b"authorization" for name, _ in self.headers) > 1:
@@ -148,7 +148,7 @@ class RegistryConnection(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    # a client that does not read gets no more, and is asked for no more
+    # backpressure: while a client does not read, its requests are not read either
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -171,7 +171,7 @@ class RegistryConnection(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nor is it waited for, whatever it has not read."""
+        """Abort instead of closing: a close would wait for a client that does not read."""
         self.transport.abort()
 
     def _start_stall_timer(self) -> None:
@@ -200,7 +200,7 @@ class RegistryConnection(HttpToolsProtocol):
         self._validate_request()
         method = self.parser.get_method()
         idle = self.cycle is None or self.cycle.response_complete
-        # Whoever does not read its answers has to wait, as uvicorn sees to it: else they would pile up here.
+        # Otherwise uvicorn queues the request, so that responses to a client that does not read cannot accumulate.
         can_send_file = idle and not self.flow.write_paused and self._service.store.is_on_disk
         if can_send_file and method in (b"GET", b"HEAD") and (match := _BUNDLE_PATH.fullmatch(self.url)):
             headers = dict(self.headers)
@@ -243,9 +243,9 @@ class RegistryConnection(HttpToolsProtocol):
         except SvcError as error:
             self._send_error(error, head_only)
             return
-        except Exception:  # the edge: without it the client would wait for an answer that nobody gives
-            log.exception("a fault while opening %s", key)
-            self._send_error(InternalError("Something went wrong here; the log has it."), head_only)
+        except Exception:  # task boundary: without it, the client would wait forever
+            log.exception("an error while opening %s", key)
+            self._send_error(InternalError("Internal error; see the log of the registry."), head_only)
             return
         if not self.transport.is_closing():
             self._send_bundle(file, head_only, headers)
@@ -278,7 +278,7 @@ class RegistryConnection(HttpToolsProtocol):
         data = read_cached(file, byte_range)
         if data is not None:
             self._write(head + data)
-        else:  # the disk is asked in a thread
+        else:  # reading from the disk could block, so a thread does it
             self._run_task(self._send_uncached(file, byte_range, head))
 
     async def _send_uncached(self, file: OpenFile, byte_range: ranges.ByteRange, head: bytes) -> None:
@@ -292,7 +292,7 @@ class RegistryConnection(HttpToolsProtocol):
             self.transport.abort()
 
     async def _send_after_flush(self, file: OpenFile, byte_range: ranges.ByteRange, head: bytes) -> None:
-        """What was written before has to leave first. Hardly ever: several answers that were asked for at once."""
+        """Start the transfer after the write buffer is empty. It rarely has data: only after pipelined requests."""
         try:
             async with asyncio.timeout(STALL_TIMEOUT_SECONDS):
                 while self.transport.get_write_buffer_size():  # noqa: ASYNC110
@@ -345,5 +345,5 @@ class RegistryConnection(HttpToolsProtocol):
         self.on_response_complete()
 
 
-def _header_text(headers: dict[bytes, bytes], file_name: bytes) -> str:
-    return headers.get(file_name, b"").decode("latin-1")
+def _header_text(headers: dict[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

@@ -14,7 +14,7 @@ REGISTRY_METRIC_HELP: Final = {
     "svc_registry_requests_total": ("counter", "Responses, by method (GET, HEAD, PUT, POST or other) and HTTP status."),
     "svc_registry_bundle_bytes_total": ("counter", "Bytes of bundles in responses that have started."),
     "svc_registry_published_total": ("counter", "Bundles published at this registry."),
-    "svc_registry_bundles": ("gauge", "Bundles in the store, with the yanked ones."),
+    "svc_registry_bundles": ("gauge", "Bundles in the store, including yanked ones."),
 }
 
 

@@ -17,7 +17,7 @@ OPEN_FILE_RECHECK_SECONDS = 1.0
 
 
 class OpenFile:
-    """An open bundle file. The descriptor closes when the last reference is gone."""
+    """An open bundle file. The descriptor closes with the last reference."""
 
     __slots__ = ("__weakref__", "cached_headers", "checked_at", "etag", "fd", "inode", "path", "relative_path", "size")
 

@@ -79,7 +79,7 @@ class PullThroughCache:
             fetch_into(self._store, entry, HttpBundleSource(self._client), durable=True)
         except BundleNotFound:
             raise _not_found(key) from None
-        except InsufficientStorage:  # of this machine
+        except InsufficientStorage:  # the disk of this machine is full
             raise
         except SvcError as error:  # an upstream error is never the client's fault
             self._warn_once(f"The bundle {key} of the upstream registry: {error.message}")

@@ -116,7 +116,7 @@ class RegistryRoutes:
         headers = {"etag": etag, "cache-control": f"{scope}, no-cache", "vary": "accept-encoding"}
         if_none_match = request.headers.get("if-none-match", "")
         if if_none_match and any(
-            ranges.etag_matches(if_none_match, body.select_encoding(packed)[1]) for packed in (False, True)
+            ranges.etag_matches(if_none_match, body.select_encoding(gzipped)[1]) for gzipped in (False, True)
         ):
             return Response(status_code=304, headers=headers)
         if data is body.gzipped:
@@ -128,7 +128,7 @@ class RegistryRoutes:
         return await (self.put_bundle if request.method == "PUT" else self.get_bundle)(request)
 
     async def get_bundle(self, request: Request) -> Response:
-        """Serve what the connection does not: pipelined requests, invalid names, and stores without files."""
+        """Serve what `RegistryConnection` passes on: pipelined requests, invalid names, and stores without files."""
         await self._authorize_read(request)
         draft = _parse_draft(request)
         entry = await self._service.get_entry(draft.key)
@@ -220,7 +220,9 @@ def _parse_draft(request: Request, signatures: tuple[Signature, ...] = ()) -> Bu
     draft = BundleDraft(path["model_id"], path["version"], path["platform"], signatures)
     draft.validate()
     if path.get("file", f"{draft.model_id}.xyb") != f"{draft.model_id}.xyb":
-        raise BundleNotFound(f"There is no file {path['file'][:80]} here; a bundle's file is {draft.model_id}.xyb.")
+        raise BundleNotFound(
+            f"There is no file {path['file'][:80]} here: the file of this bundle is {draft.model_id}.xyb."
+        )
     return draft
 
 

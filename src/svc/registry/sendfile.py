@@ -91,7 +91,7 @@ class SendThreadPool:
                 try:
                     self.loop.call_soon_threadsafe(self._process_returned)
                 except RuntimeError:  # the loop has ended: `close` handles the transfers
-                    log.debug("a transfer ended after the loop")
+                    log.debug("a transfer ended after the event loop")
 
     def _process_returned(self) -> None:
         self._wakeup_pending = False
@@ -142,7 +142,7 @@ class Transfer:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:  # the connection has ended already
-            log.debug("a connection had ended")
+            log.debug("a connection was already closed")
         if self._timer is not None:
             self._fail()
 

@@ -22,7 +22,7 @@ log = logging.getLogger("svc.registry")
 
 INDEX_POLL_SECONDS = 1.0
 REGISTRY_IDLE_TIMEOUT_SECONDS = 75
-"""A connection that waits for its next request for so long is closed."""
+"""Idle time after which a connection is closed."""
 
 
 class RegistryServer(uvicorn.Server):
@@ -85,6 +85,6 @@ async def _follow_index(service: RegistryService) -> None:
             last_error = ""
         except (OSError, sqlite3.Error, SvcError) as error:
             if str(error) != last_error:  # log each error once
-                log.exception("index.json could not be followed")
+                log.exception("reading changes of index.json failed")
             last_error = str(error)
         await asyncio.sleep(INDEX_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Decodes one audio file from standard input: `python -m svc.speech.decoder KIND`. A process of its own.
+"""Decodes one audio file from standard input: `python -m svc.speech.decoder KIND`. Runs in its own process.
 
 Uploads are untrusted and the decoders are C libraries, so the process has low resource limits. Standard output is a
 line `[rate, seconds]`, where `seconds` is the stated duration or null, then 16-bit mono samples. The exit status is 1

@@ -19,7 +19,7 @@ class SessionKeyMonitor:
     def is_valid(self, model: str | None) -> bool:
         """Return False if the key is revoked, expired, or may no longer use speech or this model.
 
-        While the database is unavailable, the last known state holds.
+        While the database is unavailable, the last known state applies.
         """
         try:
             current_key = self._keyring.lookup_cached(self._secret)

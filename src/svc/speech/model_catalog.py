@@ -35,7 +35,7 @@ class SpeechBundleSource(NamedTuple):
 
 
 class SpeechModelCatalog:
-    """Finds installed models. Reads the disk on every call, so a new model is found at once."""
+    """Finds installed models. Reads the disk on every call, so a new model is found immediately."""
 
     def __init__(self, settings: Settings, bundle_source: SpeechBundleSource) -> None:
         self._bundle_source = bundle_source

@@ -1,6 +1,6 @@
 """The worker pool: admits sessions, runs a group of workers per model, and replaces workers that died.
 
-A session holds a reservation from its start, and a slot (a stream on one worker) from its configuration on.
+A session has a reservation from its start, and a slot (a stream on one worker) from its configuration.
 """
 
 from __future__ import annotations

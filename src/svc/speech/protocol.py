@@ -26,7 +26,7 @@ from svc.speech.stable_prefix import join_texts
 from svc.wire import speech as wire
 
 MAX_CONSECUTIVE_WORKER_LOSSES = 3
-"""Workers that may die in a row without a result, before the session is refused."""
+"""Consecutive worker deaths without a result, after which the session is rejected."""
 
 
 class SendToClient(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ class SpeechSession:
 
     @property
     def can_read(self) -> bool:
-        """Whether the next message would be processed at once."""
+        """Return whether the next message would be processed immediately."""
         return self.state not in ("opening", "closed") and not self._pending_messages
 
     @property

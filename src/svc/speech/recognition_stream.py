@@ -45,7 +45,7 @@ PREDECODE_SILENCE_WINDOWS, MAX_TRAILING_SILENCE_WINDOWS = 2, 6
 """Silence after which a segment is decoded before a flush, and silence that is decoded with it at most, in windows.
 The detector extends speech by up to 70 ms, so the first is about 130 ms."""
 FLUSH_TAIL_WINDOWS, SEGMENT_TAIL_WINDOWS = 2, 4
-"""Windows after the last word that a hypothesis must cover to answer a flush, or to be the last of a segment."""
+"""Windows after the last word that a hypothesis must cover to satisfy a flush, or to be the last of a segment."""
 FIRST_HYPOTHESIS_WINDOWS = 7
 """Windows of speech before the first hypothesis."""
 MIN_SPEECH_WINDOWS = 3
@@ -258,7 +258,7 @@ class RecognitionStream:
             or endpointer.speech_windows < MIN_SPEECH_WINDOWS
             or self._covers_last_word(self._scheduled_windows, FLUSH_TAIL_WINDOWS)
         ):
-            return None  # more audio is queued: a hypothesis would be outdated at once
+            return None  # more audio is queued: a hypothesis would be outdated immediately
         if endpointer.trailing_silence >= PREDECODE_SILENCE_WINDOWS:
             return URGENCY_PREDECODE, self._last_work_at
         if endpointer.speech_windows < FIRST_HYPOTHESIS_WINDOWS:

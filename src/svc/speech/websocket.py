@@ -38,7 +38,7 @@ MAX_OUTBOX_MESSAGES = 1024
 """Queued messages for the client above which it is disconnected."""
 WEBSOCKET_WRITE_TIMEOUT_SECONDS = 60.0
 FINAL_TIMEOUT_SECONDS = 90.0
-"""Seconds until a worker that does not answer a flush is killed."""
+"""Seconds until a worker that does not respond to a flush is killed."""
 
 
 class WebSocketSession:

@@ -13,14 +13,14 @@ Sha256Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """An ed25519 signature over the entry's statement; both values in base64."""
+    """An Ed25519 signature of the entry's `signed_statement`. Both values are base64."""
 
     key: str
     value: str
 
 
 class BundleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One bundle. Entries of other tools have the first five fields only."""
+    """One bundle. Entries that other tools write have only the first five fields."""
 
     model_id: str
     """The name of the model."""
@@ -33,7 +33,7 @@ class BundleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     path: str
     """The path of the bundle, relative to the registry."""
     sha256: Sha256Hex | None = None
-    """The SHA-256 of the bundle in hex. It is null until it is known."""
+    """The SHA-256 of the bundle in hex. Null until it is computed."""
     created: str | None = None
     """When the bundle was published: ISO 8601, UTC."""
     yanked: bool = False
@@ -43,12 +43,12 @@ class BundleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def key(self) -> str:
-        """`<model_id>/<version>/<platform>`."""
+        """The key of the entry: `<model_id>/<version>/<platform>`."""
         return f"{self.model_id}/{self.version}/{self.target}"
 
 
 class _BundleEntryJson(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as it is written: the eight fields always, signatures where there are some."""
+    """An entry in JSON: eight fields, and `signatures` if there are any."""
 
     model_id: str
     version: str
@@ -62,7 +62,7 @@ class _BundleEntryJson(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry_for_json(entry: BundleEntry, path: str | None = None) -> _BundleEntryJson:
-    """The entry for encoding, with another path if one is given."""
+    """Return the entry for encoding, with `path` if it is given."""
     return _BundleEntryJson(
         model_id=entry.model_id,
         version=entry.version,
@@ -77,7 +77,7 @@ def entry_for_json(entry: BundleEntry, path: str | None = None) -> _BundleEntryJ
 
 
 def signed_statement(entry: BundleEntry) -> bytes:
-    """What a signature covers: {id, version, platform, sha256, size}, as JSON with sorted keys and no spaces."""
+    """Return the signed bytes: {id, version, platform, sha256, size} as JSON with sorted keys and no spaces."""
     return msgspec.json.encode(
         {
             "id": entry.model_id,

@@ -17,7 +17,7 @@ class Problem(msgspec.Struct, frozen=True):
     code: str
     """The error code."""
     param: str | None = None
-    """The field of the request that is wrong."""
+    """The invalid field of the request."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):

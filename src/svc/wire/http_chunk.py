@@ -6,4 +6,4 @@ from typing import Final
 
 SIZE_LINE_COUNT: Final = 2048
 CHUNK_SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(SIZE_LINE_COUNT))
-"""The line before a chunk, by the chunk's size. Made once, because every chunk of every stream needs one."""
+"""The size line by chunk size. Precomputed, because every chunk of a stream needs one."""

@@ -56,7 +56,7 @@ class ApiKey:
         self.rpm = rpm
         self.tpm = tpm
         self.concurrency = concurrency
-        """0 means no limit, for each of the three."""
+        """For `rpm`, `tpm` and `concurrency`, 0 means no limit."""
         self.budget_usd = budget_usd
         self.budget_period = budget_period
         self.tags = tags or {}

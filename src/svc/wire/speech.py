@@ -16,16 +16,16 @@ import msgspec
 from svc.errors import InvalidRequest
 
 MAX_CLIENT_MESSAGE_CHARS = 64 * 1024
-"""Characters of a text message; a longer one is refused without being read."""
+"""Maximum characters of a text message. A longer one is rejected without being parsed."""
 MAX_CONFIG_STRING_CHARS = 4096
-"""Characters of a string in `config`."""
+"""Maximum characters of a string in `config`."""
 
 SpeechErrorCode = Literal["asr_error", "invalid_request", "rate_limit_exceeded", "model_not_found"]
 SpeechCloseReason = Literal["client_close", "idle_timeout", "session_limit", "server_shutdown", "key_revoked"]
 
 
 class ConfigMessage(msgspec.Struct, frozen=True):
-    """Selects the model and starts a new utterance. The gateway answers with `ready` or `error`."""
+    """Selects the model and starts a new utterance. The gateway responds with `ready` or `error`."""
 
     model: str | None = None
     """The name of a model, or a reference such as `my-model@1.2`. Default: `speech.default_model`."""
@@ -38,11 +38,11 @@ class ConfigMessage(msgspec.Struct, frozen=True):
 
 
 class FlushMessage(msgspec.Struct, frozen=True):
-    """Ends the utterance. The gateway answers each `flush` with one `final`, in order."""
+    """Ends the utterance. The gateway responds to each `flush` with one `final`, in order."""
 
 
 class ResetMessage(msgspec.Struct, frozen=True):
-    """Discards the utterance and starts a new one. There is no answer."""
+    """Discards the utterance and starts a new one. The gateway sends no response."""
 
 
 class CloseMessage(msgspec.Struct, frozen=True):
@@ -53,14 +53,14 @@ ClientMessage = ConfigMessage | FlushMessage | ResetMessage | CloseMessage
 
 
 class ReadyEvent(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded. It answers each `config`. Without `config`, it answers the first audio or `flush`."""
+    """The model is loaded. Sent after each `config`, or without `config`, after the first audio or `flush`."""
 
     session_id: str
     """The id of the session, the same in each `ready` of a connection."""
     model: str
     """The name of the model."""
     sample_rate: int = 16000
-    """Samples per second of the audio that the client has to send. It is always 16000."""
+    """Samples per second of the audio that the client must send. It is always 16000."""
 
 
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
@@ -75,7 +75,7 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
 
 
 class Final(msgspec.Struct, frozen=True, tag="final"):
-    """The transcript of a finished utterance. It answers a `flush`."""
+    """The transcript of a finished utterance. Sent after a `flush`."""
 
     text: str
     """The whole transcript. It is empty if nobody spoke."""
@@ -105,15 +105,15 @@ ServerMessage = ReadyEvent | Partial | Final | ErrorEvent | ClosedEvent
 
 
 def encode_server_message(message: ServerMessage) -> str:
-    """One JSON text frame."""
+    """Encode a message as the JSON of a text frame."""
     return msgspec.json.encode(message).decode()
 
 
 def decode_client_message(text: str) -> ClientMessage:
-    """Reads a text frame; unknown fields are ignored. Raises InvalidRequest that says what is wrong."""
+    """Decode a text frame. Unknown fields are ignored. Raises InvalidRequest."""
     if len(text) > MAX_CLIENT_MESSAGE_CHARS:
         raise InvalidRequest(
-            f"The message is longer than {MAX_CLIENT_MESSAGE_CHARS} characters; audio goes in binary frames."
+            f"The message is longer than {MAX_CLIENT_MESSAGE_CHARS} characters. Send audio in binary frames."
         )
     try:
         value = msgspec.json.decode(text.encode("utf-8", "replace"))
@@ -131,8 +131,8 @@ def decode_client_message(text: str) -> ClientMessage:
         case "close":
             return CloseMessage()
         case str(unknown):
-            raise InvalidRequest(f"There is no message type {unknown[:64]!r}; there are config, flush, reset, close.")
-    raise InvalidRequest("The message has no 'type' that is a string.")
+            raise InvalidRequest(f"There is no message type {unknown[:64]!r}. Use config, flush, reset or close.")
+    raise InvalidRequest("The message must have a string 'type'.")
 
 
 def _decode_config(value: dict[str, Any]) -> ConfigMessage:
@@ -142,8 +142,8 @@ def _decode_config(value: dict[str, Any]) -> ConfigMessage:
         if field is None:
             continue
         if not isinstance(field, field_type):
-            raise InvalidRequest(f"'{name}' is not a {'boolean' if field_type is bool else 'string'}.")
+            raise InvalidRequest(f"'{name}' must be a {'boolean' if field_type is bool else 'string'}.")
         if isinstance(field, str) and len(field) > MAX_CONFIG_STRING_CHARS:
-            raise InvalidRequest(f"'{name}' is too long.")
+            raise InvalidRequest(f"'{name}' is longer than {MAX_CONFIG_STRING_CHARS} characters.")
         fields[name] = field
     return ConfigMessage(**fields)

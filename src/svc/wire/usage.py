@@ -57,4 +57,4 @@ class TokenUsage:
         return hash(self.as_tuple())
 
     def __repr__(self) -> str:
-        return f"Usage{self.as_tuple()}"
+        return f"TokenUsage{self.as_tuple()}"

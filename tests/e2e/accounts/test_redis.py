@@ -90,7 +90,7 @@ def test_redis_goes_away_under_load_and_comes_back(nodes: tuple[Gateway, Gateway
     for thread in threads:
         thread.join(10)
     assert set(statuses) == {200}
-    assert "answers again" in nodes[0].log
+    assert "responds again" in nodes[0].log
     time.sleep(1.5)
     total = {row["key"]: row["requests"] for row in usage(nodes[0], "--by", "key")}
     assert total == {made["id"]: len(statuses), small["id"]: 10}

@@ -80,11 +80,11 @@ def _provider(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("letter", "path", "status", "mend"),
     [
-        ("A", "", 404, "its base_url has no /v1; most servers want it, as in http://10.0.0.5:8000/v1"),
+        ("A", "", 404, "its base_url has no /v1, which most servers need, as in http://10.0.0.5:8000/v1"),
         ("A", "", 200, ""),
         ("A", "/v1", 404, ""),
         ("A", "/api/paas/v4", 404, ""),
-        ("B", "/v1", 404, "its base_url has /v1 in it, which each request adds: leave it off"),
+        ("B", "/v1", 404, "its base_url contains /v1, which each request adds: remove it"),
         ("B", "", 404, ""),
     ],
 )
@@ -223,7 +223,7 @@ def test_doctor_provider_or_account_without_key_is_reported(
     monkeypatch.delenv("VENDOR_KEY", raising=False)
     main(["doctor"])
     said = capsys.readouterr().out
-    assert "has no key, so it is not offered" in said
+    assert "has no key, so its models are not available" in said
     assert "set VENDOR_KEY" in said
     monkeypatch.setenv("VENDOR_KEY", "sk-1")
     main(["doctor"])
@@ -241,7 +241,7 @@ def test_doctor_model_of_two_providers_reports_order(
     entry = f'name = "mine"\nbase_url = "http://127.0.0.1:{closed_port()}/v1"\nmodels = [{{ id = "gpt-4o" }}]\n'
     (home / "svc.toml").write_text(f"[[providers]]\n{entry}")
     main(["doctor"])
-    assert "its gpt-4o is tried after openai, which has a model of that name" in capsys.readouterr().out
+    assert "its gpt-4o is tried after openai, which has a model with that name" in capsys.readouterr().out
 
 
 def test_doctor_invalid_configuration_exits_1_and_names_field(capsys: pytest.CaptureFixture[str], home: Path) -> None:

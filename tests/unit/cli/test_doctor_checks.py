@@ -50,7 +50,7 @@ def test_doctor_missing_extra_names_install_command(monkeypatch: pytest.MonkeyPa
     )
     first, second = _doctor_checks.check_extras()
     assert (first.state, first.mend) == ("off", "pip install 'svc-gateway[s3]'")
-    assert second.says == "lacks nope: it is for ONNX"
+    assert second.says == "lacks nope: needed for ONNX"
 
 
 def test_doctor_database_file_is_not_created_and_damaged_file_is_error(
@@ -78,7 +78,7 @@ def test_doctor_postgres_down_names_host_and_reason(
     monkeypatch.setenv("SVC_DATABASE_URL", f"postgresql://svc:{PASSWORD}@127.0.0.1:{port}/ledger")
     status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (1, "bad")
-    assert f"'ledger' at 127.0.0.1, port {port} does not answer as it should" in found["database"]["says"]
+    assert f"'ledger' at 127.0.0.1, port {port} cannot be used: " in found["database"]["says"]
     assert "Connection refused" in found["database"]["says"]
 
 
@@ -170,7 +170,7 @@ def test_doctor_rejected_key_is_error_and_names_variable(
         status, found = run_doctor(capsys)
     assert (status, found["provider openai"]["state"]) == (1, "bad")
     assert "HTTP 401" in found["provider openai"]["says"]
-    assert found["provider openai"]["mend"] == "its key is refused: put a valid one into OPENAI_API_KEY"
+    assert found["provider openai"]["mend"] == "its key is rejected: set a valid key in OPENAI_API_KEY"
 
 
 def test_doctor_probes_each_account_of_a_provider(

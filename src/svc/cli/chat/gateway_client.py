@@ -144,7 +144,9 @@ def _error_message(gateway: GatewayAddress, status: int, body: bytes) -> str:
     try:
         message = str(json.loads(body)["error"]["message"])[:1000]
     except (ValueError, KeyError, TypeError):
-        return f"{gateway.url} returned status {status}. Is it a gateway? Its address ends in /v1."
+        return (
+            f"{gateway.url} returned status {status}. Check that this is the address of a gateway, which ends in /v1."
+        )
     if status == 401:
         return f"{message} Set one with --key or SVC_API_KEY."
     return message
@@ -165,5 +167,7 @@ def _parse_json(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise CommandFailed("The response is not JSON. Is it a gateway? Its address ends in /v1.") from error
+        raise CommandFailed(
+            "The response is not JSON. Check that this is the address of a gateway, which ends in /v1."
+        ) from error
     return value if isinstance(value, dict) else {}

@@ -14,7 +14,7 @@ from svc.errors import SvcError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """mirror URL, or mirror --registry URL"""
-    parser.add_argument("url", metavar="URL", nargs="?", help="the same as --registry URL")
+    parser.add_argument("url", metavar="URL", nargs="?", help="same as --registry URL")
     base.add_registry_option(parser, required=True)
     base.add_root_option(parser)
     base.add_json_option(parser)

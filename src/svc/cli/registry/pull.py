@@ -49,7 +49,7 @@ def _pull_oci(args: argparse.Namespace, options: ResolveOptions) -> Bundle:
     with FolderStore(options.root, options.limits) as store:
         existing = store.find(entry.key)
         if existing is not None and existing.sha256 != entry.sha256:
-            raise AlreadyExists(f"{entry.key} is already here, with other bytes than {args.reference}.")
+            raise AlreadyExists(f"{entry.key} is already stored with other bytes than {args.reference}.")
         unpack = functools.partial(store.unpack, trusted=True)
         fetch_into(store, entry, oci.OciBundleSource(repository), on_progress=options.report, on_fetched=unpack)
     return resolve_bundle(f"{entry.model_id}@{entry.version}", msgspec.structs.replace(options, platform=entry.target))

@@ -16,11 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """serve"""
     base.add_root_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8080, help="port to listen on (default 8080; 0 takes a free one)")
-    parser.add_argument("--private", action="store_true", help="require a key for reading too")
-    parser.add_argument("--upstream", metavar="URL", help="registry to fetch missing bundles from, and keep")
     parser.add_argument(
-        "--proxy", action="store_true", help="send bundles of a bucket from this server, without redirect"
+        "--port", type=int, default=8080, help="port to listen on (default 8080; 0 selects a free port)"
+    )
+    parser.add_argument("--private", action="store_true", help="require a key for reading too")
+    parser.add_argument(
+        "--upstream", metavar="URL", help="registry from which missing bundles are downloaded and stored"
+    )
+    parser.add_argument(
+        "--proxy",
+        action="store_true",
+        help="send bundles of a bucket from this server instead of redirecting to the bucket",
     )
     parser.add_argument("--accel-redirect", metavar="PREFIX", help="let nginx send the files (X-Accel-Redirect)")
 

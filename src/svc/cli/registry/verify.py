@@ -12,7 +12,9 @@ from svc.cli.registry import base
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """verify [--repair]"""
-    parser.add_argument("--repair", action="store_true", help="move damaged bundles aside, add valid unlisted ones")
+    parser.add_argument(
+        "--repair", action="store_true", help="move damaged bundles aside, and add valid bundles that are not listed"
+    )
     base.add_root_option(parser)
     base.add_json_option(parser)
 

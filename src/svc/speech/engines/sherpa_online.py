@@ -52,7 +52,7 @@ class OnlineSegmentDecoder:
 
     def decode_partial(self, samples: Samples) -> str:
         """Decode the new samples."""
-        if len(samples) < self._accepted_samples:  # the cut lies before samples that are decoded already
+        if len(samples) < self._accepted_samples:  # the cut is before samples that are already decoded
             self._stream, self._accepted_samples = self._recognizer.create_stream(), 0
         self._stream.accept_waveform(16000, samples[self._accepted_samples :])
         self._accepted_samples = len(samples)

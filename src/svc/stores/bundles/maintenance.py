@@ -75,7 +75,7 @@ def _finish_publish(store: MaintainedStore, note: Path) -> None:
 
 
 def clear_target(store: MaintainedStore, path: str, own_note: Path) -> None:
-    """Clear `path`, whose lock is held, before a publish: remove a crashed publish's file, move others aside."""
+    """Clear `path` before a publish: remove the file of a crashed publish, or move another file. Needs the lock."""
     target = store.root / path
     if not target.exists():
         return

@@ -1,6 +1,6 @@
 """Store the records of a folder's bundles in SQLite (WAL mode). This is the authoritative state.
 
-`path` is relative to the root, or absolute for a bundle that another tool keeps elsewhere.
+`path` is relative to the root, or absolute for a bundle that another tool stores elsewhere.
 """
 
 from __future__ import annotations

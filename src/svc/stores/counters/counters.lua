@@ -1,19 +1,30 @@
--- Counters of one key, for all processes that share a Redis; run by redis_counters.py, atomically.
+-- The counters of one key, for all processes that share a Redis. `redis.py` runs this script, atomically.
 --
---   KEYS[1]  a hash  newest            the newest second that was counted in, by Redis's own clock
---                    requests, tokens  their sums over the window;  r<n>, t<n>: those of the seconds that are n modulo BUCKETS
---                    running, held     requests that run, and nano-USD reserved for them;  c:<process>, m:<process>: its part
---                    spent, start, kind, seed   nano-USD of the period, when that began, day / month / ever, who said what
---   ARGV     take PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  TOKENS-WANTED NANOS-WANTED SPENT SEED
---              SPENT: empty asks back when nobody has said what was spent; -1 counts from nothing
---              -> {1, requests left, tokens left, ms to reset, second, seed}
---              -> {0, limit, ms to retry or -1 if only the next period helps, requests left, tokens left, ms to reset requests, ms to reset tokens}
---              -> {2}  say what was spent
---            settle PROCESS SECOND TOKENS-TAKEN NANOS-TAKEN TOKENS-USED NANOS-USED
---            look KIND START -> {requests, tokens, running, nano-USD spent or -1 if nobody has said, nano-USD reserved}
---            spend NANOS SEED   unless what was spent has been said anew since
+--   KEYS[1]  a hash with these fields:
+--     newest                  the last second that was counted, by the clock of Redis
+--     requests, tokens        sums over the window
+--     r<n>, t<n>              requests and tokens of the second that is n modulo BUCKETS
+--     running, held           requests in flight, and the nano-USD reserved for them
+--     c:<process>, m:<process>
+--                             the part of each process in `running` and `held`
+--     spent, start, kind      nano-USD spent in the period, the start of the period, and its length: day (1), month (2) or
+--                             total (3)
+--     seed                    the id of the sum that was loaded from the database
+--     buried                  the second of the last check for expired processes
+--
+--   ARGV and results:
+--     take PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  TOKENS-WANTED NANOS-WANTED SPENT SEED
+--       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
+--       -> {1, requests left, tokens left, ms to reset, second, seed}
+--       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
+--           ms to reset requests, ms to reset tokens}
+--       -> {2}  the caller must repeat the command with SPENT
+--     settle PROCESS SECOND TOKENS-RESERVED NANOS-RESERVED TOKENS-USED NANOS-USED
+--     look KIND START
+--       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
+--     spend NANOS SEED        does nothing if another sum was loaded since
 
-local BUCKETS, KEPT_SECONDS = 61, 3600
+local BUCKETS, TTL_SECONDS = 61, 3600
 local key = KEYS[1]
 local time = redis.call('TIME')
 local second, millis = tonumber(time[1]), math.floor(tonumber(time[2]) / 1000)
@@ -26,19 +37,19 @@ do
   end
 end
 
-local function row(sign, ages)
+local function read_buckets(prefix, ages)
   local names = {}
   for i, age in ipairs(ages) do
-    names[i] = sign .. (second - age) % BUCKETS
+    names[i] = prefix .. (second - age) % BUCKETS
   end
   return names, redis.call('HMGET', key, unpack(names))
 end
 
--- Drops the seconds that have left the window.
+-- Clears the buckets that have left the window.
 local function advance()
   if second <= at.newest then
     if second < at.newest then
-      second, millis = at.newest, 0 -- the clock was set back
+      second, millis = at.newest, 0 -- the clock went backward
     end
     return
   end
@@ -46,8 +57,8 @@ local function advance()
   for age = 0, math.min(second - at.newest, BUCKETS) - 1 do
     ages[#ages + 1] = age
   end
-  for sign, name in pairs({r = 'requests', t = 'tokens'}) do
-    local names, values = row(sign, ages)
+  for prefix, name in pairs({r = 'requests', t = 'tokens'}) do
+    local names, values = read_buckets(prefix, ages)
     for _, value in ipairs(values) do
       at[name] = at[name] - tonumber(value or 0)
     end
@@ -56,35 +67,35 @@ local function advance()
   at.newest = second
 end
 
-local function keep()
+local function save()
   redis.call('HSET', key, 'newest', at.newest, 'requests', at.requests, 'tokens', at.tokens, 'running', at.running,
     'held', at.held, 'spent', at.spent, 'start', at.start, 'kind', at.kind, 'seed', at.seed)
-  redis.call('EXPIRE', key, KEPT_SECONDS)
+  redis.call('EXPIRE', key, TTL_SECONDS)
 end
 
-local ALL = {}
+local ALL_AGES = {}
 for age = BUCKETS - 1, 0, -1 do
-  ALL[#ALL + 1] = age -- the oldest first
+  ALL_AGES[#ALL_AGES + 1] = age -- the oldest first
 end
 
--- Milliseconds until so many have left the window, and until all have.
-local function leaving(sign, wanted)
-  local _, values = row(sign, ALL)
+-- Returns the milliseconds until `needed` units have left the window, and until all have.
+local function ms_until_freed(prefix, needed)
+  local _, values = read_buckets(prefix, ALL_AGES)
   local freed, first, last = 0, nil, 0
   for i, value in ipairs(values) do
     if tonumber(value or 0) > 0 then
       freed = freed + tonumber(value)
       last = i * 1000
     end
-    if not first and freed >= wanted then
+    if not first and freed >= needed then
       first = i * 1000
     end
   end
   return math.max(1, (first or BUCKETS * 1000) - millis), math.max(0, last - millis)
 end
 
--- Forgets what processes that have died had running; looked at once a second at most, and only before a refusal.
-local function bury()
+-- Removes the requests in flight of expired processes. Runs at most once a second, and only before a rejection.
+local function remove_expired_processes()
   if tonumber(redis.call('HGET', key, 'buried') or 0) == second then
     return
   end
@@ -100,26 +111,26 @@ local function bury()
   end
 end
 
-local function give(name, field, amount)
-  local mine = tonumber(redis.call('HGET', key, field) or 0)
-  local back = math.min(mine, amount) -- nothing, once it was buried
-  at[name] = math.max(0, at[name] - back)
-  if mine - back <= 0 then
+local function release(name, field, amount)
+  local reserved = tonumber(redis.call('HGET', key, field) or 0)
+  local released = math.min(reserved, amount) -- 0 if the process had expired
+  at[name] = math.max(0, at[name] - released)
+  if reserved - released <= 0 then
     redis.call('HDEL', key, field)
   else
-    redis.call('HSET', key, field, mine - back)
+    redis.call('HSET', key, field, reserved - released)
   end
 end
 
-local function take(process, requests, tokens, concurrency, budget, kind, start, wanted, nanos, told, seed)
+local function take(process, requests, tokens, concurrency, budget, kind, start, wanted, nanos, spent, seed)
   advance()
   if budget > 0 then
-    if at.kind ~= kind then -- nobody has said what was spent
-      if told == '' then
-        keep()
+    if at.kind ~= kind then -- the sum is not loaded
+      if spent == '' then
+        save()
         return {2}
-      elseif tonumber(told) >= 0 then
-        at.spent, at.start, at.kind, at.seed = tonumber(told), start, kind, seed
+      elseif tonumber(spent) >= 0 then
+        at.spent, at.start, at.kind, at.seed = tonumber(spent), start, kind, seed
       end
     elseif start > at.start then
       at.start, at.spent = start, 0
@@ -128,13 +139,13 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
   local function over_budget() return budget > 0 and at.spent + at.held + math.max(1, nanos) > budget end
   if over_concurrency() or over_budget() then
-    bury()
+    remove_expired_processes()
   end
   local limit, retry
   if requests > 0 and at.requests >= requests then
-    limit, retry = 'rpm', leaving('r', at.requests - requests + 1)
+    limit, retry = 'rpm', ms_until_freed('r', at.requests - requests + 1)
   elseif tokens > 0 and at.tokens + wanted > tokens then
-    limit, retry = 'tpm', leaving('t', at.tokens + wanted - tokens)
+    limit, retry = 'tpm', ms_until_freed('t', at.tokens + wanted - tokens)
   elseif over_concurrency() then
     limit, retry = 'concurrency', 1000
   elseif over_budget() then
@@ -142,17 +153,17 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   end
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then
-    if limit ~= 'rpm' then -- it is a request all the same
+    if limit ~= 'rpm' then -- a request counts even if another limit rejects it
       at.requests, left[1] = at.requests + 1, math.max(0, left[1] - 1)
       redis.call('HINCRBY', key, 'r' .. second % BUCKETS, 1)
     end
-    keep()
+    save()
     local requests_reset, tokens_reset, _ = 0, 0
     if requests > 0 then
-      _, requests_reset = leaving('r', 1)
+      _, requests_reset = ms_until_freed('r', 1)
     end
     if tokens > 0 then
-      _, tokens_reset = leaving('t', 1)
+      _, tokens_reset = ms_until_freed('t', 1)
     end
     return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset}
   end
@@ -166,30 +177,30 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
   if nanos > 0 then
     redis.call('HINCRBY', key, 'm:' .. process, nanos)
   end
-  keep()
+  save()
   return {1, math.max(0, left[1] - 1), math.max(0, left[2] - wanted), BUCKETS * 1000 - millis, second, at.seed}
 end
 
-local function settle(process, taken_second, tokens, nanos, tokens_used, nanos_used)
+local function settle(process, reserved_second, tokens, nanos, tokens_used, nanos_used)
   if at.newest == 0 then
-    return {1} -- forgotten since
+    return {1} -- the hash has expired since
   end
   advance()
-  if tokens_used ~= tokens and second - taken_second < BUCKETS then
+  if tokens_used ~= tokens and second - reserved_second < BUCKETS then
     at.tokens = at.tokens + tokens_used - tokens
-    redis.call('HINCRBY', key, 't' .. taken_second % BUCKETS, tokens_used - tokens)
+    redis.call('HINCRBY', key, 't' .. reserved_second % BUCKETS, tokens_used - tokens)
   end
-  give('running', 'c:' .. process, 1)
-  give('held', 'm:' .. process, nanos)
+  release('running', 'c:' .. process, 1)
+  release('held', 'm:' .. process, nanos)
   at.spent = at.spent + nanos_used
-  keep()
+  save()
   return {1}
 end
 
 local function spend(nanos, seed)
   if at.seed == seed and at.kind ~= 0 then
     at.spent = at.spent + nanos
-    keep()
+    save()
   end
   return {1}
 end
@@ -200,9 +211,9 @@ local function look(kind, start)
   end
   advance()
   if at.running > 0 then
-    bury()
+    remove_expired_processes()
   end
-  keep()
+  save()
   local spent = at.kind ~= kind and -1 or start > at.start and 0 or at.spent
   return {at.requests, at.tokens, at.running, spent, at.held}
 end

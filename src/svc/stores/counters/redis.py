@@ -5,7 +5,7 @@ rejection without a command to Redis.
 
 Each process counts its requests in flight under a process id with a TTL. When the id expires, its requests in flight
 no longer count. After each loss of the connection the process takes a new id, since the outcome of pending commands
-is unknown. It reports the spending of the meantime after the reconnect, unless the database sum includes it.
+is unknown. After the reconnect it reports what was spent in between, unless the sum in the database includes it.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class _CachedRejection(msgspec.Struct, frozen=True):
 
 
 class SpentRequired(msgspec.Struct, frozen=True):
-    """The counters do not have the spent sum of the key. Repeat the reservation with it."""
+    """The counters do not have the spent sum of the key. The caller must repeat the reservation with it."""
 
 
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
 
 
 class RedisCounters:
-    """Belongs to one event loop, from `start` to `close`. It does not own the connection."""
+    """Counters in Redis. They belong to one event loop, from `start` to `close`, and do not own the connection."""
 
     def __init__(self, redis: RedisConnection) -> None:
         self._redis = redis
@@ -106,7 +106,7 @@ class RedisCounters:
     ) -> None:
         """Reserve one request, tokens and nano-USD. `spent` is the database's sum, SPENT_UNAVAILABLE or None (unknown).
 
-        A request that a limit other than `rpm` rejects counts for `rpm`, and reserves nothing else.
+        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing.
         """
         cached = self._rejections.get(limits.key_id)
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
@@ -114,7 +114,7 @@ class RedisCounters:
             return
         spent_argument, process_id = ASK_FOR_SPENT if spent is None else spent, self._process_id
 
-        def answered(reply: RedisReply | StoreUnavailable) -> None:
+        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             on_decision(
                 reply
                 if isinstance(reply, StoreUnavailable)
@@ -122,7 +122,7 @@ class RedisCounters:
             )
 
         self._redis.run_script(
-            answered,
+            on_reply,
             self._script,
             (f"svc:key:{limits.key_id}",),
             (
@@ -159,13 +159,13 @@ class RedisCounters:
             case [0, bytes(limit), int(retry), int(requests_left), int(tokens_left), int(requests), int(tokens)]:
                 resets = requests / 1000, tokens / 1000
                 wait = math.inf if retry < 0 else retry / 1000
-                denied = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets)
-                if denied.limit == "rpm":
-                    self._cache_rejection(limits, denied)
-                return denied
+                rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets)
+                if rejection.limit == "rpm":
+                    self._cache_rejection(limits, rejection)
+                return rejection
             case [2]:
                 return SpentRequired()
-        return StoreUnavailable("Redis answers in a way that is not understood.")
+        return StoreUnavailable("Redis sent an unexpected reply.")
 
     def _cache_rejection(self, limits: KeyLimits, rejection: LimitExceeded) -> None:
         if len(self._rejections) >= MAX_CACHED_REJECTIONS:
@@ -191,7 +191,7 @@ class RedisCounters:
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
 
-        def answered(reply: RedisReply | StoreUnavailable) -> None:
+        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable) and reservation.has_budget:
                 self._defer_spend(reservation.key_id, nano_usd)
 
@@ -204,18 +204,18 @@ class RedisCounters:
             tokens,
             nano_usd,
         )
-        self._redis.run_script(answered, self._script, (f"svc:key:{reservation.key_id}",), arguments)
+        self._redis.run_script(on_reply, self._script, (f"svc:key:{reservation.key_id}",), arguments)
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
 
-        def answered(reply: RedisReply | StoreUnavailable) -> None:
+        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable):
                 self._defer_spend(key_id, nano_usd)
 
         if nano_usd and key_id in self._seeds:
             arguments = ("spend", nano_usd, self._seeds[key_id])
-            self._redis.run_script(answered, self._script, (f"svc:key:{key_id}",), arguments)
+            self._redis.run_script(on_reply, self._script, (f"svc:key:{key_id}",), arguments)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
@@ -223,7 +223,7 @@ class RedisCounters:
         match await self._redis.execute_script(self._script, (f"svc:key:{limits.key_id}",), arguments):
             case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
                 return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
-        raise StoreUnavailable("Redis answers in a way that is not understood.")
+        raise StoreUnavailable("Redis sent an unexpected reply.")
 
     def _remember_seed(self, key_id: str, seed: int) -> None:
         if len(self._seeds) >= MAX_SPENT_SEEDS and key_id not in self._seeds:
@@ -254,4 +254,4 @@ class RedisCounters:
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """The next heartbeat follows within seconds."""
+    """Do nothing: the next heartbeat follows within seconds."""

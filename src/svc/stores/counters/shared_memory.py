@@ -137,7 +137,7 @@ class SharedCounters:
             os.close(self._fd)
 
     def needs_spent(self, limits: KeyLimits) -> bool:
-        """Return whether `set_spent` has to be called before the budget of the key can be enforced."""
+        """Return whether `set_spent` must be called before the budget of the key can be enforced."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         words, base = self._words, slot * self._slot_words  # without a lock: `set_spent` and `reserve` check again
         unknown = words[base + _KEY_HASH] != key_hash or words[base + _PERIOD_START] == PERIOD_START_UNKNOWN
@@ -173,7 +173,7 @@ class SharedCounters:
     ) -> SharedMemoryReservation | LimitExceeded:
         """Reserve one request, tokens and nano-USD. `force` counts the request even if it exceeds a limit.
 
-        A request that a limit other than `rpm` rejects counts for `rpm`, and reserves nothing else.
+        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing.
         """
         slot, key_hash = self._slot_for_key(limits.key_id)
         now = self._clock()

@@ -1,6 +1,6 @@
 """The types of stored keys and ledger entries, and the Database interface. No implementation.
 
-A Database is blocking. In an event loop, call each instance from one thread of its own (`DatabaseThread`).
+A Database is blocking. In an event loop, call each instance from its own thread (`DatabaseThread`).
 """
 
 from __future__ import annotations

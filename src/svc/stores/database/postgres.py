@@ -71,9 +71,7 @@ class PostgresDatabase(SqlDatabase):
         except psycopg.Error as error:
             if not isinstance(error, psycopg.errors.IntegrityError):
                 self.close()  # the transaction state is unknown
-            raise StoreUnavailable(
-                f"{self._display_name} does not answer as it should: {_error_reason(error)}."
-            ) from error
+            raise StoreUnavailable(f"{self._display_name} cannot be used: {_error_reason(error)}.") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

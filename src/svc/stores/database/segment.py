@@ -95,7 +95,7 @@ def _decompress(data: bytes) -> bytes:
 class EntryBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The entries of one key and hour (UTC) that were ingested together: one row of the database.
 
-    A batch of one entry is packed, and its id is the request id. A batch of several has an id of its own, its lines,
+    A batch of one entry is packed, and its id is the request id. A batch of several has its own id, its lines,
     and the range of its requests' numbers.
     """
 

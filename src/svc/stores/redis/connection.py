@@ -85,7 +85,7 @@ class LuaScript:
 
 
 class RedisConnection:
-    """Belongs to one event loop, from `start` to `close`."""
+    """A connection that reconnects by itself. It belongs to one event loop, from `start` to `close`."""
 
     def __init__(self, url: str) -> None:
         """Raises UsageError for an invalid URL."""
@@ -119,7 +119,7 @@ class RedisConnection:
         except (OSError, ValueError) as error:
             raise StoreUnavailable(_error_reason(error)) from error
         finally:
-            protocol.abort("Redis is not there.")
+            protocol.abort("Redis is not connected.")
 
     async def close(self) -> None:
         """Close the connection. Pending commands fail."""
@@ -133,7 +133,7 @@ class RedisConnection:
         If Redis rejects the command, the reply is a RedisReplyError.
         """
         if self._protocol is None:
-            on_reply(StoreUnavailable("Redis is not there."))
+            on_reply(StoreUnavailable("Redis is not connected."))
         else:
             self._protocol.send(on_reply, arguments)
 
@@ -147,13 +147,13 @@ class RedisConnection:
         """Run a script, with `on_reply` as in `send`. It takes a second command if Redis has not cached the script."""
         rest = (len(keys), *keys, *arguments)
 
-        def told(reply: RedisReply | StoreUnavailable) -> None:
+        def retry_if_not_cached(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, RedisReplyError) and reply.kind == "NOSCRIPT":
                 self.send(on_reply, "EVAL", script.source, *rest)
             else:
                 on_reply(reply)
 
-        self.send(told, "EVALSHA", script.sha1, *rest)
+        self.send(retry_if_not_cached, "EVALSHA", script.sha1, *rest)
 
     async def execute(self, *arguments: CommandArgument) -> RedisReply:
         """Send a command and return the reply. Raises StoreUnavailable."""
@@ -181,15 +181,12 @@ class RedisConnection:
                 first_attempt_done.set()
                 await protocol.closed.wait()
                 raise StoreUnavailable(protocol.close_reason)
-            except (
-                OSError,
-                StoreUnavailable,
-                ValueError,
-            ) as error:  # ValueError: a host name that cannot be encoded for DNS
+            # ValueError: the host name cannot be encoded for DNS.
+            except (OSError, StoreUnavailable, ValueError) as error:
                 self._mark_disconnected(error)
             finally:
                 self._protocol = None
-                protocol.abort("Redis is not there.")
+                protocol.abort("Redis is not connected.")
                 first_attempt_done.set()
             await asyncio.sleep(RECONNECT_INTERVAL_SECONDS)
 
@@ -208,14 +205,14 @@ class RedisConnection:
         if address.database:
             setup_commands.append(("SELECT", address.database))
         for command in (*setup_commands, PROBE_COMMAND):
-            answer: asyncio.Future[RedisReply] = loop.create_future()
-            protocol.send(lambda reply, answer=answer: _complete_future(answer, reply), command)  # type: ignore[misc]
-            await answer
+            future: asyncio.Future[RedisReply] = loop.create_future()
+            protocol.send(lambda reply, future=future: _complete_future(future, reply), command)  # type: ignore[misc]
+            await future
 
     def _mark_connected(self, protocol: _RedisProtocol) -> None:
         self._protocol = protocol
         if self._reported_reason:
-            log.warning("Redis at %s answers again", self._address.display_name)
+            log.warning("Redis at %s responds again", self._address.display_name)
             self._reported_reason = ""
         for callback in self._connect_callbacks:
             callback()
@@ -223,7 +220,7 @@ class RedisConnection:
     def _mark_disconnected(self, error: Exception) -> None:
         reason = _error_reason(error)
         if reason != self._reported_reason:
-            log.error("Redis at %s does not answer: %s", self._address.display_name, reason)
+            log.error("Redis at %s does not respond: %s", self._address.display_name, reason)
         self._reported_reason = reason
 
 
@@ -243,7 +240,7 @@ class _RedisProtocol(asyncio.Protocol):
 
     def send(self, on_reply: OnReply, arguments: Sequence[CommandArgument]) -> None:
         if self._transport is None or len(self._pending) >= MAX_PENDING_COMMANDS:
-            on_reply(StoreUnavailable("Redis is not there, or too many wait for it."))
+            on_reply(StoreUnavailable("Redis is not connected, or too many commands are pending."))
             return
         now = self._loop.time()
         self._pending.append((now + REPLY_TIMEOUT_SECONDS, on_reply))
@@ -278,7 +275,7 @@ class _RedisProtocol(asyncio.Protocol):
             self._late_callback = on_reply
             self._timer = self._loop.call_later(LATE_REPLY_GRACE_SECONDS, self._check_timeout)
         else:
-            self.abort(f"It did not answer within {REPLY_TIMEOUT_SECONDS:g} s.")
+            self.abort(f"It did not reply within {REPLY_TIMEOUT_SECONDS:g} s.")
 
     # asyncio.Protocol
 
@@ -289,11 +286,11 @@ class _RedisProtocol(asyncio.Protocol):
         try:
             replies = self._parser.feed(data)
         except RespProtocolError as error:
-            self.abort(f"What it says is not of Redis: {error}.")
+            self.abort(f"It sent an invalid reply: {error}.")
             return
         for reply in replies:
             if not self._pending:
-                self.abort("It answered what nobody had asked.")
+                self.abort("It sent a reply without a command.")
                 return
             _, on_reply = self._pending.popleft()
             on_reply(reply)
@@ -307,7 +304,7 @@ class _RedisProtocol(asyncio.Protocol):
 
 def _error_reason(error: Exception) -> str:
     if isinstance(error, TimeoutError) and not str(error):
-        return f"no answer within {REDIS_CONNECT_TIMEOUT_SECONDS:g} s"
+        return f"no response within {REDIS_CONNECT_TIMEOUT_SECONDS:g} s"
     return str(error) or type(error).__name__
 
 

@@ -18,14 +18,14 @@ MAX_ARRAY_ITEMS = 1_000_000
 MAX_ARRAY_DEPTH = 8
 
 CommandArgument = bytes | str | int | float
-"""A part of a command. Text is sent as UTF-8."""
+"""One argument of a command. Text is sent as UTF-8."""
 
 
 class RedisReplyError(StoreUnavailable):
     """Redis replied to a command with an error. `kind` is its first word, such as `NOSCRIPT`."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"Redis refuses: {text[:200]}")
+        super().__init__(f"Redis rejected the command: {text[:200]}")
         self.kind = text.partition(" ")[0]
 
 
@@ -34,12 +34,12 @@ RedisReply = bytes | int | None | RedisReplyError | list[Any]
 
 
 class RespProtocolError(ValueError):
-    """The received data is not RESP2. The connection has to be closed."""
+    """The received data is not RESP2. The connection must be closed."""
 
 
 def encode_command(arguments: Iterable[CommandArgument]) -> bytes:
     """Encode one command as an array of bulk strings."""
-    parts = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
+    parts = [argument if isinstance(argument, bytes) else str(argument).encode() for argument in arguments]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
@@ -72,7 +72,7 @@ class RespParser:
             or (end < 0 and len(data) - at > MAX_RESP_LINE_BYTES)
             or depth > MAX_ARRAY_DEPTH
         ):
-            raise RespProtocolError("a line is too long, or lists lie too deep")
+            raise RespProtocolError("a line is too long, or arrays are nested too deeply")
         if end < 0:
             return None
         kind, line, at = data[at : at + 1], bytes(data[at + 1 : end]), end + 2
@@ -86,7 +86,7 @@ class RespParser:
             return self._parse_bulk(_parse_integer(line, -1, MAX_BULK_BYTES), at)
         if kind == b"*":
             return self._parse_array(_parse_integer(line, -1, MAX_ARRAY_ITEMS), at, depth)
-        raise RespProtocolError("a reply begins with an unknown sign")
+        raise RespProtocolError("a reply has an unknown type")
 
     def _parse_bulk(self, size: int, at: int) -> tuple[RedisReply, int] | None:
         if size < 0:
@@ -95,7 +95,7 @@ class RespParser:
         if len(self._buffer) < end + 2:
             return None
         if self._buffer[end : end + 2] != b"\r\n":
-            raise RespProtocolError("a reply is longer than it says")
+            raise RespProtocolError("a reply is longer than its declared length")
         return bytes(self._buffer[at:end]), end + 2
 
     def _parse_array(self, count: int, at: int, depth: int) -> tuple[RedisReply, int] | None:
@@ -115,7 +115,7 @@ def _parse_integer(line: bytes, minimum: int, maximum: int) -> int:
     try:
         number = int(line)
     except ValueError:
-        raise RespProtocolError("a number is none") from None
+        raise RespProtocolError("a number is malformed") from None
     if not minimum <= number <= maximum:
-        raise RespProtocolError("a number is out of bounds")
+        raise RespProtocolError("a number is out of range")
     return number
