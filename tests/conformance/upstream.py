@@ -145,15 +145,18 @@ def parse_openai(request: dict[str, Any]) -> ParsedRequest:
     messages = request["messages"]
     choice = request.get("tool_choice", "auto")
     tools = {one["function"]["name"]: one["function"].get("parameters") or {} for one in request.get("tools", [])}
-    wanted = request.get("response_format") or {}
+    response_format = request.get("response_format") or {}
     prompt = words_of([one.get("content") for one in messages if one["role"] == "user"][-1:])
     keys: dict[str, Any] = {name: {} for name in re.findall(r"'(\w+)'", prompt)}
-    named = {"json_schema": (wanted.get("json_schema") or {}).get("schema"), "json_object": {"properties": keys}}
+    named = {
+        "json_schema": (response_format.get("json_schema") or {}).get("schema"),
+        "json_object": {"properties": keys},
+    }
     return ParsedRequest(
         prompt=prompt,
         tools={} if choice == "none" else tools,
         forced=choice["function"]["name"] if isinstance(choice, dict) else None,
-        schema=named.get(wanted.get("type", "")),
+        schema=named.get(response_format.get("type", "")),
         answered=messages[-1]["role"] == "tool",
     )
 

@@ -44,9 +44,9 @@ def count_requests(database: Database) -> int:
     return sum(each.requests for each in database.aggregate_usage("key"))
 
 
-def wait_for(wanted: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
-    while not wanted():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -189,13 +189,13 @@ def test_ingest_damaged_batch_is_reported_and_later_entries_are_ingested(databas
     assert database.ingest("j", database.committed_offset("j"), len(data), journal_lines.parse_segment(data))
     assert isinstance(database, SqlDatabase)
     database._run_statement("UPDATE batches SET zipped = ?", (b"\x78\x01" + bytes(100),))
-    wanted: tuple[Callable[[], object], ...] = (
+    calls: tuple[Callable[[], object], ...] = (
         database.list_entries,
         lambda: database.aggregate_usage("key", since=DAY + 50),
         lambda: database.prune_entries(DAY + 50),
         lambda: database.insert_entries([make_numbered_entry(1, 50, 50)]),
     )
-    for call in wanted:
+    for call in calls:
         with pytest.raises(StoreUnavailable, match="damaged"):
             call()
     folder = tmp_path / "journal"

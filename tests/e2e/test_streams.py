@@ -32,7 +32,7 @@ def started(letter: str) -> list[bytes]:
 def test_any_split_of_the_bytes(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, pieces: int, framing: str
 ) -> None:
-    fakes[letter].plays(sse(events_of(letter, "Grüße 🦙!"), pieces=pieces, framing=framing))
+    fakes[letter].plays(sse(events_of(letter, "Grüße 🦙!"), split_at=pieces, framing=framing))
     assert text_of(whole_chunks(gateway.chat(model, stream=True).body)) == "Grüße 🦙!"
 
 
@@ -44,7 +44,7 @@ def test_other_line_ends_and_what_else_is_allowed_in_events(
     first, *rest = events_of(letter)
     odd = b"\xef\xbb\xbf: hello\n\nretry: 3000\n\nid: 7\n\nevent: ping\ndata: {}\n\n: more\n\n"
     written = b"".join([odd, first, *(b"id: 1\n: x\n" + event for event in rest)]).replace(b"\n", line_end)
-    fakes[letter].plays(sse([written], pieces=11))
+    fakes[letter].plays(sse([written], split_at=11))
     assert text_of(whole_chunks(gateway.chat(model, stream=True).body)) == "eins zwei drei vier"
 
 
@@ -262,7 +262,7 @@ def test_a_finish_reason_that_is_not_openais(gateway: Gateway, provider_a: FakeP
 
 
 def test_a_slow_drip_arrives_whole(gateway: Gateway, provider_a: FakeProvider) -> None:
-    provider_a.plays(sse(openai_wire.stream("a b"), pieces=40, every=0.005))
+    provider_a.plays(sse(openai_wire.stream("a b"), split_at=40, every=0.005))
     assert text_of(whole_chunks(gateway.chat(stream=True).body)) == "a b"
 
 

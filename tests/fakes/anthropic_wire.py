@@ -158,7 +158,7 @@ class AnthropicWire:
 
 def turns_complaint(messages: list[dict[str, Any]]) -> str | None:
     """Check roles, empty text, and that the next message has the results of all tool calls of a message."""
-    asked: set[str] = set()
+    expected: set[str] = set()
     for turn in messages:
         if turn["role"] not in ("user", "assistant"):
             return f"messages: unexpected role {turn['role']!r}"
@@ -167,9 +167,9 @@ def turns_complaint(messages: list[dict[str, Any]]) -> str | None:
         if not blocks or any(one["type"] == "text" and not one["text"] for one in blocks):
             return "messages: text content blocks must be non-empty"
         results = {one["tool_use_id"] for one in blocks if one["type"] == "tool_result"}
-        if results != asked:
+        if results != expected:
             return "messages: tool_use ids and tool_result blocks do not match"
-        asked = {one["id"] for one in blocks if one["type"] == "tool_use"}
+        expected = {one["id"] for one in blocks if one["type"] == "tool_use"}
     return None
 
 

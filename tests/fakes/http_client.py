@@ -25,14 +25,14 @@ class Got:
     def __init__(self) -> None:
         self.status = 0
         self.header_list: list[tuple[str, str]] = []
-        self.pieces: list[bytes] = []
+        self.chunks: list[bytes] = []
         self.whole = False
         self.headed = False
 
     @property
     def body(self) -> bytes:
-        self.pieces[:] = [b"".join(self.pieces)]
-        return self.pieces[0]
+        self.chunks[:] = [b"".join(self.chunks)]
+        return self.chunks[0]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,7 +56,7 @@ class RawClient:
         self._parser: Any = None
         self._done: list[Got] = []
         self._got = Got()
-        self._told = 0
+        self._continue_count = 0
         self._new_parser()
 
     def __enter__(self) -> Self:
@@ -104,10 +104,10 @@ class RawClient:
 
     def read_continue(self) -> bool:
         """Wait for a 100 response that no earlier call has consumed."""
-        while not self._told and self._receive():
+        while not self._continue_count and self._receive():
             continue
-        told, self._told = self._told, 0
-        return told == 1
+        count, self._continue_count = self._continue_count, 0
+        return count == 1
 
     def closed(self) -> bool:
         """Wait until the server closes the connection without more data. Raises TimeoutError."""
@@ -152,7 +152,7 @@ class RawClient:
         self._got.headed = True
 
     def on_body(self, data: bytes) -> None:
-        self._got.pieces.append(data)
+        self._got.chunks.append(data)
 
     def on_message_complete(self) -> None:
         if self._got.status >= 200:
@@ -160,7 +160,7 @@ class RawClient:
             self._done.append(self._got)
             self._got = Got()
         elif self._got.status == 100:
-            self._told += 1
+            self._continue_count += 1
 
 
 def request_bytes(

@@ -53,8 +53,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = urlsplit(self.path)
         if path.path == "/token":
-            asked = parse_qs(path.query)
-            right = self.headers["authorization"] == "Basic dTpw" and asked["scope"] == ["repository:team/m:pull,push"]
+            query = parse_qs(path.query)
+            right = self.headers["authorization"] == "Basic dTpw" and query["scope"] == ["repository:team/m:pull,push"]
             self._say(200 if right else 401, json.dumps({"token": "t0ken"}).encode())
         elif self._allowed():
             self._content(self.server.contents.get(path.path.rpartition("/")[2]))

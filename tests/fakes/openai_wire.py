@@ -85,8 +85,8 @@ def role() -> bytes:
 
 def words(text: str) -> list[bytes]:
     """Return the chunks of a text, one per word."""
-    pieces = text.split(" ")
-    return [chunk({"content": piece if at == 0 else " " + piece}) for at, piece in enumerate(pieces)]
+    words = text.split(" ")
+    return [chunk({"content": word if at == 0 else " " + word}) for at, word in enumerate(words)]
 
 
 def usage_chunk() -> bytes:

@@ -1,13 +1,13 @@
-"""A real provider on a real socket, in its own thread, that does what a script says and remembers what it was asked.
+"""A provider on a socket, in its own thread. It plays scripts and records the requests.
 
     with FakeProvider(openai_wire, key="sk-a") as fake:
         fake.plays(sse(openai_wire.stream("Hi")[:2], end=reset()))
-        ...                                  # somebody calls fake.address
+        ...                                  # a client calls fake.address
         seen = fake.wait()                   # the first request, complete
         seen.json["model"], seen.headers["authorization"], seen.wait_left(1.0)
 
-Requests take the scripts in the order in which they were given; without one they get the dialect's usual answer.
-A request that the real provider would refuse is refused, and noted in `complaints`. It speaks TLS when given a context.
+Requests take the scripts in the given order. Without a script they get the dialect's default response. A request that
+the real provider would reject is rejected and recorded in `complaints`. The fake uses TLS if it has an SSL context.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recorded:
         """The script has been played completely."""
         self.sent = 0
         """Number of response bytes that the kernel has accepted."""
-        self.gone = threading.Event()
+        self.disconnected = threading.Event()
 
     @property
     def json(self) -> Any:
@@ -66,7 +66,7 @@ class Recorded:
 
     def wait_left(self, timeout: float = 5.0) -> float:
         """Return when the client disconnected. Raises TimeoutError."""
-        if not self.gone.wait(timeout) or self.left is None:
+        if not self.disconnected.wait(timeout) or self.left is None:
             raise TimeoutError(f"the client kept the connection; sent: {'all' if self.played else self.sent}")
         return self.left
 
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         self._room.set()
         if self.busy and not self._current.played:
             self._current.left = time.monotonic()
-            self._current.gone.set()
+            self._current.disconnected.set()
             self.fake.changed()
 
     async def _work(self) -> None:
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
             try:
                 for step in self.fake.script_for(self._current).steps:
                     await self._play(step)
-                self._current.played = not self._current.gone.is_set()
+                self._current.played = not self._current.disconnected.is_set()
             finally:
                 self.busy = False
                 self.fake.changed()
@@ -300,12 +300,12 @@ class Connection(asyncio.Protocol):
     async def _write(self, data: bytes) -> None:
         """Write large data in small chunks, so that `sent` counts what the client's system has accepted."""
         for start in range(0, len(data), 65536):
-            piece = data[start : start + 65536]
-            self._transport.write(piece)
+            part = data[start : start + 65536]
+            self._transport.write(part)
             await self._room.wait()
             if self._closed.is_set():
                 return
-            self._current.sent += len(piece)
+            self._current.sent += len(part)
 
     async def _end(self) -> None:
         if self._framing == "chunked":

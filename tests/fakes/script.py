@@ -1,7 +1,7 @@
 """The response script of a fake provider, step by step, and builders for it.
 
     head(200) + body(b'{"a":') + stall()             stalls in mid-response
-    sse(events, pieces=7)                            the stream's bytes, seven at a time
+    sse(events, split_at=7)                          the stream's bytes, seven at a time
     sse(events[:2], end=reset())                     RST in mid-stream
     answer(429, error_body, headers={"retry-after": "1"})
     pause(0.3) + answer(200, b"{}")                  late
@@ -170,7 +170,7 @@ def answer(
 def sse(
     events: Iterable[bytes],
     *,
-    pieces: int | Sequence[int] | None = None,
+    split_at: int | Sequence[int] | None = None,
     every: float = 0.0,
     content_type: str | None = "text/event-stream; charset=utf-8",
     headers: Mapping[str, str] | None = None,
@@ -179,19 +179,19 @@ def sse(
 ) -> Script:
     """Return a stream.
 
-    `pieces`: None sends event by event, a number sends that many bytes at a time, a list cuts at these offsets.
+    `split_at`: None sends event by event, a number sends that many bytes at a time, a list cuts at these offsets.
     `every` is the number of seconds between writes. `end` follows the last write and completes the body by default.
     """
     whole = list(events)
     top = head(200, content_type=content_type, headers=headers, framing=framing)
     steps: list[Step] = []
-    for piece in whole if pieces is None else split(b"".join(whole), pieces):
-        steps += [Body(piece), Pause(every)]
+    for part in whole if split_at is None else split(b"".join(whole), split_at):
+        steps += [Body(part), Pause(every)]
     return top + Script(tuple(steps)) + (Script((End(),)) if end is None else end)
 
 
-def split(data: bytes, pieces: int | Sequence[int]) -> list[bytes]:
+def split(data: bytes, split_at: int | Sequence[int]) -> list[bytes]:
     """Return `data` in parts of one size, or cut at the given offsets."""
-    cuts = range(pieces, len(data), pieces) if isinstance(pieces, int) else sorted(pieces)
+    cuts = range(split_at, len(data), split_at) if isinstance(split_at, int) else sorted(split_at)
     edges = [0, *cuts, len(data)]
     return [data[start:stop] for start, stop in itertools.pairwise(edges) if stop > start]

@@ -114,8 +114,8 @@ def test_fake_provider_raw_bytes_are_sent_unchanged(fake: FakeProvider, client: 
 
 def test_fake_provider_split_stream_has_same_bytes(fake: FakeProvider, client: RawClient) -> None:
     events = openai_wire.stream()
-    for pieces in (None, 1000, 7, [3, 50]):
-        fake.plays(sse(events, pieces=pieces))
+    for split_at in (None, 1000, 7, [3, 50]):
+        fake.plays(sse(events, split_at=split_at))
         send_chat(client, stream=True)
         assert client.read().body == b"".join(events)
 

@@ -95,7 +95,7 @@ def drip(seconds: float) -> Callable[[Letter, bool], Script]:
 
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
-            return sse(events(letter), pieces=64, every=seconds / 20)
+            return sse(events(letter), split_at=64, every=seconds / 20)
         content = openai_wire.json.dumps(said(letter)).encode()
         script = head(framing="length", length=len(content))
         for at in range(0, len(content), 32):

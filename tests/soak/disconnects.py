@@ -116,14 +116,14 @@ def _leave(port: int, key: str, number: int) -> Left:
 
 def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], cpu_wait: CpuWait) -> Report:
     report = Report(streams=len(left))
-    asked: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
-    report.unasked = len(left) - len(asked)
+    by_number: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
+    report.unasked = len(left) - len(by_number)
     entries = cluster.entries(key_id)
     report.entries = len(entries)
     counted = Counter(int(entry.client_request_id or -1) for entry in entries)
-    report.unaccounted = len(asked.keys() - counted.keys()) + sum(count - 1 for count in counted.values())
+    report.unaccounted = len(by_number.keys() - counted.keys()) + sum(count - 1 for count in counted.values())
     by_number = {int(entry.client_request_id or -1): entry for entry in entries}
-    for number, seen in asked.items():
+    for number, seen in by_number.items():
         if left[number].whole or seen.played or number not in by_number:
             continue
         report.cut += 1

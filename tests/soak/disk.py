@@ -93,9 +93,9 @@ def fill(
     )
 
 
-def _wait(wanted: Callable[[], bool], seconds: float) -> None:
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not wanted():
+    while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("the expected state was not reached")
         time.sleep(0.02)

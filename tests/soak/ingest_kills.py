@@ -32,7 +32,7 @@ from svc.stores.database.factory import open_database
 database = open_database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-end = time.monotonic() + 30  # should nobody be left to kill it
+end = time.monotonic() + 30  # in case the parent process dies
 while time.monotonic() < end:
     ingest_orphans(Path(sys.argv[2]), database)
 """

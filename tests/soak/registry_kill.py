@@ -54,9 +54,9 @@ def publish_forever(root: Path, pipe: int, prefix: str) -> None:
     while True:
         number += 1
         draft = BundleDraft(prefix, str(number), "any")
-        spool = store.create_upload()
-        spool.write(bundle(prefix, str(number)))
-        entry, _ = store.publish(spool, draft)
+        upload = store.create_upload()
+        upload.write(bundle(prefix, str(number)))
+        entry, _ = store.publish(upload, draft)
         os.write(pipe, f"{entry.key} {entry.sha256}\n".encode())
 
 

@@ -103,9 +103,9 @@ def _answers(gateway: Gateway) -> bool:
     return False
 
 
-def _wait(wanted: Callable[[], bool], seconds: float = 30.0) -> None:
+def _wait(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    while not wanted():
+    while not condition():
         assert time.monotonic() < deadline, "the gateway did not respond"
         time.sleep(0.002)
 

@@ -107,10 +107,10 @@ def test_load_value_out_of_range_names_its_source(
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted"), [({}, True), ({"SVC_FASTPATH": "1"}, True), ({"SVC_FASTPATH": "0"}, False)]
+    ("environ", "expected"), [({}, True), ({"SVC_FASTPATH": "1"}, True), ({"SVC_FASTPATH": "0"}, False)]
 )
-def test_load_fast_paths_are_enabled_unless_disabled_by_environment(environ: dict[str, str], wanted: bool) -> None:
-    assert settings.load(environ).fast_paths is wanted
+def test_load_fast_paths_are_enabled_unless_disabled_by_environment(environ: dict[str, str], expected: bool) -> None:
+    assert settings.load(environ).fast_paths is expected
 
 
 def test_load_switch_neither_0_nor_1_raises_usage_error() -> None:

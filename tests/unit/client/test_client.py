@@ -87,7 +87,7 @@ def test_chat_default_model_missing_uses_an_offered_model(call: Call, server: Fa
 
 @pytest.mark.parametrize("size", [1, 7, 100000])
 def test_chat_stream_any_split_returns_same_text(call: Call, server: FakeProvider, size: int) -> None:
-    server.plays(sse(openai_wire.stream(), pieces=size))
+    server.plays(sse(openai_wire.stream(), split_at=size))
     chunks, made = call("chat", "Hi", stream=True)
     assert "".join(chunk.text for chunk in chunks) == made.text == openai_wire.TEXT
     assert [chunk.finish_reason for chunk in chunks if chunk.finish_reason] == ["stop"]

@@ -73,7 +73,7 @@ def test_usage_query_shows_attempts_as_list(
     assert row["attempts_detail"] == shown
 
 
-def test_usage_query_finds_one_request(tmp_path: Path) -> None:
+def test_usage_query_request_id_finds_its_entry(tmp_path: Path) -> None:
     entries = [entry_of("r1"), entry_of("r2", key_id="k2")]
     for id, key_id, found in (("r2", None, 1), ("r2", "k2", 1), ("r2", "k1", 0), ("r3", None, 0), ("R2", None, 0)):
         query = msgspec.structs.replace(parse_usage_query({"request": id}), key_id=key_id)
@@ -88,7 +88,7 @@ def test_usage_query_finds_one_request(tmp_path: Path) -> None:
         *({"request": "r1", name: "1"} for name in ("by", "since", "until", "limit", "before", "key")),
     ],
 )
-def test_usage_query_of_one_request_refuses_invalid_ids_and_other_parameters(parameters: dict[str, str]) -> None:
+def test_usage_query_request_with_invalid_id_or_other_parameter_is_rejected(parameters: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_usage_query(parameters)
     assert caught.value.param == "request"
