@@ -146,9 +146,9 @@ async def main() -> None:
     whole = cost(exchange(upstream, client, False), 5000)
     recording = recorded(context, upstream, client)
     under = limited(context, counters, upstream, client)
-    show("a request: read, routed, sent, answered, recorded", whole)
+    show("a request: read, route, send, respond, record", whole)
     show("  of which is recording: entry, price, journal, metrics, log", recording)
-    show("  under limits of requests, tokens, concurrency, money", under)
+    show("  with limits of requests, tokens, concurrency, budget", under)
     show(
         "  so key, accounting and limits add",
         cost(lambda: context.keyring.require_cached("key")) + recording + under - whole,
@@ -174,15 +174,15 @@ def steps(found: settings.Settings, context: GatewayContext) -> None:
     endpoint, body = chat_completions.endpoint, RequestBody(raw)
     codec, routing_info = endpoint.codecs[openai.dialect], endpoint.decode_routing_info(body)
     show("msgspec: decode the whole body", cost(lambda: msgspec.json.decode(raw)))
-    show("head of a request", cost(lambda: endpoint.decode_routing_info(RequestBody(raw))))
+    show("decode_routing_info", cost(lambda: endpoint.decode_routing_info(RequestBody(raw))))
     target = context.router.route("gpt-4o-mini")[0].profile
-    show("pass_request", cost(lambda: codec.encode_request(body, routing_info, target, lambda: None)))
-    show("pass_answer", cost(lambda: codec.decode_response(ANSWER)))
-    show("key look-up", cost(lambda: context.keyring.require_cached("key")))
-    pipe = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
-    pipe.feed(FIRST)
-    pipe.feed(CHUNK)
-    show("pipe: one chunk, same dialect", cost(lambda: pipe.feed(CHUNK)))
+    show("encode_request", cost(lambda: codec.encode_request(body, routing_info, target, lambda: None)))
+    show("decode_response", cost(lambda: codec.decode_response(ANSWER)))
+    show("key lookup", cost(lambda: context.keyring.require_cached("key")))
+    transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
+    transform.feed(FIRST)
+    transform.feed(CHUNK)
+    show("stream transform: one chunk, same dialect", cost(lambda: transform.feed(CHUNK)))
     delta = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" word"}}\n\n'
     other = create_stream_transform(anthropic.dialect, openai.dialect, include_usage=False)
     other.feed(
@@ -190,8 +190,8 @@ def steps(found: settings.Settings, context: GatewayContext) -> None:
         b'"model":"c","content":[],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}}\n\n'
         b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
     )
-    show("pipe: one chunk, Anthropic to OpenAI", cost(lambda: other.feed(delta)))
-    show("reply.chunk", cost(lambda: response.encode_http_chunk(b"", CHUNK, False)))
+    show("stream transform: one chunk, Anthropic to OpenAI", cost(lambda: other.feed(delta)))
+    show("encode_http_chunk", cost(lambda: response.encode_http_chunk(b"", CHUNK, False)))
 
 
 def halves(
@@ -260,7 +260,7 @@ def stream(upstream: UpstreamPool, client: ClientConnection) -> None:
     exchange(upstream, client, True)()
     (connection,) = upstream._connections
     chunk = response.encode_http_chunk(b"", CHUNK, False)
-    show("a chunk: parsed, looked at, framed, handed on", cost(lambda: connection.data_received(chunk)))
+    show("a chunk: parse, inspect, frame, forward", cost(lambda: connection.data_received(chunk)))
 
 
 if __name__ == "__main__":

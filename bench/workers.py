@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.compare.__main__ import WORKS, answers, measured, started
+from bench.compare.__main__ import WORKS, measure, running_target, wait_until_healthy
 from bench.compare.kernel import family
 from bench.compare.targets import free_port, target
 
@@ -61,8 +61,8 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
         groups = [
             stack.enter_context(limited(f"svc-worker-{os.getpid()}-{number}", share)) for number in range(workers)
         ]
-        process = stack.enter_context(started(one, folder))  # must end before its control groups
-        if not answers(port, one.health, process):
+        process = stack.enter_context(running_target(one, folder))  # must end before its control groups
+        if not wait_until_healthy(port, one.health, process):
             sys.exit(f"the gateway did not start: {(folder / 'log').read_text(errors='replace')[-300:]}")
         time.sleep(SETTLED)
         everybody = family(process.pid)
@@ -71,7 +71,7 @@ def flat_out(workers: int, share: float, seconds: float) -> int:
             (groups[number] / "cgroup.procs").write_text(str(pid))
             for task in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {number})
-        found = measured(one, process.pid, port, provider, WORKS[0], seconds)
+        found = measure(one, process.pid, port, provider, WORKS[0], seconds)
     if found["faults"]:
         sys.exit(f"the load failed: {found['fault']}")
     return int(found["per_second"])

@@ -70,13 +70,13 @@ def main() -> int:
     versions = {
         name: version(name) for name in names if any(row["target"] == name and "missing" not in row for row in rows)
     }
-    text, chart = report.made(rows, versions, kernel.machine(), given.rounds, given.seconds)
+    text, chart = report.render(rows, versions, kernel.machine(), given.rounds, given.seconds)
     print(text)
     if given.write:
         (ROOT / "docs" / "explanation" / "compare.md").write_text(text, encoding="utf-8")
         (ROOT / "docs" / "explanation" / "compare.svg").write_text(chart, encoding="utf-8")
         page = ROOT / "docs" / "explanation" / "performance.md"
-        page.write_text(report.inserted(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        page.write_text(report.insert_table(page.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 0
 
 
@@ -90,19 +90,19 @@ def run(name: str, seconds: float) -> dict[str, Any]:
         except FileNotFoundError as error:
             return {"missing": str(error)}
         began = time.monotonic()
-        process = stack.enter_context(started(one, folder))
-        if not answers(port, one.health, process):
+        process = stack.enter_context(running_target(one, folder))
+        if not wait_until_healthy(port, one.health, process):
             return {"missing": f"it did not start: {(folder / 'log').read_text(errors='replace')[-300:]}"}
         found: dict[str, Any] = {"start_ms": round((time.monotonic() - began) * 1000)}
         time.sleep(one.settle)
         found["rest_mb"] = round(kernel.memory_mb(process.pid), 1)
         for work in WORKS:
-            found[work.name] = measured(one, process.pid, port, provider, work, seconds)
+            found[work.name] = measure(one, process.pid, port, provider, work, seconds)
         found["peak_mb"] = round(kernel.memory_mb(process.pid), 1)
         return found
 
 
-class started:
+class running_target:
     """The target's process on processor 0. It is terminated on exit."""
 
     def __init__(self, one: Target, folder: Path) -> None:
@@ -131,7 +131,7 @@ class started:
         self._log.close()
 
 
-def answers(port: int, path: str, process: subprocess.Popen[bytes], seconds: float = 90) -> bool:
+def wait_until_healthy(port: int, path: str, process: subprocess.Popen[bytes], seconds: float = 90) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         connection = HTTPConnection("127.0.0.1", port, timeout=5)
@@ -146,7 +146,7 @@ def answers(port: int, path: str, process: subprocess.Popen[bytes], seconds: flo
     return False
 
 
-def measured(one: Target, pid: int, port: int, provider: int, work: Work, seconds: float) -> dict[str, Any]:
+def measure(one: Target, pid: int, port: int, provider: int, work: Work, seconds: float) -> dict[str, Any]:
     """The results of the load generator, and the CPU time in µs per response, or per chunk of a stream."""
     spec = {
         **work.spec,

@@ -47,7 +47,7 @@ alternation. A figure is the median of the rounds, with minimum and maximum in b
 """
 
 
-def made(rows: list[Row], versions: dict[str, str], machine: str, rounds: int, seconds: float) -> tuple[str, str]:
+def render(rows: list[Row], versions: dict[str, str], machine: str, rounds: int, seconds: float) -> tuple[str, str]:
     """The page in Markdown, and the chart in SVG."""
     names = list(versions)
     when = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -59,11 +59,11 @@ def made(rows: list[Row], versions: dict[str, str], machine: str, rounds: int, s
     return head + table + _notes(rows, versions), chart(rows, versions)
 
 
-def inserted(page: str, made: str) -> str:
-    """`page` with the table of `made` between MARKS. Raises ValueError if a mark is missing."""
+def insert_table(page: str, rendered: str) -> str:
+    """Return `page` with the table of `rendered` between MARKS. Raises ValueError if a mark is missing."""
     before, rest = page.split(MARKS[0])
     _, after = rest.split(MARKS[1])
-    table = "\n".join(line for line in made.splitlines() if line.startswith("|"))
+    table = "\n".join(line for line in rendered.splitlines() if line.startswith("|"))
     return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}"
 
 

@@ -39,8 +39,8 @@ def main(program: str) -> int:
     locks = [part for lock in LOCKS for part in ("-r", lock)]
     command = [program, "--format", "json", "--progress-spinner", "off", "--require-hashes", "--disable-pip", *locks]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    status, said = verdict(done.stdout, done.stderr)
-    sys.stdout.write(f"{said}\n")
+    status, text = verdict(done.stdout, done.stderr)
+    sys.stdout.write(f"{text}\n")
     return status
 
 

@@ -60,11 +60,11 @@ def run_all(chosen: list[Client]) -> dict[str, list[Result]]:
                 results[client.name] = aimock.run(gateway.home)
             else:
                 results[client.name] = run_one(client, gateway, fakes)
-            tell(client.name, results[client.name])
+            print_results(client.name, results[client.name])
     return results
 
 
-def tell(name: str, results: list[Result]) -> None:
+def print_results(name: str, results: list[Result]) -> None:
     failed = [one for one in results if one.fault]
     print(f"{name}: {len(results) - len(failed)} hold, {len(failed)} do not", flush=True)
     for one in failed:

@@ -126,16 +126,22 @@ def each(gateway: Gateway) -> list[Result]:
     for model in (GPT, CLAUDE):
         for stream in (False, True):
             form = "stream" if stream else "JSON"
-            found.append(tried(f"responds, {form}", model, lambda: is_whole(ask(gateway, model, "responds", stream))))
-            found.append(tried(f"calls a tool, {form}", model, lambda: calls(gateway, model, stream)))
+            found.append(
+                run_case(f"responds, {form}", model, lambda: is_whole(send_request(gateway, model, "responds", stream)))
+            )
+            found.append(run_case(f"calls a tool, {form}", model, lambda: calls(gateway, model, stream)))
             for case, (_, wanted) in FAULTS.items():
-                found.append(tried(f"{case}, {form}", model, lambda: fails(ask(gateway, model, case, stream), wanted)))
+                found.append(
+                    run_case(
+                        f"{case}, {form}", model, lambda: fails(send_request(gateway, model, case, stream), wanted)
+                    )
+                )
         for case in CUTS:
-            found.append(tried(case, model, lambda: is_cut(ask(gateway, model, case, True))))
+            found.append(run_case(case, model, lambda: is_cut(send_request(gateway, model, case, True))))
     return found
 
 
-def tried(case: str, model: str, run: Callable[[], None]) -> Result:
+def run_case(case: str, model: str, run: Callable[[], None]) -> Result:
     """Return the result of one case. Any exception is its fault."""
     try:
         run()
@@ -144,7 +150,7 @@ def tried(case: str, model: str, run: Callable[[], None]) -> Result:
     return Result.of(NAME, case, model, None)
 
 
-def ask(gateway: Gateway, model: str, case: str, stream: bool, **more: Any) -> Got:
+def send_request(gateway: Gateway, model: str, case: str, stream: bool, **more: Any) -> Got:
     return gateway.chat(model, messages=[{"role": "user", "content": case}], stream=stream, max_tokens=500, **more)
 
 
@@ -157,7 +163,7 @@ def is_whole(got: Got) -> None:
 
 
 def calls(gateway: Gateway, model: str, stream: bool) -> None:
-    got = ask(gateway, model, "calls a tool", stream, tools=TOOLS)
+    got = send_request(gateway, model, "calls a tool", stream, tools=TOOLS)
     assert got.status == 200, got.body
     if stream:
         ((_, name, arguments),) = tools_of(whole_chunks(got.body))
@@ -182,7 +188,7 @@ def random_faults(port: int) -> Callable[[Gateway], list[Result]]:
     """Run requests with random faults. The gateway retries within its retry budget."""
 
     def ask_one(gateway: Gateway, number: int) -> str:
-        got = ask(gateway, (GPT, CLAUDE)[number % 2], "responds", bool(number % 4 // 2))
+        got = send_request(gateway, (GPT, CLAUDE)[number % 2], "responds", bool(number % 4 // 2))
         if got.status != 200:
             assert (got.status, got.code) in ((502, "provider_error"), (429, "rate_limit_exceeded")), got.body
             return "error"
@@ -200,7 +206,7 @@ def random_faults(port: int) -> Callable[[Gateway], list[Result]]:
                 f"only {found.count('whole')} of {RANDOM_REQUESTS} were whole"
             )
 
-        result = tried(f"{RANDOM_REQUESTS} requests, a third of the attempts fail", "both", all_of_them)
+        result = run_case(f"{RANDOM_REQUESTS} requests, a third of the attempts fail", "both", all_of_them)
         print(f"{NAME}: {found.count('whole')} of {RANDOM_REQUESTS} responses complete, the others errors")
         control(port, "DELETE")
         return [result]

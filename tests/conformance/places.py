@@ -59,5 +59,5 @@ def versions() -> dict[str, str]:
             found[name] = version
     packages = json.loads((HERE / "locks" / "package.json").read_text(encoding="utf-8"))["dependencies"]
     found |= {f"{name} (npm)": version for name, version in packages.items()}
-    said = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=10, check=False)
-    return {**found, "node": said.stdout.strip().removeprefix("v")}
+    result = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=10, check=False)
+    return {**found, "node": result.stdout.strip().removeprefix("v")}

@@ -49,23 +49,25 @@ class ParsedRequest:
         if not self.tools or (self.answered and self.forced is None):
             return []
         names = [self.forced] if self.forced in self.tools else list(self.tools)[: 2 if self.order == "two" else 1]
-        return [(f"call_{at}", name, json.dumps(fitting(self.tools[name], self))) for at, name in enumerate(names)]
+        return [
+            (f"call_{at}", name, json.dumps(matching_value(self.tools[name], self))) for at, name in enumerate(names)
+        ]
 
     def text(self) -> str:
         if self.schema is not None:
-            return json.dumps(fitting(self.schema, self))
+            return json.dumps(matching_value(self.schema, self))
         return SLOW if self.order == "slow" else WORDS
 
 
-def fitting(schema: dict[str, Any], parsed: ParsedRequest, root: dict[str, Any] | None = None) -> Any:
+def matching_value(schema: dict[str, Any], parsed: ParsedRequest, root: dict[str, Any] | None = None) -> Any:
     """Return a value for the schema, with the first number or quoted word of the prompt in it."""
     root = root or schema
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
-        return fitting({**root.get("$defs", {}), **root.get("definitions", {})}[name], parsed, root)
+        return matching_value({**root.get("$defs", {}), **root.get("definitions", {})}[name], parsed, root)
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
-            return fitting(schema[choice][0], parsed, root)
+            return matching_value(schema[choice][0], parsed, root)
     if "const" in schema or "enum" in schema:
         return schema.get("const", (schema.get("enum") or [None])[0])
     kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -79,9 +81,9 @@ def fitting(schema: dict[str, Any], parsed: ParsedRequest, root: dict[str, Any] 
         "string": word.group(1) if word else "a word",
     }
     if kind == "object":
-        return {name: fitting(part, parsed, root) for name, part in schema.get("properties", {}).items()}
+        return {name: matching_value(part, parsed, root) for name, part in schema.get("properties", {}).items()}
     if kind == "array":
-        return [fitting(schema.get("items", {}), parsed, root)]
+        return [matching_value(schema.get("items", {}), parsed, root)]
     return values[kind]
 
 
@@ -104,7 +106,7 @@ class OpenAIUpstream(OpenAIWire):
         events = openai_wire.tool_stream(calls) if calls else openai_wire.stream(parsed.text(), usage=usage)
         if calls and not usage:
             events = [one for one in events if b'"choices": []' not in one]
-        return played(parsed.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
+        return stream_script(parsed.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
 
 
 class AnthropicUpstream(AnthropicWire):
@@ -123,14 +125,14 @@ class AnthropicUpstream(AnthropicWire):
         stop = "tool_use" if calls else "end_turn"
         if not seen.json.get("stream"):
             return answer(200, anthropic_wire.message(content, stop=stop))
-        return played(parsed.order, anthropic_wire.stream(content, stop=stop), anthropic_wire.error_event())
+        return stream_script(parsed.order, anthropic_wire.stream(content, stop=stop), anthropic_wire.error_event())
 
 
 def finish(calls: list[Tool]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def played(order: str, events: list[bytes], broken: bytes) -> Script:
+def stream_script(order: str, events: list[bytes], broken: bytes) -> Script:
     """Return the stream, complete or as the prompt orders."""
     if order == "cut":
         return sse(events[:5], end=reset())

@@ -86,9 +86,9 @@ class Machine:
         """Start `svc up`, and create the keys that a page may use: `$KEY`, and `$ADMIN_KEY` with the scope `admin`."""
         self.serve("svc up", self.home)
         self.environ["KEY"] = (self.home / ".svc" / "api_key").read_text().strip()
-        status, said = self.shell("svc keys create --name admin --scope admin --json", self.home)
-        assert status == 0, said
-        self.environ["ADMIN_KEY"] = json.loads(said)["key"]
+        status, output = self.shell("svc keys create --name admin --scope admin --json", self.home)
+        assert status == 0, output
+        self.environ["ADMIN_KEY"] = json.loads(output)["key"]
 
     def with_own_ports(self, text: str) -> str:
         """Return the text of a block with this machine's ports."""
@@ -194,18 +194,18 @@ class PythonSession:
         path.write_text(self._machine.with_own_ports(block), encoding="utf-8")
         self._process.stdin.write(f"{path}\n")
         self._process.stdin.flush()
-        said = ""
+        output = ""
         limit = threading.Timer(BLOCK_SECONDS, self._process.kill)
         limit.start()
         try:
             for line in self._process.stdout:
                 text, found, outcome = line.partition("\0")
-                said += text
+                output += text
                 if found:
-                    return int(outcome.strip() != "ok"), said
+                    return int(outcome.strip() != "ok"), output
         finally:
             limit.cancel()
-        return 1, f"{said}\nthe interpreter exited, or did not finish within {BLOCK_SECONDS} s"
+        return 1, f"{output}\nthe interpreter exited, or did not finish within {BLOCK_SECONDS} s"
 
     def close(self) -> None:
         self._process.kill()

@@ -40,13 +40,13 @@ def chat(
     **extra: Any,
 ) -> dict[str, Any]:
     """Return a complete chat completion. `message` and `extra` add or replace fields."""
-    said: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    assistant: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if tools:
-        said["tool_calls"] = [
+        assistant["tool_calls"] = [
             {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
             for one, name, arguments in tools
         ]
-    choice = {"index": 0, "message": {**said, **(message or {})}, "logprobs": None, "finish_reason": finish}
+    choice = {"index": 0, "message": {**assistant, **(message or {})}, "logprobs": None, "finish_reason": finish}
     base = {"id": ID, "object": "chat.completion", "created": CREATED, "model": model, "system_fingerprint": "fp_1"}
     return {**base, "choices": [choice], "usage": USAGE, **extra}
 

@@ -58,12 +58,12 @@ def events(letter: Letter, text: str = TEXT) -> list[bytes]:
     return anthropic_wire.stream(text) if letter == "B" else openai_wire.stream(text)
 
 
-def started(letter: Letter) -> list[bytes]:
+def first_events(letter: Letter) -> list[bytes]:
     """The first events, up to and with some text."""
     return events(letter)[:5] if letter == "B" else events(letter)[:3]
 
 
-def said(letter: Letter, text: str = TEXT) -> dict[str, Any]:
+def response_body(letter: Letter, text: str = TEXT) -> dict[str, Any]:
     return anthropic_wire.message(text) if letter == "B" else openai_wire.chat(text)
 
 
@@ -76,7 +76,7 @@ def breaks(after: Script) -> Callable[[Letter, bool], Script]:
 
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
-            return sse(started(letter), end=after)
+            return sse(first_events(letter), end=after)
         return head(framing="length", length=5000) + body(b'{"id": "x", "choi') + after
 
     return plays
@@ -96,7 +96,7 @@ def drip(seconds: float) -> Callable[[Letter, bool], Script]:
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
             return sse(events(letter), split_at=64, every=seconds / 20)
-        content = openai_wire.json.dumps(said(letter)).encode()
+        content = openai_wire.json.dumps(response_body(letter)).encode()
         script = head(framing="length", length=len(content))
         for at in range(0, len(content), 32):
             script += body(content[at : at + 32]) + pause(seconds / 20)
@@ -107,27 +107,27 @@ def drip(seconds: float) -> Callable[[Letter, bool], Script]:
 
 def endless(letter: Letter, stream: bool) -> Script:
     """A response that continues and never completes."""
-    script = sse(started(letter), end=Script()) if stream else head() + body(b'{"id": "x"')
+    script = sse(first_events(letter), end=Script()) if stream else head() + body(b'{"id": "x"')
     for _ in range(40):
-        script += body(started(letter)[-1] if stream else b" ") + pause(0.25)
+        script += body(first_events(letter)[-1] if stream else b" ") + pause(0.25)
     return script
 
 
 def wrong_type(letter: Letter, stream: bool) -> Script:
     if stream:
         return sse(events(letter), content_type="application/octet-stream")
-    return answer(200, said(letter), content_type="text/plain")
+    return answer(200, response_body(letter), content_type="text/plain")
 
 
 def half(letter: Letter, stream: bool) -> Script:
     if stream:
-        return sse(started(letter), end=body(b'data: {"id": "x", "cho') + end())
+        return sse(first_events(letter), end=body(b'data: {"id": "x", "cho') + end())
     return answer(200, b'{"id": "x", "choi')
 
 
 def garbage_inside(letter: Letter, stream: bool) -> Script:
     if stream:
-        return sse(started(letter), end=body(b'event: content_block_delta\ndata: {"\xff": \n\n') + pause(5))
+        return sse(first_events(letter), end=body(b'event: content_block_delta\ndata: {"\xff": \n\n') + pause(5))
     return answer(200, b'{"id": "\xff\xfe"}')
 
 
@@ -140,7 +140,7 @@ def error_inside(letter: Letter, stream: bool) -> Script:
         if letter == "B"
         else openai_wire.event(openai_wire.error("The server had an error", "server_error"))
     )
-    return sse([*started(letter), failure])
+    return sse([*first_events(letter), failure])
 
 
 def error_first(letter: Letter, stream: bool) -> Script:
@@ -151,8 +151,8 @@ def error_first(letter: Letter, stream: bool) -> Script:
 
 def no_finish(letter: Letter, stream: bool) -> Script:
     if stream:
-        return sse(started(letter))
-    whole = said(letter)
+        return sse(first_events(letter))
+    whole = response_body(letter)
     if letter == "B":
         return answer(200, {**whole, "content": None, "stop_reason": None})
     return answer(200, {**whole, "choices": []})
@@ -161,7 +161,7 @@ def no_finish(letter: Letter, stream: bool) -> Script:
 def repeated(letter: Letter, stream: bool) -> Script:
     """Role, tool id and tool name in every chunk; a repeated key in JSON."""
     if not stream:
-        content = openai_wire.json.dumps(said(letter)).replace('"role"', '"role": "assistant", "role"')
+        content = openai_wire.json.dumps(response_body(letter)).replace('"role"', '"role": "assistant", "role"')
         return answer(200, content.encode())
     if letter == "B":
         first, *rest = events(letter)
@@ -172,7 +172,7 @@ def repeated(letter: Letter, stream: bool) -> Script:
 
 def long_line(letter: Letter, stream: bool) -> Script:
     if stream:
-        return sse(started(letter), end=body(b"data: " + b"x" * 10_000_000) + pause(5))
+        return sse(first_events(letter), end=body(b"data: " + b"x" * 10_000_000) + pause(5))
     return answer(200, b'{"id": "' + b"x" * 10_000_000)
 
 

@@ -23,7 +23,7 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port, silent_port
 from tests.fakes.provider import FakeProvider, Recorded
 from tests.fakes.script import Script, answer, sse
-from tests.faults.catalogue import CUT, DIALECTS, FAULTS, TEXT, WHOLE, Fault, Letter, events, said
+from tests.faults.catalogue import CUT, DIALECTS, FAULTS, TEXT, WHOLE, Fault, Letter, events, response_body
 from tests.faults.page import PAGE, page
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
@@ -115,7 +115,7 @@ class FaultWire:
             return fault.plays(self._letter, request_body.get("stream") is True)
         if request_body.get("stream"):
             return sse(events(self._letter))
-        return answer(200, said(self._letter))
+        return answer(200, response_body(self._letter))
 
 
 Upstreams = dict[tuple[Letter, str], FakeProvider]

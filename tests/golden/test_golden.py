@@ -61,7 +61,7 @@ def test_request_recorded_matches_golden_file(path: Path, target: str) -> None:
     check_golden(path, target, format_json(built.body, dropped=list(built.dropped_fields)))
 
 
-@pytest.mark.parametrize(("path", "target"), cases("answers", "json"), ids=case_id)
+@pytest.mark.parametrize(("path", "target"), cases("responses", "json"), ids=case_id)
 def test_response_recorded_matches_golden_file(path: Path, target: str) -> None:
     upstream, raw = source(path), path.read_bytes()
     passed = pass_through_response(upstream, raw)

@@ -162,7 +162,7 @@ def test_dialect_damaged_request_is_encoded_or_raises_invalid_request(data: st.D
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_dialect_damaged_response_is_repaired_or_rejected(data: st.DataObject) -> None:
-    path = data.draw(st.sampled_from(inputs("answers", "json")))
+    path = data.draw(st.sampled_from(inputs("responses", "json")))
     raw = json.dumps(mutated(data.draw, json.loads(path.read_bytes()))).encode()
     upstream = dialect_of(path)
     try:

@@ -34,7 +34,7 @@ class Report:
     during: Counter[int]
     """Statuses while the disk was full, from the moment that the gateway noticed it."""
     after: Counter[int]
-    said: list[str]
+    degraded: list[str]
     refusal: bytes
     missing: int
     doubled: int
@@ -46,7 +46,7 @@ class Report:
     def __str__(self) -> str:
         return (
             f"when_full = {self.policy}: before {pretty(self.before)}, without room {pretty(self.during)}, after "
-            f"{pretty(self.after)}; reported as degraded: {self.said}; responses without an entry {self.missing}, "
+            f"{pretty(self.after)}; reported as degraded: {self.degraded}; responses without an entry {self.missing}, "
             f"with two {self.doubled}; database {self.check}; broken lines {self.broken}"
         )
 
@@ -68,7 +68,7 @@ def fill(
         _wait(lambda: "journal" in cluster.degraded()[0], 20)
         noticed = time.monotonic()
         time.sleep(seconds)
-        said = cluster.degraded()[0]
+        degraded = cluster.degraded()[0]
         freed = time.monotonic()
         free()
         _wait(lambda: not cluster.degraded()[0], 20)
@@ -84,7 +84,7 @@ def fill(
         before=Counter(answer.status for answer in many.answers if answer.got < noticed),
         during=Counter(answer.status for answer in many.answers if noticed < answer.sent and answer.got < freed),
         after=Counter(answer.status for answer in many.answers if answer.sent > well),
-        said=said,
+        degraded=degraded,
         refusal=next((answer.body for answer in many.answers if answer.status == 507), b""),
         missing=len(complete - set(noted)),
         doubled=len(noted) - len(set(noted)),

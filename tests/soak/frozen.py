@@ -46,7 +46,7 @@ class Report:
     """Responses to requests that were sent while it was frozen."""
     after: Sequence[Answer]
     lost: int
-    said: list[list[str]]
+    degraded: list[list[str]]
     """Degraded parts that each node reported, just before it was continued."""
     well_after: float
     """Seconds until no node reported a degraded part."""
@@ -61,7 +61,7 @@ class Report:
         ]
         return (
             f"{self.name}, {self.seconds:g} s: {'; '.join(parts)}; connections lost {self.lost}; "
-            f"degraded {json.dumps(self.said)}, recovered after {self.well_after:.1f} s; "
+            f"degraded {json.dumps(self.degraded)}, recovered after {self.well_after:.1f} s; "
             f"without an entry {self.missing}, with two {self.doubled}; by provider {dict(self.by_provider)}"
         )
 
@@ -83,7 +83,7 @@ def freeze(
         stop()
         try:
             time.sleep(seconds)
-            said = cluster.degraded()
+            degraded = cluster.degraded()
         finally:
             go()
         continued = time.monotonic()
@@ -101,7 +101,7 @@ def freeze(
         during=[answer for answer in many.answers if stopped <= answer.sent < continued],
         after=[answer for answer in many.answers if answer.sent >= well],
         lost=many.lost,
-        said=said,
+        degraded=degraded,
         well_after=well - continued,
         missing=len(complete - set(noted)),
         doubled=len(noted) - len(set(noted)),

@@ -22,7 +22,7 @@ class Report:
     seconds: float
     statuses: Counter[int]
     lost: int
-    said: dict[str, list[list[str]]]
+    degraded: dict[str, list[list[str]]]
     """Degraded parts that each node reported during the outage."""
     back: dict[str, float]
     """Seconds until no node reported a degraded part."""
@@ -33,7 +33,7 @@ class Report:
         back = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.back.items())
         return (
             f"each down for {self.seconds:g} s: responses {pretty(self.statuses)}, connections lost {self.lost}; "
-            f"reported as degraded: {self.said}; recovered after {back}; without an entry {self.missing}, "
+            f"reported as degraded: {self.degraded}; recovered after {back}; without an entry {self.missing}, "
             f"with two {self.doubled}"
         )
 
@@ -42,7 +42,7 @@ def outages(cluster: Cluster, *, seconds: float, clients: int) -> Report:
     """Stop and restart each store. Needs both stores."""
     assert cluster.redis is not None
     made = cluster.key("steady", "--rpm", "1000000", "--budget-usd", "1000", "--concurrency", "1000")
-    said: dict[str, list[list[str]]] = {}
+    degraded: dict[str, list[list[str]]] = {}
     back: dict[str, float] = {}
     with Clients(cluster.ports, made["key"], clients, streams=0.3, keep=False, pause=0.05, max_tokens=20) as many:
         time.sleep(1)
@@ -52,7 +52,7 @@ def outages(cluster: Cluster, *, seconds: float, clients: int) -> Report:
         ):
             stop()
             time.sleep(seconds)
-            said[name] = cluster.degraded()
+            degraded[name] = cluster.degraded()
             start()
             began = time.monotonic()
             while any(cluster.degraded()) and time.monotonic() < began + 30:
@@ -65,7 +65,7 @@ def outages(cluster: Cluster, *, seconds: float, clients: int) -> Report:
         seconds=seconds,
         statuses=many.statuses(),
         lost=many.lost,
-        said=said,
+        degraded=degraded,
         back=back,
         missing=len(complete - set(noted)),
         doubled=len(noted) - len(set(noted)),

@@ -40,19 +40,20 @@ def test_gateway_redis_and_postgres_outage_keeps_serving_and_loses_no_entry(tmp_
     with running(tmp_path, nodes=2, workers=1) as cluster:
         report = outages.outages(cluster, seconds=2, clients=6)
     assert set(report.statuses) == {200}, str(report)
-    assert report.said == {"postgres": [["keys", "ledger"]] * 2, "redis": [["redis"]] * 2}
+    assert report.degraded == {"postgres": [["keys", "ledger"]] * 2, "redis": [["redis"]] * 2}
     assert (report.lost, report.missing, report.doubled) == (0, 0, 0), str(report)
     assert max(report.back.values()) < 10, str(report)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("redis", [["redis"]] * 2), ("postgres", [["keys"]] * 2), ("provider", [[]]), ("fallback", [[]])]
+    ("name", "degraded"),
+    [("redis", [["redis"]] * 2), ("postgres", [["keys"]] * 2), ("provider", [[]]), ("fallback", [[]])],
 )
-def test_gateway_frozen_dependency_keeps_serving(tmp_path: Path, name: str, said: list[list[str]]) -> None:
+def test_gateway_frozen_dependency_keeps_serving(tmp_path: Path, name: str, degraded: list[list[str]]) -> None:
     report = frozen.run(name, tmp_path, seconds=4, clients=6)
     for answers in (report.before, report.during, report.after):
         assert {answer.status for answer in answers} == {200}, str(report)
-    assert report.said == said, str(report)
+    assert report.degraded == degraded, str(report)
     assert (report.lost, report.missing, report.doubled) == (0, 0, 0), str(report)
     assert (report.by_provider["groq"] > 0) == (name == "fallback"), str(report)
 
@@ -71,7 +72,7 @@ def test_ledger_full_disk_follows_policy(tmp_path: Path, policy: disk.Policy) ->
         report = disk.fill(cluster, policy=policy, clients=4, seconds=1, full=full, free=free)
     assert set(report.during) == ({200} if policy == "continue" else {507}), str(report)
     assert set(report.after) == {200}, str(report)
-    assert report.said == ["ledger", "journal"], str(report)
+    assert report.degraded == ["ledger", "journal"], str(report)
     assert (report.missing, report.doubled, report.check, report.broken) == (0, 0, "ok", False), str(report)
     if policy == "refuse":
         assert b"disk is full" in report.refusal

@@ -46,8 +46,8 @@ def tools(model):
     (call,) = [block for block in answer.content if block.type == "tool_use"]
     same((answer.stop_reason, call.name, call.input), ("tool_use", "weather", ARGUMENTS))
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "rain"}]}
-    said = [{"role": "user", "content": WEATHER}, {"role": "assistant", "content": answer.content}, result]
-    again = client.messages.create(model=model, max_tokens=200, tools=TOOLS, messages=said)
+    history = [{"role": "user", "content": WEATHER}, {"role": "assistant", "content": answer.content}, result]
+    again = client.messages.create(model=model, max_tokens=200, tools=TOOLS, messages=history)
     same(again.content[0].text, WORDS)
 
 

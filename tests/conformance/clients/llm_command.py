@@ -52,21 +52,21 @@ def usage(model):
 
 @check("tools")
 def tools(model):
-    status, said = llm(model, WEATHER, "--functions", TOOL, "--td", "--no-stream")
+    status, output = llm(model, WEATHER, "--functions", TOOL, "--td", "--no-stream")
     same(status, 0)
-    assert WORDS in said, said
+    assert WORDS in output, output
 
 
 @check("tools in a stream")
 def streamed_tools(model):
-    status, said = llm(model, WEATHER, "--functions", TOOL)
-    same((status, said), (0, WORDS))
+    status, output = llm(model, WEATHER, "--functions", TOOL)
+    same((status, output), (0, WORDS))
 
 
 @check("structured output")
 def structured(model):
-    status, said = llm(model, WEATHER, "--schema", json.dumps(TOOL_SCHEMA))
-    same((status, json.loads(said)), (0, ARGUMENTS))
+    status, output = llm(model, WEATHER, "--schema", json.dumps(TOOL_SCHEMA))
+    same((status, json.loads(output)), (0, ARGUMENTS))
 
 
 @check("errors")
@@ -75,17 +75,17 @@ def errors(model):
     for failure, words in wanted.items():
         name = "no-such-model" if failure == "404" else model
         for more in ((), ("--no-stream",)):
-            status, said = llm(name, failure, *more, key={"401": "wrong", "403": WEAK_KEY}.get(failure, KEY))
+            status, output = llm(name, failure, *more, key={"401": "wrong", "403": WEAK_KEY}.get(failure, KEY))
             same(status, 1)
-            assert words in said, said
+            assert words in output, output
 
 
 @check("cut stream")
 def cut(model):
     for how in ("[[cut]]", "[[half]]", "[[broken]]"):
-        status, said = llm(model, how)
+        status, output = llm(model, how)
         same(status, 1)
-        assert "Error" in said, said
+        assert "Error" in output, output
 
 
 @check("cancellation")
@@ -103,9 +103,9 @@ def cancel(model):
 
 @check("embedded model", (LOCAL,))
 def embedded(model):
-    status, said = llm(model, "Say hello.", "-o", "max_tokens", "20")
+    status, output = llm(model, "Say hello.", "-o", "max_tokens", "20")
     same(status, 0)
-    assert said
+    assert output
 
 
 run()

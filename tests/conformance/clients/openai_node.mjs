@@ -1,4 +1,4 @@
-// openai-node: what its users do.
+// Common uses of openai-node.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";

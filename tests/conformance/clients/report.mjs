@@ -1,4 +1,4 @@
-// How a client in JavaScript reports: one line of JSON for each check, as report.py does.
+// Reports of the JavaScript clients: one line of JSON for each check, as in report.py.
 import assert from "node:assert/strict";
 
 export const URL = process.env.SVC_URL, KEY = process.env.SVC_KEY, WEAK_KEY = process.env.SVC_WEAK_KEY;

@@ -47,21 +47,22 @@ def check(name, models=BOTH):
 def run():
     for name, models, function in _checks:
         for model in models:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
                 result = function(model)
                 if inspect.isawaitable(result):
                     asyncio.run(result)
-                say(name, model, None, began)
+                print_result(name, model, None, started_at)
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 words = " ".join(str(error).split())[:300] or f"line {place.lineno} of {place.filename.split('/')[-1]}"
-                say(name, model, f"{type(error).__name__}: {words}", began)
+                print_result(name, model, f"{type(error).__name__}: {words}", started_at)
 
 
-def say(name, model, fault, began):
+def print_result(name, model, fault, started_at):
     print(
-        json.dumps({"check": name, "model": model, "fault": fault, "s": round(time.monotonic() - began, 2)}), flush=True
+        json.dumps({"check": name, "model": model, "fault": fault, "s": round(time.monotonic() - started_at, 2)}),
+        flush=True,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from bench.compare.report import MARKS, inserted, made
+from bench.compare.report import MARKS, insert_table, render
 
 VERSIONS = {"nginx": "nginx 1.22.1", "svc": "svc 0.1.0 at abc", "litellm": "LiteLLM 1.2"}
 
@@ -18,7 +18,7 @@ def row(name: str, cpu: float, **more: Any) -> dict[str, Any]:
 
 
 def page_and_chart(*rows: dict[str, Any]) -> tuple[str, str]:
-    return made(list(rows), VERSIONS, "2 × a processor", 2, 3)
+    return render(list(rows), VERSIONS, "2 × a processor", 2, 3)
 
 
 def test_compare_page_shows_medians_with_spread() -> None:
@@ -32,7 +32,7 @@ def test_compare_page_shows_medians_with_spread() -> None:
 
 def test_compare_chart_label_leaves_out_revision_and_parentheses() -> None:
     versions = {"svc": "svc 0.1.0, compiled, at abc", "portkey": "Portkey 1.15.2 (@hono/node-server 1.14.1)"}
-    _, chart = made([row("svc", 10), row("portkey", 20)], versions, "2 × a processor", 2, 3)
+    _, chart = render([row("svc", 10), row("portkey", 20)], versions, "2 × a processor", 2, 3)
     texts = [one.text for one in ET.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
     assert {"svc 0.1.0, compiled", "Portkey 1.15.2"} < set(texts)
 
@@ -63,12 +63,12 @@ def test_compare_page_missing_target_is_named() -> None:
     assert "* litellm: it is not installed" in page
 
 
-def test_inserted_table_replaces_marked_region_of_page() -> None:
+def test_insert_table_replaces_marked_region_of_page() -> None:
     page, _ = page_and_chart(row("nginx", 10), row("svc", 30))
     before = f"# Title\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nmore | text\n"
-    after = inserted(before, page)
+    after = insert_table(before, page)
     assert "| CPU per JSON request | 10.0 µs | 30.0 µs | – |" in after
     assert "old" not in after
     assert after.startswith("# Title\n\n")
     assert after.endswith("more | text\n")
-    assert inserted(after, page) == after
+    assert insert_table(after, page) == after

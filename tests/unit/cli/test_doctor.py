@@ -58,10 +58,10 @@ def test_doctor_provider_is_probed_and_key_is_not_printed(
         assert [(seen.method, seen.path) for seen in fake.requests] == [("GET", "/v1/models")]
         assert fake.complaints == []
         fake.plays(answer(404), answer(403))
-        said = [_provider(capsys) for _ in range(2)]
+        states = [_provider(capsys) for _ in range(2)]
         monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-another")
-        said.append(_provider(capsys))
-    assert said == [
+        states.append(_provider(capsys))
+    assert states == [
         ("ok", "5 models, reachable, returns HTTP 404 to GET /v1/models"),
         ("off", "5 models, reachable, returns HTTP 403 to GET /v1/models"),
         ("bad", "5 models, reachable, returns HTTP 401 to GET /v1/models"),
@@ -222,15 +222,15 @@ def test_doctor_provider_or_account_without_key_is_reported(
     monkeypatch.delenv("OTHER_KEY", raising=False)
     monkeypatch.delenv("VENDOR_KEY", raising=False)
     main(["doctor"])
-    said = capsys.readouterr().out
-    assert "has no key, so its models are not available" in said
-    assert "set VENDOR_KEY" in said
+    output = capsys.readouterr().out
+    assert "has no key, so its models are not available" in output
+    assert "set VENDOR_KEY" in output
     monkeypatch.setenv("VENDOR_KEY", "sk-1")
     main(["doctor"])
-    said = capsys.readouterr().out
-    assert "an account has no key" in said
-    assert "set OTHER_KEY" in said
-    assert "set VENDOR_KEY" not in said
+    output = capsys.readouterr().out
+    assert "an account has no key" in output
+    assert "set OTHER_KEY" in output
+    assert "set VENDOR_KEY" not in output
 
 
 def test_doctor_model_of_two_providers_reports_order(
@@ -286,7 +286,7 @@ def test_doctor_provider_with_tls_reports_certificate_errors(
     monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-fake")
     file = certificate(tmp_path, "localhost")
     with FakeProvider(OpenAIWire(), tls=context(file)) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
-        for trusted, address, said in (
+        for trusted, address, expected_text in (
             (str(file), fake.address, "reachable"),
             (
                 str(file),
@@ -300,8 +300,8 @@ def test_doctor_provider_with_tls_reports_certificate_errors(
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{address}/v1")
             main(["doctor", "--json"])
             finding = findings(capsys)["provider openai"]
-            assert finding["state"] == ("ok" if said == "reachable" else "bad")
-            assert said in finding["says"]
+            assert finding["state"] == ("ok" if expected_text == "reachable" else "bad")
+            assert expected_text in finding["says"]
         for missing in (tmp_path / "none.pem", tmp_path):
             monkeypatch.setenv("SSL_CERT_FILE", str(missing))
             assert main(["doctor", "--json"]) == 1

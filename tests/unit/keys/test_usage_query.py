@@ -34,7 +34,7 @@ def entry_of(id: str, **fields: object) -> LedgerEntry:
     return msgspec.convert(known | fields, LedgerEntry)
 
 
-def ask(tmp_path: Path, entries: list[LedgerEntry], query: UsageQuery) -> list[dict[str, Any]]:
+def query_rows(tmp_path: Path, entries: list[LedgerEntry], query: UsageQuery) -> list[dict[str, Any]]:
     database = SqliteDatabase(tmp_path / "svc.db")
     try:
         database.migrate()
@@ -69,7 +69,7 @@ def ask(tmp_path: Path, entries: list[LedgerEntry], query: UsageQuery) -> list[d
 def test_usage_query_shows_attempts_as_list(
     tmp_path: Path, fields: dict[str, object], shown: object, parameters: dict[str, str]
 ) -> None:
-    (row,) = ask(tmp_path, [entry_of("r1", **fields)], parse_usage_query(parameters))
+    (row,) = query_rows(tmp_path, [entry_of("r1", **fields)], parse_usage_query(parameters))
     assert row["attempts_detail"] == shown
 
 
@@ -77,7 +77,7 @@ def test_usage_query_request_id_finds_its_entry(tmp_path: Path) -> None:
     entries = [entry_of("r1"), entry_of("r2", key_id="k2")]
     for id, key_id, found in (("r2", None, 1), ("r2", "k2", 1), ("r2", "k1", 0), ("r3", None, 0), ("R2", None, 0)):
         query = msgspec.structs.replace(parse_usage_query({"request": id}), key_id=key_id)
-        rows = ask(tmp_path, entries, query)
+        rows = query_rows(tmp_path, entries, query)
         assert [row["request_id"] for row in rows] == [id] * found
 
 

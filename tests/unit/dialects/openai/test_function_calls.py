@@ -14,7 +14,7 @@ from svc.dialects.base import ModelProfile
 from svc.errors import InvalidRequest, ProviderFailed
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-RESPONSE = (GOLDEN / "answers" / "function-call.openai.json").read_bytes()
+RESPONSE = (GOLDEN / "responses" / "function-call.openai.json").read_bytes()
 STREAM = (GOLDEN / "streams" / "function-call.openai.sse").read_bytes().replace(b'": ', b'":').replace(b', "', b',"')
 """Compact, so that its chunks can be recognised in the next stream."""
 DONE = b"data: [DONE]\n\n"
