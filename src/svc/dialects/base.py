@@ -48,14 +48,13 @@ class ModelProfile:
 class RequestBody:
     """The body of a client's request, with the results of its inspection."""
 
-    __slots__ = ("passthrough_check", "raw", "skeleton")
+    skeleton: bytes = b""
+    """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
+    passthrough_check: PassthroughCheck | None = None
+    """The first attempt at a backend of the client's own dialect sets it."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        self.skeleton = b""
-        """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
-        self.passthrough_check: PassthroughCheck | None = None
-        """The first attempt at a backend of the client's own dialect sets it."""
 
 
 class PassthroughCheck:
@@ -75,12 +74,15 @@ class EncodedRequest:
 
     __slots__ = ("body", "dropped_fields", "header_lines")
 
+    dropped_fields: tuple[str, ...]
+    """Names of the client's fields that were dropped or changed."""
+    header_lines: tuple[bytes, ...]
+    """Header lines that the upstream needs for this request, without line ends."""
+
     def __init__(self, body: bytes, dropped_fields: tuple[str, ...] = (), header_lines: tuple[bytes, ...] = ()) -> None:
         self.body = body
         self.dropped_fields = dropped_fields
-        """Names of the client's fields that were dropped or changed."""
         self.header_lines = header_lines
-        """Header lines that the upstream needs for this request, without line ends."""
 
 
 class EncodedResponse:

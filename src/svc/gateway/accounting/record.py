@@ -22,7 +22,6 @@ ATTEMPT_OUTCOME_LABELS: Final = {"ok": "ok", "failed": "error", "abandoned": "ca
 """The names of outcomes in metrics and in the ledger."""
 JSON_NULL: Final = b"null"
 _JSON_BOOLEANS: Final = (b"false", b"true")
-_THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1000))
 _SMALL_NUMBER_COUNT: Final = 1000
 _SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_COUNT))
 """Precomputed, because each line needs some."""
@@ -48,6 +47,17 @@ class AttemptRecord:
         "request_id",
     )
 
+    account: int | None
+    """The number of the provider's account, from 1, or None if the provider has one account."""
+    code: str | None
+    """The code of the error, if the attempt failed."""
+    http_status: int | None
+    """The status of the provider's response, or None if there was none."""
+    is_retry: bool
+    """Whether the request had attempts before this one."""
+    is_timed: bool
+    """Whether the duration is a latency. The client decides how long live speech takes."""
+
     def __init__(
         self,
         request_id: str,
@@ -66,17 +76,12 @@ class AttemptRecord:
         self.provider = provider
         self.model = model
         self.account = account
-        """The number of the provider's account, from 1, or None if the provider has one account."""
         self.outcome = outcome
         self.code = code
-        """The code of the error, if the attempt failed."""
         self.http_status = http_status
-        """The status of the provider's response, or None if there was none."""
         self.duration_ms = duration_ms
         self.is_retry = is_retry
-        """Whether the request had attempts before this one."""
         self.is_timed = is_timed
-        """Whether the duration is a latency. The client determines the duration of live speech."""
 
 
 class RequestRecord:
@@ -107,6 +112,15 @@ class RequestRecord:
         "status",
         "time",
     )
+
+    limit_name: str
+    """The limit that rejected the request (see `RateLimited`), or empty."""
+    client_field: bytes
+    """The end of the access log line, see `encode_client_field`."""
+    is_timed: bool
+    """Whether the duration is a latency. The client determines the duration of live speech."""
+    line: bytes
+    """The encoded record, set by the first observer that needs it."""
 
     def __init__(
         self,
@@ -152,13 +166,9 @@ class RequestRecord:
         self.code = code
         self.attempt_records = attempt_records
         self.limit_name = limit_name
-        """The limit that rejected the request (see `RateLimited`), or empty."""
         self.client_field = client_field
-        """The end of the access log line, see `encode_client_field`."""
         self.is_timed = is_timed
-        """Whether the duration is a latency. The client determines the duration of live speech."""
         self.line = b""
-        """The encoded record, set by the first observer that needs it."""
 
     # end: request record
 
@@ -334,18 +344,9 @@ def _encode_number(number: int) -> bytes:
 
 def _encode_usd(usd: float) -> bytes:
     """Encode USD with nine decimal places."""
-    nanos = int(usd * 1e9 + 0.5)
-    micros, nano_digits = nanos // 1000, nanos % 1000
-    millis, dollars = micros // 1000, micros // 1_000_000
-    return b"%b.%b%b%b" % (
-        _encode_number(dollars),
-        _THREE_DIGITS[millis % 1000],
-        _THREE_DIGITS[micros % 1000],
-        _THREE_DIGITS[nano_digits],
-    )
+    return b"%.9f" % usd
 
 
 def _encode_milliseconds(seconds: float) -> bytes:
     """Encode seconds as milliseconds with three decimal places."""
-    micros = int(seconds * 1e6 + 0.5)
-    return b"%b.%b" % (_encode_number(micros // 1000), _THREE_DIGITS[micros % 1000])
+    return b"%.3f" % (seconds * 1000)

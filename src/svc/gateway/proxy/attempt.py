@@ -44,6 +44,7 @@ MAX_PROVIDER_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of a response that is not a stream."""
 MAX_PROVIDER_ERROR_BYTES: Final = 64 * 1024
 """Bytes of an error response that are kept. The rest is ignored."""
+_NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 DRAIN_TIMEOUT_SECONDS: Final = 1.0
 """Seconds to wait for the end of the HTTP response after the last event, so that the connection can be reused."""
 
@@ -73,33 +74,34 @@ class AttemptOwner(ABC):
 class Attempt(ResponseReceiver):
     """Sends a request to one backend and reads its response."""
 
-    __slots__ = (
-        "_active_transform",
-        "_body",
-        "_call",
-        "_codec",
-        "_had_activity",
-        "_has_completion",
-        "_idle_timeout",
-        "_is_paused",
-        "_is_stream",
-        "_last_chunk",
-        "_min_pace",
-        "_owner",
-        "_policy",
-        "_single_body_chunk",
-        "_splice",
-        "_transform",
-        "backend",
-        "deadline",
-        "first_chunk",
-        "http_status",
-        "is_done",
-        "is_retry",
-        "received_bytes",
-        "response_headers",
-        "sent_at",
-    )
+    deadline: float = math.inf
+    """Loop time in seconds at which the attempt times out."""
+    is_done: bool = False
+    sent_at: float = 0.0
+    """Loop time in seconds."""
+    _active_transform: StreamTransform | None = None
+    """The transform, from the head of a streamed response until its last event."""
+    received_bytes: int = 0
+    """Bytes of a 200 response, without the chunks that the splice forwarded."""
+    first_chunk: bytes = b""
+    _last_chunk: bytes = b""
+    """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
+    _splice: Splice | None = None
+    """Forwards chunks that bypass `on_body`."""
+    _call: UpstreamCall | None = None
+    _min_pace: PaceMonitor | None = None
+    _is_paused: bool = False
+    http_status: int = 0
+    """The status of the provider's response, or 0 before its head."""
+    is_retry: bool = False
+    """Whether the request had attempts before this one."""
+    response_headers: Mapping[bytes, bytes] = _NO_HEADERS
+    """Headers of the provider's response. Empty before its head."""
+    _single_body_chunk: bytes = b""
+    """The body while it consists of one chunk, which is the common case."""
+    _body: BytesIO | None = None
+    _had_activity: bool = False
+    """Whether chunks were received since the last `check_timeouts`."""
 
     def __init__(
         self,
@@ -111,11 +113,6 @@ class Attempt(ResponseReceiver):
         transform: StreamTransform | None = None,
     ) -> None:
         self.backend = backend
-        self.deadline = math.inf
-        """Loop time in seconds at which the attempt times out."""
-        self.is_done = False
-        self.sent_at = 0.0
-        """Loop time in seconds."""
         self._owner: AttemptOwner | None = owner
         self._codec = codec
         self._policy = policy
@@ -129,30 +126,6 @@ class Attempt(ResponseReceiver):
             self._transform.api_key = backend.provider.key
             if not policy.uses_fast_paths:
                 self._transform.disable_fast_paths()
-        self._active_transform: StreamTransform | None = None
-        """The transform, from the head of a streamed response until its last event."""
-        self.sink = None
-        self.received_bytes = 0
-        """Bytes of a 200 response, without the chunks that the splice forwarded."""
-        self.first_chunk = b""
-        self._last_chunk = b""
-        """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
-        self._splice: Splice | None = None
-        """Forwards chunks that bypass `on_body`."""
-        self._call: UpstreamCall | None = None
-        self._min_pace: PaceMonitor | None = None
-        self._is_paused = False
-        self.http_status = 0
-        """The status of the provider's response, or 0 before its head."""
-        self.is_retry = False
-        """Whether the request had attempts before this one."""
-        self.response_headers: Mapping[bytes, bytes] = {}
-        """Headers of the provider's response. Empty before its head."""
-        self._single_body_chunk = b""
-        """The body while it consists of one chunk, which is the common case."""
-        self._body: BytesIO | None = None
-        self._had_activity = False
-        """Whether chunks were received since the last `check_timeouts`."""
 
     def set_min_pace(self, tokens_per_second: float) -> None:
         """Abort the stream if it is slower than this."""
@@ -280,9 +253,8 @@ class Attempt(ResponseReceiver):
             return
         self.first_chunk = self.first_chunk or data
         self._report_chunk(transform, translated)
-        if (
-            self.sink is not None and transform.passthrough_template is not None
-        ):  # the first chunk can already provide the template
+        # The first chunk can already provide the template.
+        if self.sink is not None and transform.passthrough_template is not None:
             self._enable_splice(transform.passthrough_template, self.sink)
 
     def _enable_splice(self, template: ChunkTemplate, sink: StreamSink) -> None:

@@ -55,26 +55,16 @@ _now: Final = time.monotonic  # a global, because the hot path saves the attribu
 class Exchange(RetryOwner):
     """Owns the retry loop of one request, and sends exactly one response to `downstream`."""
 
-    __slots__ = (
-        "_api_key",
-        "_body",
-        "_context",
-        "_downstream",
-        "_endpoint",
-        "_first_byte_at",
-        "_has_started_stream",
-        "_recorder",
-        "_reservation",
-        "_retry_loop",
-        "_routing_info",
-        "_sink",
-        "_started_at",
-        "client_request_id",
-        "deadline",
-        "forwarded_head",
-        "is_done",
-        "request_id",
-    )
+    forwarded_head: ForwardedHead | None = None
+    is_done: bool = False
+    _first_byte_at: float = 0.0
+    _sink: StreamSink
+    """Receives the chunks of a stream."""
+    _recorder: ResponseRecorder | None = None
+    """The same object as `_sink` if the response is to be cached."""
+    _reservation: Reservation | None = None
+    _routing_info: RoutingInfo | None = None
+    _has_started_stream: bool = False
 
     def __init__(
         self,
@@ -92,20 +82,11 @@ class Exchange(RetryOwner):
         self._api_key = api_key
         self.request_id = request_id
         self.client_request_id = client_request_id
-        self.forwarded_head: ForwardedHead | None = None
-        self.is_done = False
         self._started_at = _now()
-        self._first_byte_at = 0.0
         self.deadline = self._started_at + context.config.current.policy.total_timeout
         self._retry_loop: RetryLoop | ResponseReplay | None = None
-        self._sink: StreamSink = downstream
-        """Receives the chunks of a stream."""
-        self._recorder: ResponseRecorder | None = None
-        """The same object as `_sink` if the response is to be cached."""
-        self._reservation: Reservation | None = None
-        self._routing_info: RoutingInfo | None = None
+        self._sink = downstream
         self._body = _NO_BODY
-        self._has_started_stream = False
         if context.on_start:
             context.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
 
@@ -332,9 +313,8 @@ class Exchange(RetryOwner):
     def _send_error(self, error: SvcError) -> None:
         if self.is_done:
             return
-        if (
-            self._has_started_stream and self._retry_loop is not None
-        ):  # the head has been sent, so the error is the last event of the stream
+        if self._has_started_stream and self._retry_loop is not None:
+            # The head has been sent, so the error is the last event of the stream.
             self._retry_loop.stop(AttemptFailure(error, RetryDecision.GIVE_UP))
             return
         self._record_outcome("error", error.http_status, None, error)

@@ -76,35 +76,37 @@ class RetryLoop(AttemptOwner):
     `attempt_count` is the value of x-svc-attempts. `attempt` is the attempt whose response the client gets.
     """
 
-    __slots__ = (
-        "_backend_attempt_count",
-        "_backend_index",
-        "_backends",
-        "_backoff_seconds",
-        "_body",
-        "_can_resume",
-        "_context",
-        "_decoded_request",
-        "_endpoint",
-        "_has_winner",
-        "_interrupted_attempt",
-        "_interrupted_stream",
-        "_is_paused",
-        "_min_tokens_per_second",
-        "_owner",
-        "_retry_timer",
-        "_routing_info",
-        "_stop_failure",
-        "_used_accounts",
-        "attempt",
-        "attempt_count",
-        "attempt_records",
-        "backend",
-        "dropped_fields",
-        "hedge_losses",
-        "interrupted_parts",
-        "resume_count",
-    )
+    _decoded_request: Any = None
+    """The decoded request body. None until a codec has to translate it."""
+    _backend_index: int = 0
+    _backend_attempt_count: int = 0
+    _backoff_seconds: float = 0.0
+    _has_winner: bool = False
+    _is_paused: bool = False
+    """Whether the client connection's write buffer is full."""
+    _stop_failure: AttemptFailure | None = None
+    """The argument of `stop`: why the gateway ended the request."""
+    _used_accounts: tuple[Backend, ...] = ()
+    """Accounts with an attempt, if a backend has several."""
+    _interrupted_stream: ResumableTranslation | None = None
+    """The part of an interrupted stream that the client has received."""
+    _interrupted_attempt: Attempt | None = None
+    """The attempt that sent the last part of the interrupted stream."""
+    _retry_timer: asyncio.TimerHandle | None = None
+    attempt: Attempt | None = None
+    attempt_count: int = 0
+    attempt_records: tuple[AttemptRecord, ...] = ()
+    """Attempts that ended. Empty for one attempt that succeeded: the record of the request describes it."""
+    dropped_fields: tuple[str, ...] = ()
+    """Fields of the request that the backend's dialect lacks."""
+    backend: Backend | None = None
+    """The backend of the winning attempt, or else of the last one."""
+    interrupted_parts: tuple[PartialUsage, ...] = ()
+    """Usage of the attempts before the stream was resumed."""
+    hedge_losses: tuple[PartialUsage, ...] = ()
+    """Usage of a cancelled hedge attempt."""
+    resume_count: int = 0
+    """How often the stream was resumed."""
 
     def __init__(
         self,
@@ -121,39 +123,8 @@ class RetryLoop(AttemptOwner):
         self._routing_info = routing_info
         self._body = body
         self._backends = backends
-        self._decoded_request: Any = None
-        """The decoded request body. None until a codec has to translate it."""
-        self._backend_index = 0
-        self._backend_attempt_count = 0
-        self._backoff_seconds = 0.0
-        self._has_winner = False
-        self._is_paused = False
-        """Whether the client connection's write buffer is full."""
-        self._stop_failure: AttemptFailure | None = None
-        """The argument of `stop`: why the gateway ended the request."""
         self._min_tokens_per_second = context.config.current.policy.min_pace
         self._can_resume = context.config.current.policy.resumes_streams and routing_info.stream
-        self._used_accounts: list[Backend] = []
-        """Accounts with an attempt, if a backend has several."""
-        self._interrupted_stream: ResumableTranslation | None = None
-        """The part of an interrupted stream that the client has received."""
-        self._interrupted_attempt: Attempt | None = None
-        """The attempt that sent the last part of the interrupted stream."""
-        self._retry_timer: asyncio.TimerHandle | None = None
-        self.attempt: Attempt | None = None
-        self.attempt_count = 0
-        self.attempt_records: tuple[AttemptRecord, ...] = ()
-        """Attempts that ended. Empty for one attempt that succeeded: the record of the request describes it."""
-        self.dropped_fields: tuple[str, ...] = ()
-        """Fields of the request that the backend's dialect lacks."""
-        self.backend: Backend | None = None
-        """The backend of the winning attempt, or else of the last one."""
-        self.interrupted_parts: list[PartialUsage] = []
-        """Usage of the attempts before the stream was resumed."""
-        self.hedge_losses: tuple[PartialUsage, ...] = ()
-        """Usage of a cancelled hedge attempt."""
-        self.resume_count = 0
-        """How often the stream was resumed."""
 
     def start(self, now: float) -> None:
         """Start the first attempt. `now` is loop time in seconds. Raises SvcError if no backend can be used."""
@@ -190,9 +161,8 @@ class RetryLoop(AttemptOwner):
         self._interrupted_attempt = None  # breaks a reference cycle
         if attempt is None:
             return
-        if (
-            attempt.is_done
-        ):  # freed now, not at the next tick: the next request reuses the memory while the CPU caches it
+        if attempt.is_done:
+            # Freed now, not at the next tick: the next request reuses the memory while the CPU caches it.
             self._context.attempts.discard(attempt)
         elif not attempt.is_draining:
             attempt.cancel()
@@ -212,7 +182,7 @@ class RetryLoop(AttemptOwner):
         context, routing_info = self._context, self._routing_info
         if backend.account_backends:
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
-            self._used_accounts.append(backend)
+            self._used_accounts = (*self._used_accounts, backend)
         codec = self._endpoint.codecs[backend.dialect]
         transform = self._resumable_transform(codec) if self._can_resume else None
         attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, transform)
@@ -373,7 +343,7 @@ class RetryLoop(AttemptOwner):
             self._owner.on_failure(error)
             return
         self.attempt, self.backend = attempt, attempt.backend  # no backend resumed the stream
-        self.interrupted_parts.pop()
+        self.interrupted_parts = self.interrupted_parts[:-1]
         if self._stop_failure is None and interrupted.error is not None:
             # Not the error of the failed resumption: a 429 there is not a limit of this request.
             error = interrupted.error
@@ -458,7 +428,7 @@ class RetryLoop(AttemptOwner):
         self._interrupted_stream = transform
         if transform.is_resumable and self._stop_failure is None:
             self._interrupted_attempt = attempt
-            self.interrupted_parts.append(self._bill_part(attempt, transform.usage))
+            self.interrupted_parts = (*self.interrupted_parts, self._bill_part(attempt, transform.usage))
             self._owner.on_intermediate_chunk(chunk)
             self._owner.run_guarded(lambda: self._advance_backend(failure))
         else:

@@ -14,11 +14,11 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.token_estimate import MIN_BYTES_PER_TOKEN, estimate_prompt_tokens
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.gateway.routing.circuit_breaker import BackendCircuitBreaker
-from svc.gateway.routing.context_window import fits_context_window
 from svc.gateway.routing.failures import MAX_RETRY_WAIT_SECONDS, AttemptFailure, RetryDecision
 from svc.gateway.routing.retry_budget import RetryBudget
 from svc.resilience import BreakerState
@@ -263,3 +263,16 @@ class LoadBalancer:
             )
         self._health_by_backend[backend] = health
         return health
+
+
+def fits_context_window(backend: Backend, body: RequestBody, routing_info: RoutingInfo) -> bool:
+    """Return False if the estimated prompt tokens plus the output tokens exceed the context window."""
+    if not routing_info.has_single_prompt:
+        return True
+    window = backend.context_window
+    output_tokens = routing_info.max_tokens or 0
+    if backend.profile.max_output_tokens is not None:
+        output_tokens = min(output_tokens, backend.profile.max_output_tokens)
+    if len(body.raw) <= (window - output_tokens) * MIN_BYTES_PER_TOKEN:  # nearly always
+        return True
+    return estimate_prompt_tokens(body.raw, body.skeleton) + output_tokens <= window

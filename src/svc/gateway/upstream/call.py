@@ -15,9 +15,7 @@ class ResponseReceiver(ABC):
     Unless the call is cancelled, its last callback is `on_end`, `on_connection_lost` or `on_internal_error`.
     """
 
-    __slots__ = ("sink",)
-
-    sink: StreamSink | None
+    sink: StreamSink | None = None
     """The receiver of chunks after the first one. The owner sets it, so that later chunks need no callback to it."""
 
     @abstractmethod
@@ -73,13 +71,12 @@ class CallConnection(ABC):
 class UpstreamCall:
     """A request in flight. Its sender cancels it, or waits for the receiver's last callback."""
 
-    __slots__ = ("connect_task", "connection", "receiver", "request_parts")
+    connection: CallConnection | None = None
+    connect_task: asyncio.Task[None] | None = None
 
     def __init__(self, receiver: ResponseReceiver, request_parts: tuple[bytes, ...]) -> None:
         self.receiver: ResponseReceiver | None = receiver
         self.request_parts = request_parts
-        self.connection: CallConnection | None = None
-        self.connect_task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
         """Cancel the call and close its connection. No callback follows."""

@@ -208,14 +208,10 @@ def request_record_region() -> str:
     declarations = ["key: ApiKey", *(named[name] for name in POSITIONAL), "*", *required, *extra]
     names = [each.partition(":")[0] for each in declarations if each != "*"]
     slots = ", ".join(f'"{name}"' for name in sorted([*names, "line"]))
-    docs = {declaration.partition(":")[0]: doc for declaration, doc in OTHER_ATTRIBUTES.items()}
-    body = "".join(f"        self.{name} = {name}\n" + _attribute_doc(docs.get(name)) for name in names)
-    body += '        self.line = b""\n' + _attribute_doc("The encoded record, set by the first observer that needs it.")
-    return f"    __slots__ = ({slots},)\n\n    def __init__(self, {', '.join(declarations)},) -> None:\n{body}"
-
-
-def _attribute_doc(doc: str | None) -> str:
-    return f'        """{doc}"""\n' if doc else ""
+    documented = {**OTHER_ATTRIBUTES, "line: bytes": "The encoded record, set by the first observer that needs it."}
+    docs = "".join(f'    {each.partition(" =")[0]}\n    """{doc}"""\n' for each, doc in documented.items())
+    body = "".join(f"        self.{name} = {name}\n" for name in names) + '        self.line = b""\n'
+    return f"    __slots__ = ({slots},)\n\n{docs}\n    def __init__(self, {', '.join(declarations)},) -> None:\n{body}"
 
 
 def attempt_encoder_region() -> str:

@@ -4,7 +4,7 @@ from svc.dialects.base import RequestBody
 from svc.dialects.openai.routing_info import decode_routing_info
 from svc.dialects.routing_info import RoutingInfo
 from svc.gateway.routing.backends import Backend, build_backends
-from svc.gateway.routing.context_window import fits_context_window
+from svc.gateway.routing.load_balancer import fits_context_window
 from svc.gateway.routing.providers import build_provider
 from svc.settings import ModelSettings, ProviderSettings
 
