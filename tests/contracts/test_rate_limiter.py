@@ -232,7 +232,7 @@ async def test_rate_limiter_request_without_completion_reserves_prompt_only(harn
     reservation = await harness.reserve(key, info, chain)
     assert "remaining-tokens: 1\r\n" in reservation.header_lines
     assert (await harness.usage(key)).reserved_nano_usd == PROMPT * 1000
-    with pytest.raises(InvalidRequest, match="more than the 99 a minute of this key: send less") as caught:
+    with pytest.raises(InvalidRequest, match="more than the 99 tokens per minute of this key: send less") as caught:
         await harness.reserve(ApiKey("l", "shop", tpm=PROMPT - 1), info, chain)
     assert caught.value.param is None
 
@@ -254,7 +254,7 @@ async def test_rate_limiter_budget_unknown_completion_length_reserves_a_tenth(ha
 
 async def test_rate_limiter_request_larger_than_limit_raises_invalid_request(harness: LimiterHarness) -> None:
     chain = backends_of(CHEAP)
-    with pytest.raises(InvalidRequest, match="may take 1100 tokens, more than the 1000 a minute"):
+    with pytest.raises(InvalidRequest, match="may use 1100 tokens, more than the 1000 tokens per minute"):
         harness.limiter.admit(
             ApiKey("k", "shop", tpm=1000), routing_info(1000), RequestBody(RAW), chain, lambda outcome: None
         )

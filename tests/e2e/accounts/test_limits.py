@@ -70,7 +70,7 @@ def test_limited_key_other_names_of_the_limit_are_reserved(gateway: Gateway, nam
     key = create(gateway, "--name", "names", "--tpm", "5000")["key"]
     got = ask(gateway, key, **{"max_tokens": 10, name: 6000})
     assert (got.status, got.code) == (400, "invalid_request")
-    assert "may take 60" in got.json["error"]["message"]
+    assert "may use 60" in got.json["error"]["message"]
 
 
 def test_requests_a_minute(gateway: Gateway, provider_a: FakeProvider) -> None:

@@ -347,7 +347,9 @@ def _exception_handlers(
     context: GatewayContext,
 ) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
     async def handle_svc_error(request: Request, error: Exception) -> Response:
-        return error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Unknown fault."))
+        return (
+            error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Internal error."))
+        )
 
     async def handle_http_error(request: Request, error: Exception) -> Response:
         try:

@@ -123,7 +123,8 @@ def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int,
     advice, param = ("set a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(
-            f"This request may take {tokens} tokens, more than the {limits.tokens} a minute of this key: {advice}.",
+            f"This request may use {tokens} tokens, "
+            f"more than the {limits.tokens} tokens per minute of this key: {advice}.",
             param=param,
         )
     if limits.budget_nano_usd and cost_nano_usd > limits.budget_nano_usd:

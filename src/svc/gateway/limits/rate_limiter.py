@@ -361,7 +361,7 @@ class RateLimiter:
 
         def question(database: Database) -> float:
             if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
-                raise StoreUnavailable("The database did not respond a moment ago.")
+                raise StoreUnavailable("The database did not respond to the previous query.")
             return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
 
         try:

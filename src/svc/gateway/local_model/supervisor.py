@@ -195,7 +195,7 @@ class LocalModelSupervisor:
         await process.stdin.drain()
         line = await process.stdout.readline()
         if not line:
-            raise OSError(f"its process ended with status {await process.wait()}")
+            raise OSError(f"its process exited with status {await process.wait()}")
         return f"{json.loads(line)['address']}/v1"
 
     async def _read_log(self, process: Process) -> None:

@@ -167,7 +167,7 @@ class TlsTransport:
     def eof_received(self) -> None:
         """Record the missing `close_notify`. The transport closes, and `connection_lost` follows."""
         if self._error is None:
-            self._error = ConnectionResetError("TLS was cut off")
+            self._error = ConnectionResetError("the TLS stream was truncated")
 
     def pause_writing(self) -> None:
         """Do nothing: the whole request is in memory until the provider reads it."""

@@ -40,7 +40,7 @@ class UpstreamErrorLog:
         if len(self._last_logged) >= MAX_REMEMBERED_ERRORS:
             self._last_logged.clear()
         self._last_logged[kind] = (now, 0)
-        suffix = f"; {suppressed} more like it since the last time" if suppressed else ""
+        suffix = f"; {suppressed} similar errors suppressed" if suppressed else ""
         log.warning("%s: %s [request %s%s]", provider, text, request_id, suffix)
 
 

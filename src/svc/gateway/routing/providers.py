@@ -107,9 +107,8 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
     model_names = {*kinds, settings.local.model}
     for name, others in settings.routing.fallbacks.items():
         if name in others:
-            raise UsageError(
-                f"{settings.source_location('fallbacks', name)}: [routing.fallbacks] of {name!r} names it again."
-            )
+            location = settings.source_location("fallbacks", name)
+            raise UsageError(f"{location}: [routing.fallbacks] of {name!r} contains the model itself.")
         if len({kinds.get(model_id) for model_id in (name, *others)} - {None}) > 1:
             location = settings.source_location("fallbacks", name)
             raise UsageError(f"{location}: [routing.fallbacks] of {name!r} names a model of another kind.")

@@ -250,7 +250,7 @@ class UpstreamConnection(CallConnection):
         else:
             self._non_body_bytes += len(data) - start
             if self._non_body_bytes > MAX_RESPONSE_HEAD_BYTES:
-                self._fail(f"sent more than {MAX_RESPONSE_HEAD_BYTES // 1024} KiB in a row that are no body")
+                self._fail(f"sent more than {MAX_RESPONSE_HEAD_BYTES // 1024} KiB of consecutive data outside the body")
                 return False
         if is_first_read and self._message_complete:
             status = self._parser.get_status_code() if self._is_reusable else 0

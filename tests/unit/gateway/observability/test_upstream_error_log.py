@@ -22,7 +22,7 @@ def test_upstream_error_log_different_causes_are_logged_separately(caplog: pytes
         "SSLCertVerificationError)",
     ]
     error_log.log_error("openai", unreachable("ConnectionRefusedError"), "req_2", 100.0 + REPEAT_INTERVAL_SECONDS)
-    assert "[request req_2; 2 more like it" in caplog.records[-1].getMessage()
+    assert "[request req_2; 2 similar errors suppressed" in caplog.records[-1].getMessage()
 
 
 def test_upstream_error_log_messages_with_same_prefix_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -251,7 +251,7 @@ def test_fallback_unknown_model_error_names_it_and_its_line(tmp_path: Path, text
 
 
 def test_fallback_to_itself_raises_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' names it again"):
+    with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' contains the model itself"):
         load(tmp_path, {}, '[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o"]')
 
 
