@@ -135,10 +135,8 @@ class Journal:
     @property
     def sealed_until(self) -> int:
         """The offset in the current file up to which no open segment exists. The ingester's thread reads it."""
-        size, summary = (
-            self._size,
-            self._summary,
-        )  # in this order: a segment that starts in between starts at `size` or later
+        # In this order: a segment that starts in between starts at `size` or later.
+        size, summary = self._size, self._summary
         return size if summary is None else summary.start
 
     def _write(self, line: bytes) -> int:

@@ -56,7 +56,7 @@ class AttemptRecord:
     is_retry: bool
     """Whether the request had attempts before this one."""
     is_timed: bool
-    """Whether the duration is a latency. The client decides how long live speech takes."""
+    """Whether the duration is a latency. The client determines the duration of live speech."""
 
     def __init__(
         self,

@@ -25,8 +25,9 @@ def borrow_socket(transport: asyncio.BaseTransport) -> BorrowedSocket | None:
     if transport_socket is None or transport_socket.fileno() < 0:
         return None
     try:
+        # The loop has already made the descriptor non-blocking.
         return BorrowedSocket(
             transport_socket.family, transport_socket.type, transport_socket.proto, transport_socket.fileno()
-        )  # the loop has already made the descriptor non-blocking
+        )
     except OSError:  # the peer has reset the connection
         return None

@@ -51,9 +51,8 @@ class SocketWriter:
         transport = self._transport
         if transport is not None:
             transport.write(data)
-            self._is_drained = not (
-                transport.get_write_buffer_size() or transport.is_closing()
-            )  # an aborted transport reports an empty buffer, but must not be bypassed
+            # An aborted transport reports an empty buffer, but must not be bypassed.
+            self._is_drained = not (transport.get_write_buffer_size() or transport.is_closing())
 
     def mark_dirty(self) -> None:
         """Record that other code may have written to the transport, so that its buffer may not be empty."""

@@ -110,9 +110,8 @@ class TlsTransport:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl_object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
-        ssl_functions: Any = getattr(
-            self._ssl_object, "_sslobj", self._ssl_object
-        )  # the C object, to save one Python call per read and write
+        # The C object saves one Python call per read and write.
+        ssl_functions: Any = getattr(self._ssl_object, "_sslobj", self._ssl_object)
         self._encrypt: Callable[[bytes | memoryview], int] = ssl_functions.write
         self._decrypt: Callable[[int, bytearray | memoryview], int] = ssl_functions.read
         self._write_incoming: Callable[[bytes | memoryview], int] = self._incoming.write
@@ -224,9 +223,8 @@ class TlsTransport:
         free_space = len(self._buffer)
         self._has_pending_data = self._has_partial_record = False
         try:
-            while (
-                free_space >= MAX_TLS_RECORD_PLAINTEXT_BYTES
-            ):  # with less space OpenSSL could keep a part of a record, which `_incoming.pending` does not show
+            # With less space, OpenSSL could keep a part of a record, which `_incoming.pending` does not show.
+            while free_space >= MAX_TLS_RECORD_PLAINTEXT_BYTES:
                 count = self._decrypt(free_space, self._view[filled:] if filled else self._buffer)
                 if not count:  # the provider has sent `close_notify`
                     self._transport.abort()

@@ -103,9 +103,8 @@ class WorkerMetrics:
             if path != self._path:
                 with contextlib.suppress(OSError, msgspec.MsgspecError):
                     snapshot = msgspec.json.decode(path.read_bytes(), type=MetricsSnapshot)
-                    if (
-                        time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS
-                    ):  # its worker has ended: keep the counters
+                    # The worker has exited: counters stay, gauges do not.
+                    if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:
                         snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
                         snapshot.breakers = {}
                     yield snapshot

@@ -101,9 +101,8 @@ class LoadBalancer:
                     continue
                 if heads.get(backend_id, account.request_head) != account.request_head:
                     existing_health.reset(BackendCircuitBreaker(slow_after=routing.slow_after))
-                self._health_by_backend[account] = (
-                    existing_health  # for the next reload, which may come before a request
-                )
+                # For the next reload, which may happen before a request uses the backend.
+                self._health_by_backend[account] = existing_health
 
     def health_of(self, backend: Backend) -> BackendHealth:
         """Return the health of a backend. It stays the same when a reload replaces the `Backend` object."""

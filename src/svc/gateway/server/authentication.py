@@ -38,7 +38,7 @@ def authenticate(request: Request, endpoint: Endpoint, keyring: Keyring, on_load
 def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
     """Check path and API key before a large body is kept in memory.
 
-    Raises AuthenticationFailed for an invalid key, and TooLarge for a path that takes no large body.
+    Raises AuthenticationFailed for an invalid key, and TooLarge for a path that accepts no large body.
     """
     if not request.path.startswith(b"/v1/"):
         raise TooLarge("This path does not accept large bodies.")

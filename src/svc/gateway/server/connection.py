@@ -123,9 +123,8 @@ class ClientConnection(RequestParser):
     def shutdown(self) -> None:
         """Close the connection after the current request, because the server stops."""
         self._is_shutting_down = True
-        if (
-            self._active_request is None and self._state == "idle"
-        ):  # the client may just be sending a request: this connection still serves it
+        # A request that is already on its way is still served, so an idle connection closes after a timeout.
+        if self._active_request is None and self._state == "idle":
             self._enter_state("idle", SHUTDOWN_IDLE_TIMEOUT_SECONDS)
         elif self._active_request is not None and self._asgi is not None and self._exchange is None:
             self._asgi.shutdown()
@@ -327,9 +326,8 @@ class ClientConnection(RequestParser):
             return
         size = len(chunk)
         if self._is_chunked and not self._pending_head and not is_last and 0 < size < SIZE_LINE_COUNT:
-            self.socket_writer.write(
-                CHUNK_SIZE_LINES[size] + chunk + b"\r\n"
-            )  # inlines `encode_http_chunk` for the common case: this is the hot path
+            # Inlines `encode_http_chunk` for the common case: this is the hot path.
+            self.socket_writer.write(CHUNK_SIZE_LINES[size] + chunk + b"\r\n")
             return
         chunk = (
             response.encode_http_chunk(self._pending_head, chunk, is_last)

@@ -51,6 +51,6 @@ def report_rejection(
 
 
 def _release_reservation(reservation: Reservation | SvcError) -> None:
-    """End a reservation that was taken to count a request."""
+    """End a reservation that was made to count a request."""
     if isinstance(reservation, Reservation):
         reservation.commit(0, 0.0)

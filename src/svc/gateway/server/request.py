@@ -192,7 +192,7 @@ class Request:
 
 
 class RequestHeadCache(HeadCache):
-    """The last request of a connection whose head came whole, with its API key."""
+    """The last request of a connection whose head arrived in one read, with its API key."""
 
     __slots__ = ("_key_digest", "request")
 
@@ -219,7 +219,7 @@ class RequestHeadCache(HeadCache):
         return request
 
     def learn(self, data: bytes, request: Request, key_digest: bytes) -> None:
-        """Cache the head of an authenticated request to a fast route that came as `data`."""
+        """Cache the head of an authenticated request to a fast route. `data` is the whole request."""
         self.request = None
         is_cacheable = (
             request.keep_alive
@@ -229,7 +229,7 @@ class RequestHeadCache(HeadCache):
             and request.api_key is not None
         )
         if self.replace_head(data, request.content_length, is_cacheable=is_cacheable):
-            request.headers.clear()  # only a request that leaves the fast route needs them
+            request.headers.clear()  # requests to fast routes do not need them any more
             self.request, self._key_digest = request, key_digest
 
     def forget(self) -> None:

@@ -208,9 +208,8 @@ class RequestParser(Downstream):
             rejection = error.__context__ if isinstance(error.__context__, SvcError) else None
             self._reject(rejection or InvalidRequest("The request is not valid HTTP."))
             return
-        if (
-            request is not None and request is self._incoming_request and request.is_head_complete
-        ):  # trailers and chunk extensions count towards the limit of the head
+        # Trailers and chunk extensions count towards the limit of the head.
+        if request is not None and request is self._incoming_request and request.is_head_complete:
             self._head_bytes = self._head_bytes + len(data) if request.body_bytes == previous_body_bytes else 0
         if self._incoming_request is None or self._incoming_request.is_head_complete:
             self._request_lines.clear()
@@ -274,9 +273,8 @@ class RequestParser(Downstream):
             self._incoming_request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if (
-            self._incoming_request is not None and not self._incoming_request.is_head_complete
-        ):  # otherwise it is a trailer, which must not count as a header (RFC 9110, section 6.5.1)
+        # A header after the head is a trailer, which must not be merged into the headers (RFC 9110, section 6.5.1).
+        if self._incoming_request is not None and not self._incoming_request.is_head_complete:
             self._incoming_request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -293,9 +291,8 @@ class RequestParser(Downstream):
             request.endpoint = self._endpoints_by_path.get(request.path)
             if request.endpoint is None and b"%" in request.path:
                 self._match_decoded_path(request)
-        rejection = (
-            request.rejection
-        )  # a local variable: mypyc would assume that the attribute stays None, but `authenticate` sets it
+        # A local variable: mypyc would assume that the attribute stays None, but `authenticate` sets it.
+        rejection = request.rejection
         if rejection is not None:
             raise rejection
         if request.content_length > policy.max_body_bytes:

@@ -215,7 +215,7 @@ class UpstreamConnection(CallConnection):
         """Parse `data` from offset `start`: the splice has not forwarded these bytes."""
         self._disable_splice()
         self._last_read_bytes = len(data)
-        if self._call is None:  # data without a request: the next response could not be told from it
+        if self._call is None:  # data without a request would be parsed as the start of the next response
             self.transport.abort()
             return
         self._may_resend = False
@@ -239,9 +239,8 @@ class UpstreamConnection(CallConnection):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             parsed_body, receiver = b"".join(self._body_parts), self._receiver
             self._body_parts.clear()
-            if (
-                parsed_body and receiver is not None and receiver.sink is not None
-            ):  # the client gets the data before the error; without a sink, another backend is tried
+            # The client gets the data before the error. Without a sink, another backend is tried.
+            if parsed_body and receiver is not None and receiver.sink is not None:
                 receiver.on_body(parsed_body)
             self._fail(f"sent invalid HTTP: {error.__context__ or error}")
             return False

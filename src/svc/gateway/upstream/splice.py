@@ -120,13 +120,14 @@ class Splice:
         size_line = FRAMED_CHUNK_SIZE_LINES[size]
         prefix_start = len(size_line)
         text_start, text_end = prefix_start + len(self._prefix), size - len(self._suffix)
+        # The common case: the read is exactly one chunk.
         if (
             prefix_start > 0
             and data.startswith(size_line)
             and data[prefix_start:text_start] == self._prefix
             and data.endswith(self._suffix)
             and is_plain_json_text(data, text_start, text_end)
-        ):  # the common case: one whole chunk in each read
+        ):
             self._send(data, _TOKENS_BY_TEXT_BYTES[text_end - text_start])
             return size
         return self._forward_many(data)
