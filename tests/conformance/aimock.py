@@ -19,7 +19,7 @@ from typing import Any
 from tests.conformance.page import Result
 from tests.conformance.places import AIMOCK
 from tests.e2e.harness import CLAUDE, GPT, Gateway
-from tests.e2e.reading import broken_stream, text_of, tools_of, whole_chunks
+from tests.e2e.reading import broken_stream, complete_chunks, text_of, tools_of
 from tests.fakes.http_client import Got
 from tests.fakes.ports import closed_port
 
@@ -157,7 +157,7 @@ def send_request(gateway: Gateway, model: str, case: str, stream: bool, **more: 
 def is_whole(got: Got) -> None:
     assert got.status == 200, got.body
     if got.headers["content-type"].startswith("text/event-stream"):
-        assert text_of(whole_chunks(got.body)).strip() == SAID.strip()
+        assert text_of(complete_chunks(got.body)).strip() == SAID.strip()
     else:
         assert got.json["choices"][0]["message"]["content"].strip() == SAID.strip()
 
@@ -166,7 +166,7 @@ def calls(gateway: Gateway, model: str, stream: bool) -> None:
     got = send_request(gateway, model, "calls a tool", stream, tools=TOOLS)
     assert got.status == 200, got.body
     if stream:
-        ((_, name, arguments),) = tools_of(whole_chunks(got.body))
+        ((_, name, arguments),) = tools_of(complete_chunks(got.body))
     else:
         (call,) = got.json["choices"][0]["message"]["tool_calls"]
         name, arguments = call["function"]["name"], call["function"]["arguments"]

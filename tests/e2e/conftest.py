@@ -22,7 +22,7 @@ Nodes = Callable[..., Gateway]
 
 @pytest.fixture(scope="session")
 def all_fakes() -> Iterator[Mapping[str, FakeProvider]]:
-    """A, B and C, by letter. Tests take `provider_a` and its like, which begin anew for every test."""
+    """Providers A, B and C, by letter. Tests use `provider_a` and so on, which are reset for every test."""
     with contextlib.ExitStack() as stack:
         yield {
             "A": stack.enter_context(FakeProvider(OpenAIWire(), key="sk-upstream-a-secret")),
@@ -33,14 +33,14 @@ def all_fakes() -> Iterator[Mapping[str, FakeProvider]]:
 
 @pytest.fixture
 def fakes(all_fakes: Mapping[str, FakeProvider]) -> Iterator[Mapping[str, FakeProvider]]:
-    """Fresh fakes. In the end none may have had to refuse a request: a test that expects that clears `complaints`."""
+    """Reset fakes. No fake may have rejected a request: a test that expects a rejection clears `complaints`."""
     for fake in all_fakes.values():
         fake.forget()
     yield all_fakes
     complaints = {letter: list(fake.complaints) for letter, fake in all_fakes.items() if fake.complaints}
     for fake in all_fakes.values():
         fake.forget()
-    assert complaints == {}, "an upstream had to refuse what the gateway sent"
+    assert complaints == {}, "a fake upstream rejected a request of the gateway"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def provider_c(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
 
 
 def serve(fakes: Mapping[str, FakeProvider], home: Path, config: str | None = None) -> Iterator[Gateway]:
-    """One process for many tests; it must stop well, and must not have written a secret or a fault of its own."""
+    """Run one process for many tests. It must exit with 0, and its log must hold no secret and no traceback."""
     one = Gateway(home, env=provider_environment(fakes), config=config).start()
     yield one
     assert one.stop() == 0, one.log
@@ -73,7 +73,7 @@ def serve(fakes: Mapping[str, FakeProvider], home: Path, config: str | None = No
 def shared_gateway(
     all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """As it comes, without a configuration file."""
+    """A gateway with default settings, without a configuration file."""
     yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"))
 
 
@@ -85,20 +85,20 @@ def session_without_retries(
 
 
 @pytest.fixture
-def shared_impatient(session_without_retries: Gateway, fakes: Mapping[str, FakeProvider]) -> Gateway:
-    """Tries once: faults are seen at once."""
+def gateway_without_retries(session_without_retries: Gateway, fakes: Mapping[str, FakeProvider]) -> Gateway:
+    """A gateway without retries and circuit breaker: faults are visible immediately."""
     return session_without_retries
 
 
 @pytest.fixture
 def gateway(shared_gateway: Gateway, fakes: Mapping[str, FakeProvider]) -> Gateway:
-    """The shared gateway, its providers' memory empty."""
+    """The shared gateway, with reset fake providers."""
     return shared_gateway
 
 
 @pytest.fixture
 def start_gateway(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator[StartGateway]:
-    """`start_gateway(config=TOML, env={…})`: one more gateway in front of the same fakes."""
+    """`start_gateway(config=TOML, env={…})` starts another gateway in front of the same fakes."""
     running: list[Gateway] = []
 
     def start(*, config: str | None = None, env: Mapping[str, str] | None = None) -> Gateway:
@@ -125,7 +125,7 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def nodes(fakes: Mapping[str, FakeProvider], tmp_path: Path, redis: RedisServer) -> Iterator[Nodes]:
-    """`nodes(TOML)`: gateways that have nothing in common but Redis."""
+    """`nodes(TOML)` starts gateways that share only Redis."""
     started: list[Gateway] = []
 
     def start(config: str | None = None) -> Gateway:

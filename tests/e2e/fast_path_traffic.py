@@ -1,7 +1,7 @@
-"""Random traffic for `test_fast_paths.py`: requests as a client sends them, and what the provider does with each.
+"""Random traffic for `test_fast_paths.py`: requests of clients, and the provider's response to each.
 
-Much of it repeats, as that of programs does, so that every fast path takes a part: heads, bodies, the frames of chunks.
-The rest resembles it and must not be taken for it: another field, an escape, a cut, an error in the middle.
+Most requests repeat, like those of programs, so that every fast path is used: heads, bodies, chunk framing.
+The rest only resembles them and must not take a fast path: another field, an escape, a split, an error in the middle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.fakes.provider import head_bytes
 from tests.fakes.script import Gate, Head, Script, body, end, fin, head, hold, pause, raw, reset, stall
 
 READ_GAP_SECONDS = 0.003
-"""Between two pieces that should be two reads of the gateway."""
+"""Between two writes that the gateway should read separately."""
 CONNECTIONS = 3
 HOSTILE_TEXTS = (
     "",
@@ -46,7 +46,7 @@ DAMAGES = (
     (b"}}\n\n", b"} \n\n"),
     (b'"index":0', b'"index":1'),
 )
-"""What turns a chunk of text into one that only resembles it: before and after."""
+"""Replacements, before and after, that turn a text chunk into one that only resembles it."""
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}}]
 
 
@@ -57,21 +57,21 @@ class Reply:
     provider: Literal["A", "B"]
     script: Script
     gate: Gate | None = None
-    """The script goes on when the client has the first event: whether an error comes before it must not depend on how
-    much the gateway reads at once.
+    """The script continues when the client has received the first event. Otherwise the number of bytes in one read
+    would decide whether an error precedes it.
     """
 
 
 @dataclass(frozen=True)
 class Step:
-    """Requests on one connection, sent in `pieces`."""
+    """Requests on one connection, sent in `writes`."""
 
     connection: int
-    pieces: tuple[bytes, ...]
+    writes: tuple[bytes, ...]
     replies: tuple[Reply | None, ...]
-    """What the provider does with each request; None for one that the gateway refuses."""
-    leaves_at: bytes = b""
-    """The client closes its connection when the response holds these bytes."""
+    """The provider's reply to each request. None for a request that the gateway rejects."""
+    disconnect_at: bytes = b""
+    """The client closes its connection once the response holds these bytes."""
 
 
 @dataclass(frozen=True)
@@ -113,21 +113,23 @@ class Traffic:
             return self._abandoned(connection, shape)
         number = 2 if random.random() < 0.05 else 1
         requests = [self._request(shape) for _ in range(number)]
-        replies = tuple(self._reply(asked) if asked is not None else None for _, asked in requests)
+        replies = tuple(
+            self._reply(requested_shape) if requested_shape is not None else None for _, requested_shape in requests
+        )
         data = b"".join(one for one, _ in requests)
         cuts = random.choice([0, 0, 0, 0, 1, 2])
         return Step(connection, tuple(self._cut(data, cuts)), replies)
 
     def _abandoned(self, connection: int, shape: Shape) -> Step:
-        """The client leaves in the middle of a stream."""
-        mark = b"LEAVES-NOW"
+        """The client disconnects in mid-stream."""
+        mark = b"DISCONNECT"
         events = self._events(shape, [*self._texts(8), mark.decode()], tools=False)
         marked = next(number for number, event in enumerate(events) if mark in event)
         script = head(content_type="text/event-stream")
         for event in events[: marked + 1]:
             script += body(event) + pause(READ_GAP_SECONDS)
         data = self._http(shape, self._body(shape, "short"))
-        return Step(connection, (data,), (Reply(shape.provider, script + stall()),), leaves_at=mark)
+        return Step(connection, (data,), (Reply(shape.provider, script + stall()),), disconnect_at=mark)
 
     # requests
 
@@ -136,7 +138,7 @@ class Traffic:
         path = random.choice(["/v1/chat/completions", "/v1/chat/completions", "/v1/messages"])
         stream = random.random() < 0.75
         models = [GPT, CLAUDE] if path == "/v1/chat/completions" else [CLAUDE, GPT]
-        model = models[random.random() < 0.25]  # mostly without translation, where the fast paths are
+        model = models[random.random() < 0.25]  # mostly untranslated requests, which the fast paths serve
         fields: dict[str, Any] = {"stream": True} if stream else {}
         if path == "/v1/messages":
             fields["max_tokens"] = 50
@@ -163,12 +165,12 @@ class Traffic:
         )
 
     def _request(self, shape: Shape) -> tuple[bytes, Shape | None]:
-        """One request, and what it asks the provider for; None if the gateway refuses it."""
+        """Return one request and its shape. The shape is None if the gateway rejects the request."""
         random = self._random
         fault = random.random()
         if fault >= 0.24:
             return self._http(shape, self._body(shape, self._text())), shape
-        content = self._body(shape, "short")  # nobody looks for control characters in a long text
+        content = self._body(shape, "short")  # long texts are not checked for control characters
         if fault < 0.02:
             return self._http(shape, content[:-1]), None
         if fault < 0.04:
@@ -187,7 +189,7 @@ class Traffic:
             return self._http(shape, content[:-1] + b',"stream":3}'), None
         if fault < 0.19:
             return self._http(shape, content.replace(b"short", b'sh"rt')), None
-        whole = replace(shape, stream=False)  # what follows the text is as long as before
+        whole = replace(shape, stream=False)  # the length after the text is unchanged
         return self._http(shape, content.replace(b"true", b"null")), whole
 
     def _body(self, shape: Shape, text: str) -> bytes:
@@ -204,7 +206,7 @@ class Traffic:
         text = " ".join(random.choice(["one", "two", "three", *HOSTILE_TEXTS]) for _ in range(random.randrange(1, 12)))
         size = random.random()
         if size < 0.04:
-            return text + "y" * 140_000  # of which the gateway reads the rest without its parser
+            return text + "y" * 140_000  # the gateway reads the remainder without its parser
         return text + "y" * 40_000 if size < 0.08 else text or "."
 
     def _http(self, shape: Shape, content: bytes) -> bytes:
@@ -294,7 +296,7 @@ class Traffic:
     # streams
 
     def _stream(self, events: list[bytes]) -> Script:
-        """Events, each in a chunk of its own, or several together, or cut anywhere."""
+        """Events: each in its own chunk, several in one chunk, or split anywhere."""
         random = self._random
         framing = random.random()
         if framing < 0.1:
@@ -328,7 +330,7 @@ class Traffic:
         return Reply(shape.provider, script + self._chunks(rest) + end(), gate)
 
     def _chunks(self, parts: list[bytes]) -> Script:
-        """Each part as a chunk of HTTP/1.1, one or several for each read."""
+        """Each part as an HTTP/1.1 chunk, one or several per read."""
         size_line = self._random.choice([b"%x\r\n", b"%x\r\n", b"%x\r\n", b"%X;a=b\r\n"])
         together = self._random.choice([1, 1, 1, 3])
         chunks = [size_line % len(part) + part + b"\r\n" for part in parts]
@@ -343,9 +345,9 @@ class Traffic:
         return self._openai_events(shape, texts, tools=tools and "tools" in shape.fields)
 
     def _texts(self, count: int) -> list[str]:
-        odd = self._random.choice([0.0, 0.0, 0.2])
+        hostile_share = self._random.choice([0.0, 0.0, 0.2])
         return [
-            self._random.choice(HOSTILE_TEXTS) if self._random.random() < odd else f" word{number}"
+            self._random.choice(HOSTILE_TEXTS) if self._random.random() < hostile_share else f" word{number}"
             for number in range(count)
         ]
 
@@ -416,5 +418,5 @@ def raw_response(
 def whole_response(
     content: bytes, *, status: int = 200, headers: tuple[tuple[str, str], ...] = (), length: int | None = None
 ) -> Script:
-    """In one write, so that the gateway reads it at once."""
+    """Send the response in one write, so that the gateway reads it at once."""
     return raw(raw_response(content, status=status, headers=headers, length=length))

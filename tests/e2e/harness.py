@@ -1,4 +1,4 @@
-"""The real command as a process of its own: started with an environment and a file of ours, stopped with SIGTERM."""
+"""Runs the real command as a separate process with a given environment and configuration. SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HI = [{"role": "user", "content": "Hi"}]
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the command sees: nothing of the machine's own settings or keys, but for SVC_FASTPATH."""
+    """Return the command's environment: none of the machine's settings or keys, except SVC_FASTPATH."""
     base = {"PATH": os.environ["PATH"], "HOME": str(home), "SVC_HOME": str(home / "svc"), "LANG": "C.UTF-8"}
     switch = {name: os.environ[name] for name in ("SVC_FASTPATH",) if name in os.environ}
     return {**base, **switch, **(more or {})}
 
 
 def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
-    """Addresses and keys of A, B and C, as the vendors' SDKs take them."""
+    """Addresses and keys of providers A, B and C as environment variables."""
     named: dict[str, str] = {}
     for letter, fake in fakes.items():
         named[f"PROVIDER_{letter}_BASE_URL"] = fake.address if letter == "B" else f"{fake.address}/v1"
@@ -43,14 +43,14 @@ def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
 
 
 def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """A command that is expected to end by itself."""
+    """Run a command that is expected to exit by itself."""
     return subprocess.run(
         [SVC, *arguments], env=environment(home, env), cwd=home, capture_output=True, text=True, timeout=30, check=False
     )
 
 
 class Gateway:
-    """`svc gateway --port 0`; `start` returns when it has said its address."""
+    """`svc gateway --port 0`. `start` returns when the process has printed its address."""
 
     def __init__(self, home: Path, *, env: Mapping[str, str], config: str | None = None) -> None:
         self.home = home
@@ -65,11 +65,11 @@ class Gateway:
             self._arguments += ["--config", str(home / "given.toml")]
 
     def use_port_of_config(self) -> None:
-        """Instead of a free one."""
+        """Use the configured port instead of a free one."""
         del self._arguments[1:3]
 
     def launch(self) -> None:
-        """Starts the process, and does not wait until it answers."""
+        """Start the process without waiting until it listens."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*self.command, *self._arguments],
@@ -80,15 +80,15 @@ class Gateway:
                 stderr=log,
             )
 
-    def said_address(self) -> int:
-        """The port in the address that it has printed, or 0."""
-        said = ADDRESS.search(self.log)
-        return int(said.group(1)) if said else 0
+    def printed_port(self) -> int:
+        """Return the port in the printed address, or 0."""
+        match = ADDRESS.search(self.log)
+        return int(match.group(1)) if match else 0
 
     def start(self, timeout: float = 20.0) -> Gateway:
         self.launch()
         deadline = time.monotonic() + timeout
-        while not (port := self.said_address()):
+        while not (port := self.printed_port()):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
                 raise AssertionError(f"the gateway did not start: {self.log}")
@@ -102,11 +102,11 @@ class Gateway:
 
     @property
     def log(self) -> str:
-        """All that it has written to standard output and standard error."""
+        """The content of standard output and standard error so far."""
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
 
     def logged(self, text: str, timeout: float = 5.0) -> str:
-        """The log's whole lines, once one of them holds `text`: a file may be read in the middle of a write."""
+        """Wait until a line holds `text` and return all complete lines. The last line may still be incomplete."""
         deadline = time.monotonic() + timeout
         while text not in (lines := self.log.rpartition("\n")[0]):
             if time.monotonic() > deadline:
@@ -114,13 +114,13 @@ class Gateway:
             time.sleep(0.01)
         return lines
 
-    def ask_to_stop(self) -> None:
+    def send_sigterm(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
     def stop(self, timeout: float = 10.0) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM and return the exit status."""
         if self.process.poll() is None:
-            self.ask_to_stop()
+            self.send_sigterm()
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -128,13 +128,13 @@ class Gateway:
             self.process.wait(5)
             raise AssertionError(f"the gateway did not stop: {self.log}") from None
 
-    # ways in
+    # clients
 
     def raw(self, *, timeout: float = 10.0, source: str = "127.0.0.1") -> RawClient:
         return RawClient(self.port, timeout=timeout, source=source)
 
     def request(self, method: str, path: str, body: Any = None, *, key: str | None = KEY, **more: Any) -> Got:
-        """One request on a connection of its own."""
+        """Send one request on a new connection."""
         with self.raw() as raw:
             return raw.request(method, path, body, key=key, **more)
 
@@ -147,13 +147,13 @@ class Gateway:
         )
 
     def openai(self, **more: Any) -> openai.OpenAI:
-        """Without certificates, which take longer to load than most tests run."""
+        """Return an SDK client that loads no certificates: loading takes longer than most tests."""
         plain = openai.DefaultHttpxClient(verify=False)
         base = {"base_url": f"{self.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 10, "http_client": plain}
         return openai.OpenAI(**{**base, **more})
 
     def anthropic(self, **more: Any) -> anthropic.Anthropic:
-        """Likewise."""
+        """Return an SDK client that loads no certificates."""
         plain = anthropic.DefaultHttpxClient(verify=False)
         base = {"base_url": self.url, "api_key": KEY, "max_retries": 0, "timeout": 10, "http_client": plain}
         return anthropic.Anthropic(**{**base, **more})

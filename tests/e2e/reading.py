@@ -1,4 +1,4 @@
-"""Reads a stream as strictly as the strictest client does."""
+"""Parses streams as strictly as the strictest client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def data_lines(body: bytes) -> list[str]:
-    """The data of every event. Nothing but `data:` lines and comments may be there."""
+    """Return the data of every event. Lines other than `data:` and comments are an error."""
     found = []
     for event in body.decode("utf-8").split("\n\n"):
         lines = [line for line in event.split("\n") if line and not line.startswith(":")]
@@ -18,8 +18,8 @@ def data_lines(body: bytes) -> list[str]:
     return found
 
 
-def whole_chunks(body: bytes, *, usage: bool = False) -> list[dict[str, Any]]:
-    """The chunks of a complete stream, checked for the shape and order that OpenAI publishes."""
+def complete_chunks(body: bytes, *, usage: bool = False) -> list[dict[str, Any]]:
+    """Return the chunks of a complete stream, checked against OpenAI's documented format and order."""
     lines = data_lines(body)
     assert lines[-1] == "[DONE]"
     assert lines.count("[DONE]") == 1
@@ -27,15 +27,15 @@ def whole_chunks(body: bytes, *, usage: bool = False) -> list[dict[str, Any]]:
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert type(chunks[0]["created"]) is int
-    talk = chunks[:-1] if usage else chunks
+    content = chunks[:-1] if usage else chunks
     if usage:
         assert chunks[-1]["choices"] == []
         counts = chunks[-1]["usage"]
         assert counts["total_tokens"] == counts["prompt_tokens"] + counts["completion_tokens"]
-        assert all(chunk.get("usage", "missing") is None for chunk in talk)
+        assert all(chunk.get("usage", "missing") is None for chunk in content)
     else:
         assert not [chunk for chunk in chunks if chunk.get("usage")]
-    _check_choices([chunk["choices"] for chunk in talk])
+    _check_choices([chunk["choices"] for chunk in content])
     return chunks
 
 
@@ -53,7 +53,7 @@ def _check_choices(all_choices: list[list[dict[str, Any]]]) -> None:
 
 
 def _check_tools(calls: list[dict[str, Any]]) -> None:
-    """Id and name once for each index, an integer index always, indices counted from 0."""
+    """Check that each index has one id and name, and that indices are consecutive integers from 0."""
     opened = [call["index"] for call in calls if "id" in call]
     assert opened == list(range(len(opened)))
     for call in calls:
@@ -71,7 +71,7 @@ def finish_of(chunks: list[dict[str, Any]]) -> str:
 
 
 def tools_of(chunks: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Id, name and arguments of every call, put together."""
+    """Return id, name and concatenated arguments of every tool call."""
     found: list[list[str]] = []
     for call in (
         call for chunk in chunks for choice in chunk["choices"] for call in choice["delta"].get("tool_calls") or []
@@ -83,7 +83,7 @@ def tools_of(chunks: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def broken_stream(body: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The chunks of a stream that ended in an error, and that error. It may not look complete."""
+    """Return the chunks and the error of an interrupted stream, which must not look complete."""
     lines = data_lines(body)
     assert "[DONE]" not in lines
     *chunks, last = [json.loads(line) for line in lines]

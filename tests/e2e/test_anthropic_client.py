@@ -1,4 +1,4 @@
-"""The anthropic SDK as the client, every kind of upstream behind it: `POST /v1/messages`."""
+"""`POST /v1/messages` with the anthropic SDK as the client and every kind of upstream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
-from tests.e2e.test_openai_client import EVERY, TWO_CALLS, says
+from tests.e2e.test_openai_client import EVERY, TWO_CALLS, scripted_response
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, sse
@@ -20,12 +20,14 @@ TOOLS = [
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_answer(anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
-    fakes[letter].plays(says(letter, "Servus 🦙"))
-    whole = anthropic_client.messages.create(model=model, max_tokens=50, messages=HI, system="Be brief.")
-    assert (whole.type, whole.role, whole.stop_reason) == ("message", "assistant", "end_turn")
-    assert [(one.type, one.text) for one in whole.content] == [("text", "Servus 🦙")]
-    assert whole.usage.output_tokens == 7
+def test_messages_json_response_in_anthropic_format(
+    anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(scripted_response(letter, "Servus 🦙"))
+    message = anthropic_client.messages.create(model=model, max_tokens=50, messages=HI, system="Be brief.")
+    assert (message.type, message.role, message.stop_reason) == ("message", "assistant", "end_turn")
+    assert [(one.type, one.text) for one in message.content] == [("text", "Servus 🦙")]
+    assert message.usage.output_tokens == 7
     sent = fakes[letter].wait().json
     if letter == "B":
         assert sent["system"] == "Be brief."
@@ -36,22 +38,24 @@ def test_answer(anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProv
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_stream(anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
-    fakes[letter].plays(says(letter, "eins zwei drei", stream=True))
+def test_messages_stream_text_and_usage_reach_sdk(
+    anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(scripted_response(letter, "eins zwei drei", stream=True))
     with anthropic_client.messages.stream(model=model, max_tokens=50, messages=HI) as stream:
-        pieces = list(stream.text_stream)
+        chunks = list(stream.text_stream)
         final = stream.get_final_message()
-    assert "".join(pieces) == "eins zwei drei"
-    assert len(pieces) >= 3
+    assert "".join(chunks) == "eins zwei drei"
+    assert len(chunks) >= 3
     assert final.stop_reason == "end_turn"
     assert (final.usage.output_tokens, final.content[0].text) == (7, "eins zwei drei")
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_events_come_in_the_published_order(
+def test_messages_stream_events_are_in_documented_order(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
-    fakes[letter].plays(says(letter, "eins zwei", stream=True))
+    fakes[letter].plays(scripted_response(letter, "eins zwei", stream=True))
     got = gateway.message(model, stream=True)
     assert got.headers["content-type"].startswith("text/event-stream")
     names = []
@@ -70,16 +74,16 @@ def test_events_come_in_the_published_order(
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
 @pytest.mark.parametrize("stream", [True, False])
-def test_two_tool_calls(
+def test_messages_two_tool_calls_reach_sdk(
     anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str, stream: bool
 ) -> None:
-    fakes[letter].plays(says(letter, None, tools=TWO_CALLS, stream=stream))
-    asked = {"model": model, "max_tokens": 50, "messages": HI, "tools": TOOLS}
+    fakes[letter].plays(scripted_response(letter, None, tools=TWO_CALLS, stream=stream))
+    request = {"model": model, "max_tokens": 50, "messages": HI, "tools": TOOLS}
     if stream:
-        with anthropic_client.messages.stream(**asked) as events:
+        with anthropic_client.messages.stream(**request) as events:
             final = events.get_final_message()
     else:
-        final = anthropic_client.messages.create(**asked)
+        final = anthropic_client.messages.create(**request)
     assert final.stop_reason == "tool_use"
     assert [(one.type, one.id, one.name, one.input) for one in final.content] == [
         ("tool_use", "call_1", "weather", {"city": "Graz", "days": 3}),
@@ -87,7 +91,7 @@ def test_two_tool_calls(
     ]
 
 
-def test_tool_results_go_to_an_openai_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_messages_tool_results_are_translated_for_openai_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
     turns = [
         *HI,
         {
@@ -124,13 +128,15 @@ def test_tool_results_go_to_an_openai_upstream(gateway: Gateway, provider_a: Fak
     ("finish", "stop"),
     [("stop", "end_turn"), ("length", "max_tokens"), ("tool_calls", "tool_use"), ("content_filter", "refusal")],
 )
-def test_finish_reasons_in_anthropics_words(gateway: Gateway, provider_a: FakeProvider, finish: str, stop: str) -> None:
+def test_messages_finish_reason_is_translated_to_stop_reason(
+    gateway: Gateway, provider_a: FakeProvider, finish: str, stop: str
+) -> None:
     tools = TWO_CALLS if finish == "tool_calls" else []
     provider_a.plays(answer(200, openai_wire.chat("Hi", tools=tools, finish=finish)))
     assert gateway.message(GPT).json["stop_reason"] == stop
 
 
-def test_thinking_passes_from_anthropic_to_anthropic(
+def test_messages_thinking_signature_is_forwarded_to_anthropic_client(
     anthropic_client: anthropic.Anthropic, provider_b: FakeProvider
 ) -> None:
     blocks = [anthropic_wire.thinking("Hm.", "c2lnbmVk"), anthropic_wire.text("42")]
@@ -147,13 +153,13 @@ def test_thinking_passes_from_anthropic_to_anthropic(
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
-def test_key_as_x_api_key_or_bearer(gateway: Gateway, header: str) -> None:
+def test_messages_key_as_x_api_key_or_bearer_returns_200(gateway: Gateway, header: str) -> None:
     value = gateway.key if header == "x-api-key" else f"Bearer {gateway.key}"
-    asked = {"model": CLAUDE, "max_tokens": 9, "messages": HI}
-    assert gateway.request("POST", "/v1/messages", asked, key=None, headers={header: value}).status == 200
+    request = {"model": CLAUDE, "max_tokens": 9, "messages": HI}
+    assert gateway.request("POST", "/v1/messages", request, key=None, headers={header: value}).status == 200
 
 
-def test_the_clients_key_never_reaches_an_upstream(gateway: Gateway, fakes: dict[str, FakeProvider]) -> None:
+def test_client_key_is_never_sent_upstream(gateway: Gateway, fakes: dict[str, FakeProvider]) -> None:
     for model in (GPT, CLAUDE, LLAMA):
         assert gateway.message(model).status == 200
         assert gateway.chat(model).status == 200
@@ -162,7 +168,7 @@ def test_the_clients_key_never_reaches_an_upstream(gateway: Gateway, fakes: dict
             assert gateway.key not in str(seen.header_list)
 
 
-def class_of(status: int) -> type[anthropic.APIStatusError]:
+def error_class(status: int) -> type[anthropic.APIStatusError]:
     return {
         400: anthropic.BadRequestError,
         401: anthropic.AuthenticationError,
@@ -182,7 +188,7 @@ def class_of(status: int) -> type[anthropic.APIStatusError]:
         (429, 429, "rate_limit_error"),
     ],
 )
-def test_errors_in_anthropics_shape(
+def test_messages_upstream_error_has_anthropic_format(
     anthropic_client: anthropic.Anthropic,
     fakes: dict[str, FakeProvider],
     letter: str,
@@ -193,14 +199,14 @@ def test_errors_in_anthropics_shape(
 ) -> None:
     body = anthropic_wire.error() if letter == "B" else openai_wire.error()
     fakes[letter].plays(answer(upstream, body, headers={"retry-after": "60"}))
-    with pytest.raises(class_of(status)) as caught:
+    with pytest.raises(error_class(status)) as caught:
         anthropic_client.messages.create(model=model, max_tokens=9, messages=HI)
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["type"] == kind
     assert caught.value.response.headers["x-request-id"]
 
 
-def test_refusals_of_our_own_in_anthropics_shape(gateway: Gateway) -> None:
+def test_messages_gateway_error_has_anthropic_format(gateway: Gateway) -> None:
     with gateway.anthropic(api_key="wrong") as client, pytest.raises(anthropic.AuthenticationError) as caught:
         client.messages.create(model=CLAUDE, max_tokens=9, messages=HI)
     assert caught.value.body["error"]["type"] == "authentication_error"
@@ -212,7 +218,7 @@ def test_refusals_of_our_own_in_anthropics_shape(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(("letter", "model"), [("A", GPT), ("B", CLAUDE)])
-def test_a_stream_that_breaks_is_an_error_event(
+def test_messages_interrupted_stream_ends_with_error_event(
     anthropic_client: anthropic.Anthropic, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
     events = anthropic_wire.stream()[:5] if letter == "B" else openai_wire.stream()[:3]

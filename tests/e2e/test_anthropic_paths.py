@@ -1,4 +1,4 @@
-"""Everything under `/v1/messages`: Anthropic's shape of errors, and `request-id`, by which its SDKs name a request."""
+"""Everything under `/v1/messages`: Anthropic's error format and the `request-id` header of its SDKs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def check_error(got: Got, status: int, kind: str) -> None:
         ("GET", "/v1/messages", "wrong", 401, "authentication_error"),
     ],
 )
-def test_messages_path_that_is_not_answered_gets_anthropics_error(
+def test_messages_unsupported_path_or_method_returns_anthropic_error(
     gateway: Gateway, method: str, path: str, key: str | None, status: int, kind: str
 ) -> None:
     check_error(gateway.request(method, path, MESSAGE if method == "POST" else None, key=key), status, kind)
 
 
-def test_messages_body_too_large_below_the_endpoint_gets_anthropics_error(gateway: Gateway) -> None:
+def test_messages_subpath_body_too_large_returns_anthropic_error(gateway: Gateway) -> None:
     with gateway.raw() as raw:
         head = f"POST /v1/messages/batches HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
         raw.send(f"{head}content-length: {1 << 40}\r\n\r\n".encode())
@@ -56,12 +56,12 @@ def test_messages_body_too_large_below_the_endpoint_gets_anthropics_error(gatewa
 
 
 @pytest.mark.parametrize("fields", [{"model": "none"}, {"max_tokens": 0}, {"messages": []}])
-def test_messages_refused_request_has_its_id(gateway: Gateway, fields: dict[str, Any]) -> None:
+def test_messages_rejected_request_has_request_id(gateway: Gateway, fields: dict[str, Any]) -> None:
     got = gateway.message(**fields)
     check_error(got, got.status, got.json["error"]["type"])
 
 
-def test_messages_upstream_error_body_carries_our_id(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_messages_upstream_error_body_has_gateway_request_id(gateway: Gateway, provider_b: FakeProvider) -> None:
     provider_b.plays(answer(400, anthropic_wire.error(message="Too odd."), headers={"request-id": "req_theirs"}))
     got = gateway.message()
     check_error(got, 400, "invalid_request_error")
@@ -71,7 +71,7 @@ def test_messages_upstream_error_body_carries_our_id(gateway: Gateway, provider_
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT])
 @pytest.mark.parametrize("stream", [True, False])
-def test_messages_answers_and_streams_have_the_id(
+def test_messages_json_and_stream_have_request_id_header(
     gateway: Gateway, fakes: dict[str, FakeProvider], model: str, stream: bool
 ) -> None:
     fakes["B"].plays(
@@ -83,12 +83,12 @@ def test_messages_answers_and_streams_have_the_id(
     fakes["B"].forget()
 
 
-def test_other_paths_have_no_second_id(gateway: Gateway) -> None:
+def test_other_endpoints_have_no_request_id_header_of_anthropic(gateway: Gateway) -> None:
     for got in (gateway.chat(), gateway.request("GET", "/v1/models"), gateway.request("GET", "/v1/messagesx")):
         assert "request-id" not in got.headers
 
 
-def test_chat_of_an_anthropic_model_has_logprobs_null(gateway: Gateway) -> None:
+def test_chat_anthropic_model_has_logprobs_null(gateway: Gateway) -> None:
     (choice,) = json.loads(gateway.chat(CLAUDE).body)["choices"]
     assert choice["logprobs"] is None
     assert choice.keys() == {"index", "message", "logprobs", "finish_reason"}

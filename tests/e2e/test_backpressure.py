@@ -1,4 +1,4 @@
-"""Clients that do not read: what they cost the gateway's memory, and what the upstream notices."""
+"""Backpressure: memory use for clients that do not read, and the effect on the upstream."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider, Recorded
 from tests.fakes.script import Gate, Script, answer, body, end, head, hold, pause, raw, sse
 
-STREAMS = 16
+STREAM_COUNT = 16
 KIB = 1024
-FAST = {
-    "long pieces": [openai_wire.role(), *[openai_wire.chunk({"content": "x" * 16_000})] * 2000],
+STREAMS_BY_KIND = {
+    "long chunks": [openai_wire.role(), *[openai_wire.chunk({"content": "x" * 16_000})] * 2000],
     "words": [openai_wire.role(), *[openai_wire.chunk({"content": " word"}) * 80] * 2000],
     "translated": [
         *anthropic_wire.stream("")[:3],
         *[anthropic_wire.event("content_block_delta", index=0, delta={"type": "text_delta", "text": "x"}) * 150] * 2000,
     ],
 }
-"""More than all buffers of the system hold, as fast as it is taken."""
+"""Streams without pauses that are larger than all socket buffers."""
 RESUMABLE = f"""
 [routing]
 resume = true
@@ -38,7 +38,7 @@ resume = true
 
 
 def wait_until_still(streams: list[Recorded], seconds: float = 20) -> None:
-    """Until no more of them is taken."""
+    """Wait until no stream is read any further."""
     before: list[int] = []
     deadline = time.monotonic() + seconds
     while before != (now := [one.sent for one in streams]):
@@ -47,67 +47,69 @@ def wait_until_still(streams: list[Recorded], seconds: float = 20) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("kind", [*FAST, "resumable"])
-def test_who_does_not_read_costs_little_and_stops_the_upstream(
+@pytest.mark.parametrize("kind", [*STREAMS_BY_KIND, "resumable"])
+def test_backpressure_unread_stream_uses_bounded_memory_and_pauses_upstream(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], kind: str
 ) -> None:
     gateway = start_gateway(config=RESUMABLE if kind == "resumable" else None)
     letter, model = ("B", CLAUDE) if kind == "translated" else ("A", GPT)
     fake = fakes[letter]
-    gateway.chat(model, stream=True)  # what the first stream loads is no stream's cost
+    gateway.chat(model, stream=True)  # the first stream loads code, which must not count
     fake.forget()
-    fake.always_plays(sse(FAST.get(kind, FAST["words"])))
-    asked = request_bytes(
+    fake.always_plays(sse(STREAMS_BY_KIND.get(kind, STREAMS_BY_KIND["words"])))
+    request = request_bytes(
         "POST", "/v1/chat/completions", {"model": model, "messages": HI, "stream": True}, key=gateway.key
     )
     before = resident(gateway)
     with contextlib.ExitStack() as stack:
-        for _ in range(STREAMS):
-            stack.enter_context(gateway.raw()).send(asked)
-        fake.wait(STREAMS, 20)
+        for _ in range(STREAM_COUNT):
+            stack.enter_context(gateway.raw()).send(request)
+        fake.wait(STREAM_COUNT, 20)
         wait_until_still(fake.requests)
-        grown = (resident(gateway) - before) / STREAMS
+        grown = (resident(gateway) - before) / STREAM_COUNT
         assert grown < 256 * KIB
         assert not any(one.played for one in fake.requests)
 
 
-def test_nor_does_it_cost_more_on_connections_that_read_freely(
+def test_backpressure_unread_stream_on_reused_connection_uses_bounded_memory(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
-    """As they do behind a small answer."""
+    """A small response came first on each connection."""
     gateway, gate = start_gateway(), Gate()
-    asked = {"model": GPT, "messages": HI}
+    request = {"model": GPT, "messages": HI}
     provider_a.always_plays(hold(gate) + answer(200, openai_wire.chat()))
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(gateway.raw()) for _ in range(STREAMS)]
+        clients = [stack.enter_context(gateway.raw()) for _ in range(STREAM_COUNT)]
         for client in clients:
-            client.send(request_bytes("POST", "/v1/chat/completions", asked, key=gateway.key))
-        provider_a.wait(STREAMS, 20)
+            client.send(request_bytes("POST", "/v1/chat/completions", request, key=gateway.key))
+        provider_a.wait(STREAM_COUNT, 20)
         gate.opened.set()
-        assert [client.read().status for client in clients] == [200] * STREAMS
+        assert [client.read().status for client in clients] == [200] * STREAM_COUNT
         provider_a.forget()
-        provider_a.always_plays(sse(FAST["long pieces"]))
+        provider_a.always_plays(sse(STREAMS_BY_KIND["long chunks"]))
         before = resident(gateway)
         for client in clients:
-            client.send(request_bytes("POST", "/v1/chat/completions", {**asked, "stream": True}, key=gateway.key))
-        provider_a.wait(STREAMS, 20)
+            client.send(request_bytes("POST", "/v1/chat/completions", {**request, "stream": True}, key=gateway.key))
+        provider_a.wait(STREAM_COUNT, 20)
         wait_until_still(provider_a.requests)
-        assert (resident(gateway) - before) / STREAMS < 256 * KIB
+        assert (resident(gateway) - before) / STREAM_COUNT < 256 * KIB
 
 
 STREAM = {"model": GPT, "messages": HI, "stream": True}
 WORD = openai_wire.chunk({"content": " word"})
 
 
-def test_who_reads_a_little_now_and_then_costs_as_little(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
-    """All that the system has kept of a stream of small pieces is there to be read when the client goes on."""
+def test_backpressure_slowly_read_stream_of_small_chunks_uses_bounded_memory(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """When the client continues, the socket buffers hold many small chunks that can be read at once."""
     gateway = start_gateway()
     gateway.chat(stream=True)
     provider_a.forget()
-    small = body(WORD * 30) + pause(0.01)  # each comes alone
+    small = body(WORD * 30) + pause(0.01)  # each chunk is read separately
     flood = raw((b"%x\r\n%b\r\n" % (len(WORD), WORD)) * 300)
-    begun = head(content_type="text/event-stream") + body(openai_wire.role())
-    provider_a.always_plays(Script((*begun.steps, *small.steps * 1000, *flood.steps * 400)))
+    stream_start = head(content_type="text/event-stream") + body(openai_wire.role())
+    provider_a.always_plays(Script((*stream_start.steps, *small.steps * 1000, *flood.steps * 400)))
     before, count = resident(gateway), 4
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -118,7 +120,7 @@ def test_who_reads_a_little_now_and_then_costs_as_little(start_gateway: StartGat
             client.sendall(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
         provider_a.wait(count, 20)
         wait_until_still(provider_a.requests, 60)
-        for client in clients:  # until the gateway reads on
+        for client in clients:  # read until the gateway continues to read
             taken = sum(one.sent for one in provider_a.requests)
             while sum(one.sent for one in provider_a.requests) == taken:
                 assert client.recv(8192)
@@ -129,13 +131,13 @@ def test_who_reads_a_little_now_and_then_costs_as_little(start_gateway: StartGat
 
 RESUME = f'[routing]\nresume = true\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
 LARGE = "\x01" * 1_040_000
-"""Six times as much in JSON: more than the system's buffers hold."""
+"""In JSON, six times this size: more than the socket buffers hold."""
 
 
-def test_a_connection_that_was_paused_at_the_end_is_not_used_again(
+def test_backpressure_upstream_connection_paused_at_end_is_not_reused(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
-    """The last piece stops the reading, and is the end of an answer without an end mark."""
+    """The last read pauses the connection and ends the response, which has no `[DONE]`."""
     gateway = start_gateway(config="[gateway]\nfirst_byte_timeout = 2\n")
     large = openai_wire.chunk({"content": LARGE})
     rest = large[-2:] + openai_wire.chunk({}, "stop")
@@ -154,10 +156,10 @@ def test_a_connection_that_was_paused_at_the_end_is_not_used_again(
     assert gateway.chat().status == 200
 
 
-def test_who_takes_a_stream_up_is_not_read_for_a_client_that_does_not_read(
+def test_backpressure_unread_resumed_stream_pauses_new_upstream(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
-    """Little text, in chunks that each repeat a long name."""
+    """Little text in chunks that each repeat a long model name."""
     gateway = start_gateway(config=RESUME)
     failure = openai_wire.event(openai_wire.error("down", "server_error"))
     provider_a.plays(
@@ -167,7 +169,7 @@ def test_who_takes_a_stream_up_is_not_read_for_a_client_that_does_not_read(
         + body(openai_wire.chunk({"content": "x"}) * 60 + failure)
         + end()
     )
-    provider_b.plays(sse(FAST["translated"]))
+    provider_b.plays(sse(STREAMS_BY_KIND["translated"]))
     with gateway.raw() as client:
         client.send(request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key))
         provider_b.wait()
@@ -178,11 +180,11 @@ def test_who_takes_a_stream_up_is_not_read_for_a_client_that_does_not_read(
 
 @contextlib.contextmanager
 def peak(gateway: Gateway) -> Iterator[list[int]]:
-    """The most bytes that it takes meanwhile, beyond what it took before."""
-    over, before, most = threading.Event(), resident(gateway), [0]
+    """Measure the peak memory growth in bytes during the block."""
+    stopped, before, most = threading.Event(), resident(gateway), [0]
 
     def watch() -> None:
-        while not over.wait(0.02):
+        while not stopped.wait(0.02):
             most[0] = max(most[0], resident(gateway) - before)
 
     thread = threading.Thread(target=watch)
@@ -190,14 +192,12 @@ def peak(gateway: Gateway) -> Iterator[list[int]]:
     try:
         yield most
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
-def test_the_text_that_another_would_get_is_kept_in_little_room(
-    start_gateway: StartGateway, provider_a: FakeProvider
-) -> None:
-    """1.6 MB in pieces of four letters; up to 1 MiB is kept."""
+def test_resume_text_of_small_chunks_uses_bounded_memory(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    """1.6 MB in chunks of four characters. The gateway keeps up to 1 MiB for a resume."""
     gateway = start_gateway(config=RESUME)
     gateway.chat(stream=True)
     words = b"".join([openai_wire.chunk({"content": " wor"})] * 1000)

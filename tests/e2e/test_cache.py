@@ -1,4 +1,4 @@
-"""`[cache]`: the same request is answered again without asking anyone, and never with another key's answer."""
+"""`[cache]`: a repeated request is served without an upstream request, and never across keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Nodes, StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
-from tests.e2e.reading import text_of, whole_chunks
+from tests.e2e.reading import complete_chunks, text_of
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, request_bytes
 from tests.fakes.provider import FakeProvider
@@ -28,7 +28,7 @@ def caching(start_gateway: StartGateway) -> Gateway:
 
 
 def entry(gateway: Gateway, got: Got) -> dict[str, Any]:
-    """The line of the ledger for an answer."""
+    """Wait for the access-log line of a response and return it."""
     request_id = got.headers["x-request-id"]
     lines = [json.loads(line) for line in gateway.logged(request_id).splitlines() if line.startswith('{"time"')]
     return next(line for line in lines if line["request_id"] == request_id)
@@ -40,7 +40,7 @@ def cached(got: Got) -> str | None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", [GPT, CLAUDE])
-def test_the_same_request_gets_the_same_answer(
+def test_cache_same_request_returns_same_response(
     caching: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, model: str, stream: bool
 ) -> None:
     first, second = (caching.chat(model, stream=stream) for _ in range(2))
@@ -51,14 +51,18 @@ def test_the_same_request_gets_the_same_answer(
     for name in ("content-type", "x-svc-provider", "cache-control", "x-accel-buffering"):
         assert second.headers.get(name) == first.headers.get(name)
     assert second.headers.get("x-accel-buffering") == ("no" if stream else None)
-    asked, again = entry(caching, first), entry(caching, second)
-    assert (asked["from_cache"], again["from_cache"]) == (False, True)
-    assert (again["status"], again["provider"], again["model"]) == ("ok", asked["provider"], asked["model"])
-    assert asked["cost_usd"] > 0
-    assert (again["cost_usd"], again["prompt_tokens"], again["completion_tokens"]) == (0, 0, 0)
+    first_entry, second_entry = entry(caching, first), entry(caching, second)
+    assert (first_entry["from_cache"], second_entry["from_cache"]) == (False, True)
+    assert (second_entry["status"], second_entry["provider"], second_entry["model"]) == (
+        "ok",
+        first_entry["provider"],
+        first_entry["model"],
+    )
+    assert first_entry["cost_usd"] > 0
+    assert (second_entry["cost_usd"], second_entry["prompt_tokens"], second_entry["completion_tokens"]) == (0, 0, 0)
 
 
-def test_both_are_in_the_ledger(caching: Gateway, provider_a: FakeProvider) -> None:
+def test_cache_miss_and_hit_are_both_in_ledger(caching: Gateway, provider_a: FakeProvider) -> None:
     ids = {caching.chat().headers["x-request-id"] for _ in range(2)}
     deadline = time.monotonic() + 5
     while True:
@@ -69,7 +73,7 @@ def test_both_are_in_the_ledger(caching: Gateway, provider_a: FakeProvider) -> N
     assert {one["request_id"] for one in listed} == ids
 
 
-OTHERS: list[dict[str, Any]] = [
+OTHER_FIELDS: list[dict[str, Any]] = [
     {"temperature": 0.5},
     {"seed": 7},
     {"n": 2},
@@ -80,13 +84,13 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-def test_another_request_is_another(caching: Gateway, provider_a: FakeProvider) -> None:
-    answers = [caching.chat(**fields) for fields in [{}, *OTHERS] * 2]
+def test_cache_different_fields_miss(caching: Gateway, provider_a: FakeProvider) -> None:
+    answers = [caching.chat(**fields) for fields in [{}, *OTHER_FIELDS] * 2]
     assert [cached(got) for got in answers] == ["miss"] * 8 + ["hit"] * 8
     assert len(provider_a.requests) == 8
 
 
-def test_routes_do_not_share(caching: Gateway, provider_a: FakeProvider) -> None:
+def test_cache_is_not_shared_between_endpoints(caching: Gateway, provider_a: FakeProvider) -> None:
     assert [cached(caching.chat(max_tokens=50)), cached(caching.message(GPT))] == ["miss", "miss"]
     assert [cached(caching.chat(max_tokens=50)), cached(caching.message(GPT))] == ["hit", "hit"]
 
@@ -107,7 +111,7 @@ BROKEN = [openai_wire.role(), openai_wire.chunk({"content": "half"})]
     ],
     ids=["500", "400", "429", "garbage", "reset", "no finish", "error event"],
 )
-def test_what_failed_or_broke_is_not_kept(
+def test_cache_failed_response_is_not_stored(
     start_gateway: StartGateway, provider_a: FakeProvider, fault: Script, stream: bool
 ) -> None:
     started = start_gateway(config=CONFIG + "[routing]\nretries = 0\n")
@@ -117,26 +121,26 @@ def test_what_failed_or_broke_is_not_kept(
     assert (second.status, cached(second)) == (200, "miss")
 
 
-def test_a_client_that_leaves_keeps_nothing(caching: Gateway, provider_a: FakeProvider) -> None:
+def test_cache_response_of_disconnected_client_is_not_stored(caching: Gateway, provider_a: FakeProvider) -> None:
     provider_a.plays(sse(openai_wire.stream("a b c d e f"), every=0.1))
     body = {"model": GPT, "messages": HI, "stream": True}
     with caching.raw() as raw:
         raw.send(request_bytes("POST", "/v1/chat/completions", body, key=caching.key))
         raw.read_until(b"a")
     caching.logged("client_closed")
-    again = caching.request("POST", "/v1/chat/completions", body)
-    assert cached(again) == "miss"
-    assert text_of(whole_chunks(again.body)) == openai_wire.TEXT
+    second = caching.request("POST", "/v1/chat/completions", body)
+    assert cached(second) == "miss"
+    assert text_of(complete_chunks(second.body)) == openai_wire.TEXT
 
 
-def test_an_answer_expires(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_cache_entry_expires_after_ttl(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config=CONFIG + "ttl = 0.4\n")
     assert [cached(started.chat()), cached(started.chat())] == ["miss", "hit"]
     time.sleep(0.5)
     assert cached(started.chat()) == "miss"
 
 
-def test_memory_is_bounded(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_cache_size_is_bounded(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config=CONFIG + "max_size = 0.1\nmax_answer = 0.02\n")
     provider_a.always_plays(answer(200, openai_wire.chat("x" * 10_000)))
     for number in range(30):
@@ -149,7 +153,7 @@ def test_memory_is_bounded(start_gateway: StartGateway, provider_a: FakeProvider
     assert [cached(started.chat(seed=99)) for _ in range(2)] == ["miss", "miss"]
 
 
-def test_a_client_that_does_not_read_costs_little(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_cache_hit_for_unread_client_uses_bounded_memory(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config=CONFIG + "max_answer = 32\nmax_size = 256\n")
     words = [openai_wire.chunk({"content": "x" * 40_000}) for _ in range(500)]
     provider_a.plays(sse([openai_wire.role(), *words, openai_wire.chunk({}, "stop"), openai_wire.DONE]))
@@ -171,34 +175,34 @@ def resident(gateway: Gateway) -> int:
     return int(fields[1]) * 4096
 
 
-def test_it_is_off_as_it_comes(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_cache_is_disabled_by_default(gateway: Gateway, provider_a: FakeProvider) -> None:
     assert [cached(gateway.chat()) for _ in range(2)] == [None, None]
     assert len(provider_a.requests) == 2
 
 
-# whose answers
+# isolation between keys
 
 
-def made(gateway: Gateway, name: str, *options: str) -> str:
-    """The secret of a new key."""
+def create_key(gateway: Gateway, name: str, *options: str) -> str:
+    """Create a key and return its secret."""
     done = run("keys", "create", "--name", name, "--json", *options, home=gateway.home)
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["key"])
 
 
-def asks(gateway: Gateway, key: str) -> Got:
+def send_chat(gateway: Gateway, key: str) -> Got:
     return gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=key)
 
 
-def test_a_key_never_sees_the_answer_of_another(caching: Gateway, provider_a: FakeProvider) -> None:
-    keys = [made(caching, "one", "--tag", "team=red"), made(caching, "two", "--tag", "team=red")]
-    assert [cached(asks(caching, key)) for key in keys * 2] == ["miss", "miss", "hit", "hit"]
+def test_cache_is_not_shared_between_keys(caching: Gateway, provider_a: FakeProvider) -> None:
+    keys = [create_key(caching, "one", "--tag", "team=red"), create_key(caching, "two", "--tag", "team=red")]
+    assert [cached(send_chat(caching, key)) for key in keys * 2] == ["miss", "miss", "hit", "hit"]
 
 
-def test_a_tag_shares_answers(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_cache_shared_by_tag_is_shared_between_its_keys(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config=CONFIG + 'shared_by = "team"\n')
     red, also_red, blue, none, neither = (
-        made(started, name, *options)
+        create_key(started, name, *options)
         for name, options in (
             ("red", ["--tag", "team=red"]),
             ("also red", ["--tag", "team=red", "--tag", "other=x"]),
@@ -207,49 +211,51 @@ def test_a_tag_shares_answers(start_gateway: StartGateway, provider_a: FakeProvi
             ("neither", []),
         )
     )
-    assert [cached(asks(started, key)) for key in (red, also_red)] == ["miss", "hit"]
-    assert [cached(asks(started, key)) for key in (blue, none, neither)] == ["miss"] * 3
+    assert [cached(send_chat(started, key)) for key in (red, also_red)] == ["miss", "hit"]
+    assert [cached(send_chat(started, key)) for key in (blue, none, neither)] == ["miss"] * 3
 
 
-def test_a_key_gets_no_answer_of_a_model_that_it_may_not_use(
+def test_cache_shared_response_of_forbidden_model_is_not_served(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
-    """Its teammate got it from the fallback."""
+    """A key with the same tag received it from the fallback model."""
     started = start_gateway(
         config=f'{CONFIG}shared_by = "team"\n[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
     )
-    free = made(started, "free", "--tag", "team=red")
-    bound = made(started, "bound", "--tag", "team=red", "--models", GPT)
+    free = create_key(started, "free", "--tag", "team=red")
+    restricted = create_key(started, "bound", "--tag", "team=red", "--models", GPT)
     provider_a.plays(answer(500, openai_wire.error("down")))
-    assert asks(started, free).headers["x-svc-provider"] == "anthropic"
-    got = asks(started, bound)
+    assert send_chat(started, free).headers["x-svc-provider"] == "anthropic"
+    got = send_chat(started, restricted)
     assert (cached(got), got.headers["x-svc-provider"]) == ("miss", "openai")
 
 
-def test_hit_counts_for_requests_and_not_for_tokens(caching: Gateway, provider_a: FakeProvider) -> None:
-    key = made(caching, "tight", "--rpm", "3", "--tpm", "17000")
-    got = [asks(caching, key) for _ in range(4)]
+def test_cache_hit_counts_for_rpm_and_not_for_tpm(caching: Gateway, provider_a: FakeProvider) -> None:
+    key = create_key(caching, "tight", "--rpm", "3", "--tpm", "17000")
+    got = [send_chat(caching, key) for _ in range(4)]
     assert [each.status for each in got] == [200, 200, 200, 429]
     assert [cached(each) for each in got[:3]] == ["miss", "hit", "hit"]
     assert got[3].headers.get("x-svc-provider") is None
     assert "(rpm)" in got[3].json["error"]["message"]
 
 
-# in Redis
+# shared through Redis
 
 
-def kept(redis: RedisServer) -> str:
-    """The name of the one answer in Redis, once it is there."""
+def cached_redis_key(redis: RedisServer) -> str:
+    """Wait for the single cached response in Redis and return its key."""
     while (found := redis.tell("KEYS svc:cache:*")) == b"*0\r\n":
         time.sleep(0.01)
     return found.split(b"\r\n")[2].decode()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_another_machine_has_it_too(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer, stream: bool) -> None:
+def test_cache_in_redis_is_shared_between_gateways(
+    nodes: Nodes, provider_a: FakeProvider, redis: RedisServer, stream: bool
+) -> None:
     one, other = nodes(CONFIG), nodes(CONFIG)
     first = one.chat(stream=stream)
-    kept(redis)
+    cached_redis_key(redis)
     second = other.chat(stream=stream)
     assert (cached(first), cached(second)) == ("miss", "hit")
     assert second.body == first.body
@@ -257,13 +263,15 @@ def test_another_machine_has_it_too(nodes: Nodes, provider_a: FakeProvider, redi
     assert len(provider_a.requests) == 1
 
 
-def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
+def test_cache_redis_outage_is_bypassed_and_recovers(
+    nodes: Nodes, provider_a: FakeProvider, redis: RedisServer
+) -> None:
     one, other = nodes(CONFIG), nodes(CONFIG)
     one.chat()
     redis.freeze()
     began = time.monotonic()
     assert (other.chat().status, cached(one.chat())) == (200, "hit")
-    assert time.monotonic() - began < 1.5, "half a second is waited for Redis"
+    assert time.monotonic() - began < 1.5, "the gateway waits half a second for Redis"
     redis.thaw()
     redis.kill()
     assert other.chat(seed=1).status == 200
@@ -277,10 +285,10 @@ def test_redis_goes_and_comes_back(nodes: Nodes, provider_a: FakeProvider, redis
         time.sleep(0.2)
 
 
-def test_what_lies_in_redis_may_be_anything(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
+def test_cache_corrupt_redis_entry_is_a_miss(nodes: Nodes, provider_a: FakeProvider, redis: RedisServer) -> None:
     one, other = nodes(CONFIG), nodes(CONFIG)
     one.chat()
-    redis.tell(f"SET {kept(redis)} rubbish")
+    redis.tell(f"SET {cached_redis_key(redis)} rubbish")
     got = other.chat()
     assert (got.status, cached(got)) == (200, "miss")
     other.chat(CLAUDE)

@@ -1,4 +1,4 @@
-"""Processes that parse untrusted input have no secret in their environment, whatever the gateway was started with."""
+"""Child processes that parse untrusted input have no secrets in their environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.processes import SECRETS, child, environment_of
 
 
 def check(pid: int) -> None:
-    """The process has what it needs to run, and nothing that its parent keeps secret."""
+    """Check that the process has PATH and none of its parent's secrets."""
     given = environment_of(pid)
     assert given["PATH"] == os.environ["PATH"]
     assert not set(SECRETS) & set(given)
@@ -29,7 +29,7 @@ def check(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("speech_model")
-def test_speech_worker_and_local_model_have_no_secrets(model_home: Path, tmp_path: Path) -> None:
+def test_child_environment_speech_worker_and_local_model_have_no_secrets(model_home: Path, tmp_path: Path) -> None:
     environ = {**SECRETS, "SVC_REGISTRY_ROOT": str(model_home / "registry")}
     gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
     try:
@@ -39,7 +39,7 @@ def test_speech_worker_and_local_model_have_no_secrets(model_home: Path, tmp_pat
         assert gateway.stop() == 0, gateway.log
 
 
-async def test_decoder_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_environment_decoder_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     sound = io.BytesIO()
@@ -51,7 +51,9 @@ async def test_decoder_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monkey
             check(child(os.getpid(), "svc.speech.decoder"))
 
 
-def test_text_generation_of_a_pipeline_has_no_secrets(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_environment_pipeline_text_generation_has_no_secrets(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     template = {"type": "Gguf", "model_file": model_path.name, "context_length": 512}

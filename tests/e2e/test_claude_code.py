@@ -1,4 +1,4 @@
-"""A coding agent that speaks Anthropic's dialect: what it sends, and what it gets, is what Anthropic's own API has."""
+"""A coding agent with Anthropic's API: requests and responses match those of Anthropic's own endpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ models = [{{ id = "agent", upstream_id = "{CLAUDE}" }}]
 
 
 def agent_request(**fields: Any) -> bytes:
-    """As a coding agent writes it: spaces and escapes of its own, names of tools that are names of fields, too."""
+    """A request with unusual whitespace and escapes, and with tool properties named like request fields."""
     body = {
         "model": CLAUDE,
         "max_tokens": 32000,
@@ -56,7 +56,7 @@ def send(gateway: Gateway, body: bytes, *, query: str = "?beta=true", **headers:
 
 def test_messages_same_dialect_forwards_beta_version_query_and_body(gateway: Gateway, provider_b: FakeProvider) -> None:
     body = agent_request()
-    assert send(gateway, body, **{"anthropic-version": "2026-10-21"}).status == 400  # it takes no temperature
+    assert send(gateway, body, **{"anthropic-version": "2026-10-21"}).status == 400  # this version rejects temperature
     provider_b.complaints.clear()
     assert provider_b.wait().headers["anthropic-version"] == "2026-10-21"
     provider_b.forget()
@@ -70,7 +70,7 @@ def test_messages_same_dialect_forwards_beta_version_query_and_body(gateway: Gat
     assert seen.body == body
 
 
-def test_messages_on_kept_connection_forwards_each_requests_own_head(
+def test_messages_on_persistent_connection_forwards_head_of_each_request(
     gateway: Gateway, provider_b: FakeProvider
 ) -> None:
     seen = []
@@ -84,9 +84,7 @@ def test_messages_on_kept_connection_forwards_each_requests_own_head(
     assert seen == [("?beta=true", "a-1"), ("?beta=true", "a-1"), ("", "b-2"), ("?beta=true&x=%20", "b-2")]
 
 
-def test_messages_mapped_model_changes_nothing_but_the_name(
-    start_gateway: StartGateway, provider_b: FakeProvider
-) -> None:
+def test_messages_mapped_model_changes_only_model_name(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
     body = agent_request(model="agent")
     assert send(start_gateway(config=ALIAS), body).status == 200
     sent = provider_b.wait().body
@@ -97,7 +95,7 @@ def test_messages_mapped_model_changes_nothing_but_the_name(
         assert written in sent, name
 
 
-def test_messages_to_another_dialect_forwards_no_head(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_messages_to_openai_upstream_forwards_no_anthropic_header(gateway: Gateway, provider_a: FakeProvider) -> None:
     body = json.dumps({"model": GPT, "messages": HI, "max_tokens": 5}).encode()
     assert send(gateway, body).status == 200
     seen = provider_a.wait()
@@ -105,23 +103,23 @@ def test_messages_to_another_dialect_forwards_no_head(gateway: Gateway, provider
     assert not [name for name in seen.headers if name.startswith("anthropic")]
 
 
-def test_messages_stream_hands_on_every_event_as_it_came(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_messages_stream_forwards_every_event_unchanged(gateway: Gateway, provider_b: FakeProvider) -> None:
     event = anthropic_wire.event
     started, *rest = anthropic_wire.stream("Servus")
-    odd = [
+    unknown_events = [
         event("yet_unknown", index="a", delta="b", usage=[1], content_block=7, message=False),
         event("content_block_start", index=5, content_block={"type": "server_tool_use", "id": "s", "name": "w"}),
         event("content_block_delta", index=5, delta={"type": "invented_delta", "words": ["x"]}),
         event("content_block_stop", index=5),
     ]
-    played = [event("ping"), started, *odd, *rest]
+    played = [event("ping"), started, *unknown_events, *rest]
     provider_b.plays(sse(played))
     got = send(gateway, agent_request(stream=True))
     assert got.status == 200
     assert got.body == b"".join(played)
 
 
-def test_messages_of_an_agent_to_an_openai_model_are_answered(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_messages_agent_request_to_openai_model_returns_200(gateway: Gateway, provider_a: FakeProvider) -> None:
     fields = {"model": GPT, "tools": [TASK], "thinking": {"type": "adaptive"}, "metadata": {"user_id": "u" * 150}}
     got = send(gateway, agent_request(**fields))
     assert got.status == 200

@@ -1,4 +1,4 @@
-"""A gateway that has no descriptor left: what clients see, and that it recovers with its ledger."""
+"""A gateway without free file descriptors recovers and loses no ledger entry."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.fakes.http_client import RawClient
 
 
 @pytest.mark.usefixtures("provider_a")
-def test_exhausted_descriptors_are_an_error_and_the_ledger_recovers(start_gateway: StartGateway) -> None:
+def test_gateway_without_free_descriptor_recovers_with_complete_ledger(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (80, 80))
     clients: list[RawClient] = []
     for _ in range(100):
         clients.append(gateway.raw(timeout=5))
-    assert clients[0].request("GET", "/health").status == 200  # a connection that is open already
-    time.sleep(1.5)  # the ledger's thread looks meanwhile, and can open nothing
+    assert clients[0].request("GET", "/health").status == 200  # on an open connection
+    time.sleep(1.5)  # meanwhile the ledger's thread cannot open a file
     for client in clients:
         client.socket.close()
     time.sleep(1)

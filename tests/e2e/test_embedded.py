@@ -1,4 +1,4 @@
-"""The embedded model behind the gateway: the SDKs of both vendors, a model that nobody here wrote."""
+"""The embedded model behind the gateway, with the openai and anthropic SDKs and a third-party model."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def child_of(gateway: Gateway) -> int:
     return found
 
 
-def test_upload_with_the_embedded_model_says_where_it_belongs(embedded: Gateway) -> None:
+def test_transcription_with_embedded_chat_model_returns_404_with_endpoint(embedded: Gateway) -> None:
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", ""))
         file.writeframes(bytes(32000))
-    with pytest.raises(openai.NotFoundError) as refusal:
+    with pytest.raises(openai.NotFoundError) as caught:
         embedded.openai().audio.transcriptions.create(model=MODEL, file=("a.wav", out.getvalue()))
-    assert refusal.value.code == "model_not_found"
-    assert "Use POST /v1/chat/completions" in refusal.value.message
+    assert caught.value.code == "model_not_found"
+    assert "Use POST /v1/chat/completions" in caught.value.message
 
 
-def test_it_is_one_more_model_in_the_list(embedded: Gateway) -> None:
+def test_embedded_model_is_listed(embedded: Gateway) -> None:
     listed = {model.id: model.owned_by for model in embedded.openai().models.list()}
     assert listed.pop(MODEL) == "local"
-    assert set(listed) <= {"moonshine-tiny-en"}  # of speech, when another test has made it
+    assert set(listed) <= {"moonshine-tiny-en"}  # a speech model, if another test has built it
 
 
-def test_the_openai_sdk_gets_text_and_usage(embedded: Gateway) -> None:
+def test_embedded_model_openai_client_gets_text_and_usage(embedded: Gateway) -> None:
     answer = embedded.openai(timeout=60).chat.completions.create(model=MODEL, messages=ASK, max_tokens=20)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason in ("stop", "length")
@@ -61,7 +61,7 @@ def test_the_openai_sdk_gets_text_and_usage(embedded: Gateway) -> None:
     assert 0 < answer.usage.completion_tokens <= 20
 
 
-def test_the_openai_sdk_gets_a_stream(embedded: Gateway) -> None:
+def test_embedded_model_openai_client_gets_stream(embedded: Gateway) -> None:
     stream = embedded.openai(timeout=60).chat.completions.create(
         model=MODEL, messages=ASK, max_tokens=20, stream=True, stream_options={"include_usage": True}
     )
@@ -72,7 +72,7 @@ def test_the_openai_sdk_gets_a_stream(embedded: Gateway) -> None:
     assert chunks[-1].choices == []
 
 
-def test_the_anthropic_sdk_gets_both(embedded: Gateway) -> None:
+def test_embedded_model_anthropic_client_gets_response_and_stream(embedded: Gateway) -> None:
     client = embedded.anthropic(timeout=60)
     answer = client.messages.create(model=MODEL, messages=ASK, max_tokens=20)
     assert answer.content[0].text
@@ -82,7 +82,7 @@ def test_the_anthropic_sdk_gets_both(embedded: Gateway) -> None:
         assert stream.get_final_message().usage.output_tokens > 0
 
 
-def test_json_by_schema_is_what_the_schema_says(embedded: Gateway) -> None:
+def test_embedded_model_json_schema_constrains_output(embedded: Gateway) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     answer = embedded.openai(timeout=60).chat.completions.create(
         model=MODEL,
@@ -94,22 +94,24 @@ def test_json_by_schema_is_what_the_schema_says(embedded: Gateway) -> None:
 
 
 @pytest.mark.parametrize("schema", [{"schema": 123}, {"schema": []}, {"schema": None}, {}])
-def test_a_schema_that_is_none_is_400_and_names_the_field(embedded: Gateway, schema: dict[str, object]) -> None:
-    """llama.cpp takes it for no wish at all."""
+def test_embedded_model_invalid_json_schema_returns_400_with_param(
+    embedded: Gateway, schema: dict[str, object]
+) -> None:
+    """llama.cpp itself ignores an invalid schema."""
     form = {"type": "json_schema", "json_schema": {"name": "person", **schema}}
     got = embedded.chat(MODEL, max_tokens=5, response_format=form)
     assert (got.status, got.code) == (400, "invalid_request")
     assert got.json["error"]["param"] == "response_format.json_schema.schema"
 
 
-def test_a_prompt_that_is_too_long_is_the_clients_own_fault(embedded: Gateway) -> None:
+def test_embedded_model_prompt_beyond_context_returns_400(embedded: Gateway) -> None:
     with pytest.raises(openai.BadRequestError, match="context"):
         embedded.openai(timeout=60).chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "word " * 9000}]
         )
 
 
-def test_a_model_that_died_is_back_soon(embedded: Gateway) -> None:
+def test_embedded_model_killed_process_is_restarted(embedded: Gateway) -> None:
     os.kill(child_of(embedded), signal.SIGKILL)
     deadline = time.monotonic() + 30
     while True:
@@ -122,7 +124,7 @@ def test_a_model_that_died_is_back_soon(embedded: Gateway) -> None:
         time.sleep(0.2)
 
 
-def test_a_model_that_is_not_there_is_said_at_the_start(tmp_path: Path) -> None:
+def test_embedded_model_missing_weights_exits_1(tmp_path: Path) -> None:
     (tmp_path / "svc.toml").write_text("[local]\nenabled = true\n")
     result = run("gateway", "--port", "0", home=tmp_path)
     assert result.returncode == 1

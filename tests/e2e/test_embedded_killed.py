@@ -1,4 +1,4 @@
-"""`kill -9` of the embedded model under a JSON chat and a stream: what clients see, what the ledger has."""
+"""`kill -9` of the embedded model during a JSON chat and a stream: client errors and ledger entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = {
 
 
 def entries(home: Path, environ: dict[str, str], count: int) -> list[dict[str, Any]]:
-    """What the ledger has, oldest first, once there is so much."""
+    """Wait until the ledger has `count` entries and return them, oldest first."""
     deadline = time.monotonic() + 20
     while True:
         found = json.loads(run("usage", "--json", home=home, env=environ).stdout)
@@ -34,22 +34,22 @@ def entries(home: Path, environ: dict[str, str], count: int) -> list[dict[str, A
         time.sleep(0.2)
 
 
-def test_killed_model_ends_chats_with_errors_and_is_back_soon(model_home: Path, tmp_path: Path) -> None:
+def test_embedded_model_killed_in_mid_stream_returns_errors_and_restarts(model_home: Path, tmp_path: Path) -> None:
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
     gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
-    refused: list[Exception] = []
+    errors: list[Exception] = []
 
-    def whole() -> None:
+    def send_json_chat() -> None:
         try:
             gateway.openai(timeout=60).chat.completions.create(**LONG)
         except openai.APIError as error:
-            refused.append(error)
+            errors.append(error)
 
     try:
         pid = child(gateway.process.pid, "svc.gateway.local_model.process")
         stream = gateway.openai(timeout=60).chat.completions.create(**LONG, stream=True)
         next(stream)
-        waiting = threading.Thread(target=whole)
+        waiting = threading.Thread(target=send_json_chat)
         waiting.start()
         next(stream)
         time.sleep(0.5)  # the chat has reached the model
@@ -61,9 +61,9 @@ def test_killed_model_ends_chats_with_errors_and_is_back_soon(model_home: Path, 
                 assert chunk.choices[0].finish_reason is None
         except openai.APIError as error:
             cut.append(error)
-        assert [type(error) for error in cut] == [openai.APIError]  # an event in the stream, which has no end
+        assert [type(error) for error in cut] == [openai.APIError]  # an error event, and no `[DONE]`
         waiting.join(60)
-        assert [getattr(error, "status_code", None) for error in refused] == [502]
+        assert [getattr(error, "status_code", None) for error in errors] == [502]
         down = [gateway.chat(MODEL, max_tokens=3) for _ in range(3)]
         assert {(got.status, got.code) for got in down if got.status != 200} <= {(502, "provider_error")}
 

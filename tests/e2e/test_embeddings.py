@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: the openai SDK as the client, providers of the dialect `openai` behind it."""
+"""`POST /v1/embeddings` with the openai SDK as the client and providers of the dialect `openai`."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ def embed(gateway: Gateway, *, key: str | None = None, **fields: Any) -> Got:
 
 @pytest.mark.parametrize("form", ["a text", ["one", "two"], [1, 2, 3], [[1], [2, 3]]])
 @pytest.mark.parametrize("encoding", ["float", "base64", openai.omit])
-def test_embeddings_sdk_reads_every_form(
+def test_embeddings_openai_client_reads_every_input_and_encoding(
     openai_client: openai.OpenAI, provider_a: FakeProvider, form: Any, encoding: Any
 ) -> None:
     got = openai_client.embeddings.with_raw_response.create(
         model=SMALL, input=form, dimensions=4, encoding_format=encoding
     )
-    whole = got.parse()
+    parsed = got.parse()
     count = 2 if form in (["one", "two"], [[1], [2, 3]]) else 1
-    assert [row.index for row in whole.data] == list(range(count))
+    assert [row.index for row in parsed.data] == list(range(count))
     if encoding == "base64":
-        assert isinstance(whole.data[0].embedding, str)
+        assert isinstance(parsed.data[0].embedding, str)
     else:
-        assert [row.embedding for row in whole.data] == [[float(at), 0.5, 0.5, 0.5] for at in range(count)]
-    assert (whole.usage.prompt_tokens, whole.usage.total_tokens) == (8, 8)
+        assert [row.embedding for row in parsed.data] == [[float(at), 0.5, 0.5, 0.5] for at in range(count)]
+    assert (parsed.usage.prompt_tokens, parsed.usage.total_tokens) == (8, 8)
     assert (got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == ("openai", "1")
     seen = provider_a.wait()
     assert (seen.path, seen.json["input"], seen.json["dimensions"]) == ("/v1/embeddings", form, 4)
     assert seen.headers["authorization"] == f"Bearer {provider_a.key}"
 
 
-def test_embeddings_bytes_pass_unchanged_both_ways(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_embeddings_request_and_response_bytes_are_unchanged(gateway: Gateway, provider_a: FakeProvider) -> None:
     sent = b'{ "input" : "H\\u00e9",  "model":"text-embedding-3-large", "new_field": {"a": [1]} }'
-    said = json.dumps(openai_wire.embeddings(json.loads(sent), new_field=1), indent=1).encode()
-    provider_a.plays(answer(200, said))
+    response = json.dumps(openai_wire.embeddings(json.loads(sent), new_field=1), indent=1).encode()
+    provider_a.plays(answer(200, response))
     got = gateway.request("POST", "/v1/embeddings", sent)
-    assert (got.status, got.body, got.headers["content-type"]) == (200, said, "application/json")
+    assert (got.status, got.body, got.headers["content-type"]) == (200, response, "application/json")
     assert provider_a.wait().body == sent
 
 
-def test_embeddings_large_input_and_large_response(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_embeddings_large_input_and_response_are_complete(gateway: Gateway, provider_a: FakeProvider) -> None:
     inputs = ["word " * 300] * 500
     got = embed(gateway, input=inputs, dimensions=500)
     assert got.status == 200
@@ -77,7 +77,7 @@ def test_embeddings_large_input_and_large_response(gateway: Gateway, provider_a:
     assert provider_a.wait().json["input"] == inputs
 
 
-def test_embeddings_are_in_the_ledger_with_their_price(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_embeddings_ledger_entry_has_tokens_and_cost(gateway: Gateway, provider_a: FakeProvider) -> None:
     got = embed(gateway, model=LARGE)
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["endpoint"], entry["model"], entry["provider"]) == ("/v1/embeddings", LARGE, "openai")
@@ -86,10 +86,10 @@ def test_embeddings_are_in_the_ledger_with_their_price(gateway: Gateway, provide
     assert entry["cost_usd"] == pytest.approx(8 * 0.13 / 1e6)
 
 
-def test_embeddings_without_usage_are_billed_by_the_input(gateway: Gateway, provider_a: FakeProvider) -> None:
-    said = openai_wire.embeddings({"model": SMALL, "input": "x"})
-    del said["usage"]
-    provider_a.plays(answer(200, said))
+def test_embeddings_response_without_usage_is_estimated_from_input(gateway: Gateway, provider_a: FakeProvider) -> None:
+    response = openai_wire.embeddings({"model": SMALL, "input": "x"})
+    del response["usage"]
+    provider_a.plays(answer(200, response))
     got = embed(gateway, input="word " * 100)
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert 100 < entry["prompt_tokens"] < 160
@@ -108,7 +108,7 @@ def test_embeddings_without_usage_are_billed_by_the_input(gateway: Gateway, prov
         ({"model": ""}, "model"),
     ],
 )
-def test_embeddings_wrong_field_is_400_that_names_it(
+def test_embeddings_invalid_field_returns_400_with_param(
     gateway: Gateway, provider_a: FakeProvider, fields: dict[str, Any], param: str
 ) -> None:
     got = embed(gateway, **fields)
@@ -117,7 +117,7 @@ def test_embeddings_wrong_field_is_400_that_names_it(
     assert not provider_a.requests
 
 
-def test_embeddings_model_of_another_kind_is_400_that_names_its_endpoint(
+def test_embeddings_model_of_other_kind_returns_400_with_endpoint(
     gateway: Gateway, fakes: dict[str, FakeProvider]
 ) -> None:
     for model in (GPT, CLAUDE):
@@ -134,7 +134,7 @@ def test_embeddings_model_of_another_kind_is_400_that_names_its_endpoint(
     assert not [fake for fake in fakes.values() if fake.requests]
 
 
-def test_embeddings_model_is_no_default_of_a_chat(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_embeddings_model_is_not_default_chat_model(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     models = "models = [{ id = 'vectors', kind = 'embedding' }, { id = 'talk' }]"
     env = {"PROVIDER_B_API_KEY": "", "PROVIDER_C_API_KEY": ""}
     started = start_gateway(config=f"[[providers]]\nname = 'openai'\n{models}", env=env)
@@ -145,13 +145,15 @@ def test_embeddings_model_is_no_default_of_a_chat(start_gateway: StartGateway, p
     assert {seen.json["model"] for seen in provider_a.requests if seen.json["model"] != "gpt-4o-mini"} == {"talk"}
 
 
-def test_embeddings_unknown_model_is_404(openai_client: openai.OpenAI) -> None:
+def test_embeddings_unknown_model_returns_404(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         openai_client.embeddings.create(model="text-embedding-99", input="x")
     assert caught.value.code == "model_not_found"
 
 
-def test_embeddings_provider_of_another_dialect_is_400(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
+def test_embeddings_provider_of_other_dialect_returns_400(
+    start_gateway: StartGateway, provider_b: FakeProvider
+) -> None:
     config = "[[providers]]\nname = 'anthropic'\nmodels = [{ id = 'vectors', kind = 'embedding' }]"
     got = embed(start_gateway(config=config), model="vectors")
     assert (got.status, got.json["error"]["code"], got.json["error"]["param"]) == (400, "invalid_request", "model")
@@ -159,7 +161,7 @@ def test_embeddings_provider_of_another_dialect_is_400(start_gateway: StartGatew
     assert not provider_b.requests
 
 
-def test_embeddings_need_a_key_and_post(gateway: Gateway) -> None:
+def test_embeddings_without_key_or_post_return_401_or_405(gateway: Gateway) -> None:
     assert gateway.request("POST", "/v1/embeddings", {}, key="wrong").status == 401
     assert gateway.request("POST", "/v1/embeddings", {}, key=None).status == 401
     got = gateway.request("GET", "/v1/embeddings")
@@ -167,15 +169,15 @@ def test_embeddings_need_a_key_and_post(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "ours", "code"),
+    ("status", "expected_status", "code"),
     [(400, 400, "invalid_request"), (404, 404, "model_not_found"), (401, 502, "provider_error")],
 )
-def test_embeddings_error_of_the_provider(
-    gateway: Gateway, provider_a: FakeProvider, status: int, ours: int, code: str
+def test_embeddings_provider_error_returns_gateway_status_and_code(
+    gateway: Gateway, provider_a: FakeProvider, status: int, expected_status: int, code: str
 ) -> None:
     provider_a.plays(answer(status, openai_wire.error("its own words")))
     got = embed(gateway)
-    assert (got.status, got.json["error"]["code"]) == (ours, code)
+    assert (got.status, got.json["error"]["code"]) == (expected_status, code)
     assert ("its own words" in got.json["error"]["message"]) == (status != 401)
     assert (got.headers["x-svc-attempts"], got.headers["x-should-retry"]) == ("1", "false")
 
@@ -193,14 +195,14 @@ def test_embeddings_error_of_the_provider(
         answer(429, openai_wire.error("slow down"), headers={"retry-after": "30"}),
         reset(),
     ],
-    ids=["cut", "empty", "a chat", "no vector", "error in a 200", "500", "401", "429", "reset"],
+    ids=["cut", "empty", "chat completion", "no vector", "error in a 200", "500", "401", "429", "reset"],
 )
-def test_embeddings_failure_goes_on_to_the_fallback(
+def test_embeddings_provider_failure_uses_fallback(
     start_gateway: StartGateway, fakes: dict[str, FakeProvider], script: Any
 ) -> None:
     started = start_gateway(config=FALLBACKS)
     fakes["A"].always_plays(script)
-    inputs = ["word " * 2000] * 40  # each fits the context window, and all of them do not
+    inputs = ["word " * 2000] * 40  # each input fits the context window, all together do not
     got = embed(started, input=inputs, name="Jo", messages=[5])
     assert (got.status, got.headers["x-svc-provider"]) == (200, "groq")
     seen = fakes["C"].wait()
@@ -210,7 +212,7 @@ def test_embeddings_failure_goes_on_to_the_fallback(
     assert entry["cost_usd"] == pytest.approx(8 / 1e6)
 
 
-def test_embeddings_malformed_response_without_fallback_is_502(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_embeddings_malformed_response_without_fallback_returns_502(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.plays(answer(200, b"<html>"))
     got = embed(gateway)
     assert (got.status, got.json["error"]["code"]) == (502, "provider_error")
@@ -218,7 +220,7 @@ def test_embeddings_malformed_response_without_fallback_is_502(gateway: Gateway,
     assert len(provider_a.requests) == 1
 
 
-def test_embeddings_slow_provider_times_out(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_embeddings_first_byte_timeout_returns_502(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config="[gateway]\nfirst_byte_timeout = 0.3")
     provider_a.plays(stall())
     got = embed(started)

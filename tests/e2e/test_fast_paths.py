@@ -1,4 +1,4 @@
-"""With SVC_FASTPATH=0 and without, clients, providers and the ledger get the same bytes."""
+"""Clients, providers and the ledger get the same bytes with and without SVC_FASTPATH=0."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.fakes.provider import FakeProvider
 STEPS = 50
 CONFIG = "[routing]\nretries = 0\nbreaker = false\n"
 GENERATED = re.compile(rb'req_[0-9a-f]+|call_[0-9a-f]{32}|(?<="created":)(?:17[1-9]|1[89]|2)[0-9]{7,9}')
-"""Request ids, ids of tool calls that have none, and the gateway's clock where it translates: providers say 170…"""
+"""Generated request ids, tool call ids, and `created` times of translated responses (providers send 170…)."""
 CHANGING_HEADERS = ("date", "x-request-id", "request-id", "content-length")
 CHANGING_FIELDS = ("time", "request_id", "latency_ms", "ttfb_ms")
 
 
 @dataclass
 class Seen:
-    """What one gateway did with the steps of a seed."""
+    """The observed output of one gateway for the steps of a seed."""
 
     responses: list[tuple[int, list[tuple[str, str]], bytes, bool]] = field(default_factory=list)
     requests: dict[str, list[tuple[str, str, list[tuple[str, str]], bytes]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Seen:
 
 
 class Side:
-    """A gateway, the providers behind it, and the clients before it."""
+    """A gateway with its providers and clients."""
 
     def __init__(self, gateway: Gateway, fakes: dict[str, FakeProvider]) -> None:
         self.gateway = gateway
@@ -65,7 +65,7 @@ class Side:
         return seen
 
     def check_sums(self) -> None:
-        """The sums in the database are those of the entries."""
+        """Check that the sums in the database match the entries."""
         rows = self.gateway.request("GET", "/v1/usage?limit=10000", key=self.gateway.key).json["data"]
         sums = self.gateway.request("GET", "/v1/usage?by=model", key=self.gateway.key).json["data"]
         for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
@@ -76,12 +76,12 @@ class Side:
         client = self._clients.get(step.connection)
         if client is None:
             client = self._clients[step.connection] = self.gateway.raw()
-        for number, piece in enumerate(step.pieces):
+        for number, data in enumerate(step.writes):
             if number:
                 time.sleep(READ_GAP_SECONDS)
-            client.send(piece)
-        if step.leaves_at:
-            got = client.read_until(step.leaves_at)
+            client.send(data)
+        if step.disconnect_at:
+            got = client.read_until(step.disconnect_at)
             self._drop(step.connection)
             self._wait_left(step.replies[0])
             return [got]
@@ -97,7 +97,7 @@ class Side:
         return found
 
     def _wait_left(self, reply: Reply | None) -> None:
-        """The gateway has let go of the provider."""
+        """Wait until the gateway has closed the provider's connection."""
         assert reply is not None
         self._fakes[reply.provider].requests[-1].wait_left()
 
@@ -107,7 +107,7 @@ class Side:
             client.socket.close()
 
     def _new_entries(self) -> list[dict[str, Any]]:
-        """In the order of their requests, once a last one is there."""
+        """Wait for the entry of a final request and return the new entries in request order."""
         last = self.gateway.chat().headers["x-request-id"]
         deadline = time.monotonic() + 10
         while True:
@@ -129,7 +129,7 @@ def comparable(got: Got) -> tuple[int, list[tuple[str, str]], bytes, bool]:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
-    """By the value of SVC_FASTPATH; each keeps what it learns from seed to seed."""
+    """Gateways by the value of SVC_FASTPATH. Each keeps its caches from seed to seed."""
     with ExitStack() as stack:
         found = {}
         for switch in ("0", "1"):

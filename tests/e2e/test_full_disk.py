@@ -1,4 +1,4 @@
-"""Starts and commands while the disk of SVC_HOME has no room. One that fills up under load: tests/soak/disk.py."""
+"""Starts and commands with a full disk under SVC_HOME. tests/soak/disk.py fills the disk under load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.soak import disk
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 24 MiB; making one takes rights that not every machine gives."""
+    """A file system of 24 MiB. Mounting it requires root."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a file system")
     with contextlib.ExitStack() as stack:
@@ -28,10 +28,10 @@ def small_disk() -> Iterator[Path]:
         yield path
 
 
-def test_gateway_started_on_a_full_disk_answers_and_keeps_its_entries(
+def test_full_disk_at_start_gateway_answers_and_keeps_ledger_entries(
     small_disk: Path, fakes: dict[str, FakeProvider]
 ) -> None:
-    assert run("keys", "ls", home=small_disk).returncode == 0  # makes the database
+    assert run("keys", "ls", home=small_disk).returncode == 0  # creates the database
     full, free = disk.by_filling(small_disk)
     full()
     gateway = Gateway(small_disk, env=provider_environment(fakes), config=None)
@@ -41,16 +41,16 @@ def test_gateway_started_on_a_full_disk_answers_and_keeps_its_entries(
         assert [gateway.chat().status for _ in range(3)] == [200] * 3
         free()
         assert gateway.stop(20) == 0
-        said = gateway.log
+        log = gateway.log
     finally:
         gateway.log_path.unlink(missing_ok=True)
-    assert "since its disk is full" in said
-    assert "Traceback" not in said
+    assert "since its disk is full" in log
+    assert "Traceback" not in log
     listed = run("usage", "--json", home=small_disk)
     assert listed.stdout.count('"request_id"') == 3
 
 
-def test_workers_on_a_full_disk_are_not_started_and_the_reason_is_named(small_disk: Path) -> None:
+def test_full_disk_at_start_workers_exit_1_with_reason(small_disk: Path) -> None:
     assert run("keys", "ls", home=small_disk).returncode == 0
     disk.by_filling(small_disk)[0]()
     done = run("gateway", "--port", "0", "--workers", "2", home=small_disk)
@@ -59,7 +59,7 @@ def test_workers_on_a_full_disk_are_not_started_and_the_reason_is_named(small_di
     assert "No space left on device" in done.stderr
 
 
-def test_command_on_a_full_disk_names_the_reason(small_disk: Path) -> None:
+def test_full_disk_command_exits_1_with_reason(small_disk: Path) -> None:
     assert run("keys", "ls", home=small_disk).returncode == 0
     disk.by_filling(small_disk)[0]()
     done = run("keys", "create", "--name", "late", home=small_disk)

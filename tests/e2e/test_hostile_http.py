@@ -1,7 +1,7 @@
-"""HTTP that could be read in two ways, sent in any split, and requests in advance: at the real socket.
+"""Ambiguous HTTP, split at any place, and pipelined requests, on a real socket.
 
-`test_http.py` has the plain forms. Here the same bytes come in one piece and in several, and what stands before or
-behind them on the connection has to fare as if they were not there.
+`test_http.py` has the basic cases. Here the same bytes arrive in one or several writes. Requests before and after
+them on the connection must not be affected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.fakes.script import Gate, Script, body, end, hold, sse
 CHAT = {"model": GPT, "messages": HI}
 BODY = json.dumps(CHAT).encode()
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-HOT = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
+CHAT_REQUEST = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
 CHUNKED = "transfer-encoding: chunked\r\n"
 SIZE = b"%x" % len(BODY)
 UPGRADE = "connection: upgrade\r\nupgrade: "
-SOCKET = f"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n{UPGRADE}websocket\r\n\r\n".encode()
+UPGRADE_REQUEST = f"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n{UPGRADE}websocket\r\n\r\n".encode()
 
 
 def post(headers: str, body: bytes, version: str = "1.1") -> bytes:
@@ -46,20 +46,20 @@ def last_chunk(data: bytes) -> bytes:
 
 
 WHOLE = last_chunk(b"\r\n0\r\n\r\n")
-REFUSED = {
-    # WebSockets that websockets would not answer
-    "a WebSocket with a long line": SOCKET.replace(b"realtime", b"a" * 8200),
-    "a WebSocket with a long header": SOCKET.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 8200 + b"\r\n\r\n"),
-    "a WebSocket with a body": SOCKET.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\n\r\nhello"),
-    "a WebSocket with chunks": SOCKET.replace(b"\r\n\r\n", f"\r\n{CHUNKED}\r\n0\r\n\r\n".encode()),
-    # whose server it is
+INVALID = {
+    # WebSocket handshakes that the websockets library rejects
+    "a WebSocket with a long line": UPGRADE_REQUEST.replace(b"realtime", b"a" * 8200),
+    "a WebSocket with a long header": UPGRADE_REQUEST.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 8200 + b"\r\n\r\n"),
+    "a WebSocket with a body": UPGRADE_REQUEST.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\n\r\nhello"),
+    "a WebSocket with chunks": UPGRADE_REQUEST.replace(b"\r\n\r\n", f"\r\n{CHUNKED}\r\n0\r\n\r\n".encode()),
+    # Host
     "no host": get(""),
     "two hosts": get("host: x\r\nhost: y\r\n"),
-    "two hosts, hot": post(f"host: y\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "two hosts, chat endpoint": post(f"host: y\r\ncontent-length: {len(BODY)}\r\n", BODY),
     "host with a space before the colon": get("host : x\r\n"),
-    # how long the body is
+    # body length
     "both lengths, reversed": post(f"{CHUNKED}content-length: 3\r\n", WHOLE),
-    "both lengths, cold": get(f"host: x\r\n{CHUNKED}content-length: 3\r\n"),
+    "both lengths, other endpoint": get(f"host: x\r\n{CHUNKED}content-length: 3\r\n"),
     "the same length twice": post(f"content-length: {len(BODY)}\r\ncontent-length: {len(BODY)}\r\n", BODY),
     "no digits": post("content-length: \r\n", BODY),
     "thirty digits": post(f"content-length: {'9' * 30}\r\n", BODY),
@@ -90,23 +90,23 @@ REFUSED = {
     "LF behind the request line": b"GET /health HTTP/1.1\nhost: x\r\n\r\n",
     "CR alone": HEALTH.replace(b"\r\n", b"\r"),
     "CR CR LF": b"GET /health HTTP/1.1\r\nhost: x\r\r\n\r\n",
-    "folded, hot": post(f"x-a: b\r\n\tc\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "folded header, chat endpoint": post(f"x-a: b\r\n\tc\r\ncontent-length: {len(BODY)}\r\n", BODY),
     "first header folded": get(" host: x\r\n"),
     "header without a name": get("host: x\r\n: y\r\n"),
     "DEL in a value": get("host: x\r\nx-a: \x7f\r\n"),
     "control byte in a value": get("host: x\r\nx-a: \x01\r\n"),
     # the request line
-    "method in small letters": HEALTH.replace(b"GET", b"get"),
-    "protocol in small letters": HEALTH.replace(b"HTTP", b"http"),
+    "lowercase method": HEALTH.replace(b"GET", b"get"),
+    "lowercase protocol": HEALTH.replace(b"HTTP", b"http"),
     "RTSP": HEALTH.replace(b"HTTP/1.1", b"RTSP/1.0"),
-    "RTSP with a method of HTTP's": b"OPTIONS /health RTSP/1.0\r\nhost: x\r\n\r\n",
+    "RTSP with an HTTP method": b"OPTIONS /health RTSP/1.0\r\nhost: x\r\n\r\n",
     "ICE": b"SOURCE /health ICE/1.0\r\nhost: x\r\n\r\n",
     "two spaces behind the method": HEALTH.replace(b"GET ", b"GET  "),
     "two spaces behind the path": HEALTH.replace(b" HTTP", b"  HTTP"),
-    "two spaces, hot": HOT.replace(b"POST ", b"POST  "),
+    "two spaces, chat endpoint": CHAT_REQUEST.replace(b"POST ", b"POST  "),
     # keys
-    "two keys, cold": get(f"host: x\r\nauthorization: Bearer {KEY}\r\nauthorization: Bearer {KEY}\r\n"),
-    "two keys, hot": HOT.replace(b"\r\n", f"\r\nauthorization: Bearer {KEY}\r\n".encode(), 1),
+    "two keys, other endpoint": get(f"host: x\r\nauthorization: Bearer {KEY}\r\nauthorization: Bearer {KEY}\r\n"),
+    "two keys, chat endpoint": CHAT_REQUEST.replace(b"\r\n", f"\r\nauthorization: Bearer {KEY}\r\n".encode(), 1),
     "two keys in x-api-key": get(f"host: x\r\nx-api-key: {KEY}\r\nx-api-key: other\r\n"),
     "two keys for an upgrade": get(f"host: x\r\n{UPGRADE}websocket\r\n" + f"authorization: Bearer {KEY}\r\n" * 2),
     "tabs in the request line": HEALTH.replace(b" ", b"\t"),
@@ -118,85 +118,97 @@ REFUSED = {
     "no path": HEALTH.replace(b"/health", b""),
     "path without a slash": HEALTH.replace(b"/health", b"health"),
     "CONNECT": b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n",
-    # amounts
+    # sizes
     "200 headers": get("host: x\r\n" + "a: b\r\n" * 200),
     "a large trailer": post(CHUNKED, last_chunk(b"\r\n0\r\nx: " + b"a" * 1_000_000 + b"\r\n\r\n")),
 }
 
-TAKEN = {
-    "empty lines before it": b"\r\n\r\n" + HEALTH,
+UNUSUAL = {
+    "empty lines before the request": b"\r\n\r\n" + HEALTH,
     "header without a value": get("host: x\r\nx-a:\r\n"),
     "Latin-1 in a value": get("host: x\r\nx-a: \xe9\r\n"),
     "chunks with extensions": post(CHUNKED, SIZE + b';a="b";c\r\n' + BODY + b"\r\n0\r\n\r\n"),
     "one byte in each chunk": post(CHUNKED, b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"),
     "zeros before the size": post(CHUNKED, b"0" * 20 + WHOLE),
-    "coding in capitals": post(CHUNKED.upper(), WHOLE),
+    "uppercase coding": post(CHUNKED.upper(), WHOLE),
     "a trailer": post(CHUNKED, last_chunk(b"\r\n0\r\nx-sum: 1\r\n\r\n")),
     "tab before the length": post(f"content-length:\t{len(BODY)}\r\n", BODY),
     "underscores in a name": post(f"transfer_encoding: chunked\r\ncontent-length: {len(BODY)}\r\n", BODY),
-    "whole address": get("host: x\r\n").replace(b"/health", b"http://other/health"),
-    "whole address, hot": HOT.replace(b"/v1", b"HTTP://other/v1"),
+    "absolute-form target": get("host: x\r\n").replace(b"/health", b"http://other/health"),
+    "absolute-form target, chat endpoint": CHAT_REQUEST.replace(b"/v1", b"HTTP://other/v1"),
     "HTTP/2 offered": post(f"{UPGRADE}h2c\r\nhttp2-settings: AAMAAABk\r\ncontent-length: {len(BODY)}\r\n", BODY),
     "HTTP/2 offered, chunked": post(f"{UPGRADE}h2c\r\n{CHUNKED}", WHOLE),
-    "HTTP/2 offered, cold": get(f"host: x\r\n{UPGRADE}h2c\r\n"),
+    "HTTP/2 offered, other endpoint": get(f"host: x\r\n{UPGRADE}h2c\r\n"),
     "a WebSocket asked for with POST": post(f"{UPGRADE}websocket\r\ncontent-length: {len(BODY)}\r\n", BODY),
-    "an expectation nobody knows": post(f"expect: wonders\r\ncontent-length: {len(BODY)}\r\n", BODY),
-    "a body where none is wanted": get("host: x\r\ncontent-length: 5\r\n") + b"hello",
+    "unknown expectation": post(f"expect: wonders\r\ncontent-length: {len(BODY)}\r\n", BODY),
+    "GET with a body": get("host: x\r\ncontent-length: 5\r\n") + b"hello",
 }
 
 
 @pytest.fixture(scope="module")
-def hasty(all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Waits for nobody, so that a request that it takes for unfinished is found out."""
+def short_timeout_gateway(
+    all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """A gateway with short timeouts, which reveal requests that it considers incomplete."""
     config = "[gateway]\nheader_timeout = 0.5\nbody_timeout = 0.5\n"
     yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), config)
 
 
-def send_in_pieces(client: RawClient, data: bytes, pieces: int) -> None:
-    """Each piece is read for itself, unless the machine is busy."""
-    size = max(1, -(-len(data) // pieces))
+def send_in_writes(client: RawClient, data: bytes, writes: int) -> None:
+    """Send the data in several writes, which are normally read separately."""
+    size = max(1, -(-len(data) // writes))
     for start in range(0, len(data), size):
         try:
             client.send(data[start : start + size])
-        except ConnectionError:  # it was refused before its end
+        except ConnectionError:  # the request was rejected before its end
             return
-        if pieces > 1:
+        if writes > 1:
             time.sleep(0.001)
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 17])
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused_and_never_sent_on(hasty: Gateway, fakes: Mapping[str, FakeProvider], what: str, pieces: int) -> None:
-    with hasty.raw() as client:
-        send_in_pieces(client, REFUSED[what], pieces)
+@pytest.mark.parametrize("writes", [1, 3, 17])
+@pytest.mark.parametrize("what", INVALID)
+def test_hostile_http_invalid_request_returns_4xx_and_is_not_forwarded(
+    short_timeout_gateway: Gateway, fakes: Mapping[str, FakeProvider], what: str, writes: int
+) -> None:
+    with short_timeout_gateway.raw() as client:
+        send_in_writes(client, INVALID[what], writes)
         got = client.read()
         assert 400 <= got.status < 500
-        assert got.status != 408, "it waited for more"
+        assert got.status != 408, "the gateway waited for more bytes"
         assert got.json["error"]["code"] in ("invalid_request", "method_not_allowed")
         assert client.closed()
     assert not any(fake.requests for fake in fakes.values())
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 17])
-@pytest.mark.parametrize("what", TAKEN)
-def test_odd_but_plain(hasty: Gateway, fakes: Mapping[str, FakeProvider], what: str, pieces: int) -> None:
-    with hasty.raw() as client:
-        send_in_pieces(client, TAKEN[what] + HEALTH, pieces)
+@pytest.mark.parametrize("writes", [1, 3, 17])
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_hostile_http_unusual_but_valid_request_returns_200(
+    short_timeout_gateway: Gateway, fakes: Mapping[str, FakeProvider], what: str, writes: int
+) -> None:
+    with short_timeout_gateway.raw() as client:
+        send_in_writes(client, UNUSUAL[what] + HEALTH, writes)
         assert client.read().status == 200
         assert client.read().json["status"] == "ok"
-    assert sum(len(fake.requests) for fake in fakes.values()) == TAKEN[what].startswith(b"POST")
+    assert sum(len(fake.requests) for fake in fakes.values()) == UNUSUAL[what].startswith(b"POST")
 
 
 UNREADABLE = ("websocket", "websocket, two Connection headers", "garbage", "two hosts", "CONNECT", "chunked twice")
 
 
-@pytest.mark.parametrize("before", [HEALTH, HOT, HOT * 3], ids=["cold", "hot", "three"])
+@pytest.mark.parametrize("before", [HEALTH, CHAT_REQUEST, CHAT_REQUEST * 3], ids=["health", "chat", "three chats"])
 @pytest.mark.parametrize("after", UNREADABLE)
-def test_what_came_before_is_answered_first(hasty: Gateway, fakes: object, before: bytes, after: str) -> None:
-    undecided = SOCKET.replace(b"upgrade\r\n", b"upgrade\r\nconnection: keep-alive\r\n", 1)
-    others = {"websocket": SOCKET, "websocket, two Connection headers": undecided, "garbage": b"\x00garbage\r\n\r\n"}
-    unreadable = (REFUSED | others)[after]
-    with hasty.raw() as client:
+def test_hostile_http_requests_before_invalid_one_are_answered(
+    short_timeout_gateway: Gateway, fakes: object, before: bytes, after: str
+) -> None:
+    undecided = UPGRADE_REQUEST.replace(b"upgrade\r\n", b"upgrade\r\nconnection: keep-alive\r\n", 1)
+    others = {
+        "websocket": UPGRADE_REQUEST,
+        "websocket, two Connection headers": undecided,
+        "garbage": b"\x00garbage\r\n\r\n",
+    }
+    unreadable = (INVALID | others)[after]
+    with short_timeout_gateway.raw() as client:
         client.send(before + unreadable)
         for _ in range(before.count(b" HTTP/1.1\r\n")):
             assert client.read().status == 200
@@ -205,16 +217,20 @@ def test_what_came_before_is_answered_first(hasty: Gateway, fakes: object, befor
 
 
 @pytest.mark.parametrize("path", [b"realtime", b"nothing"])
-def test_what_comes_with_a_websocket_and_is_none_ends_it(hasty: Gateway, fakes: object, path: bytes) -> None:
+def test_hostile_http_invalid_websocket_frames_close_connection(
+    short_timeout_gateway: Gateway, fakes: object, path: bytes
+) -> None:
     key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
-    with hasty.raw() as client:
-        client.send(SOCKET.replace(b"realtime", path).replace(b"\r\n\r\n", b"\r\n" + key) + b"\xff" * 100 + HEALTH)
+    with short_timeout_gateway.raw() as client:
+        client.send(
+            UPGRADE_REQUEST.replace(b"realtime", path).replace(b"\r\n\r\n", b"\r\n" + key) + b"\xff" * 100 + HEALTH
+        )
         with contextlib.suppress(ConnectionError):
-            while client.socket.recv(4096):  # until it ends; raises TimeoutError while it does not
-                pass  # and nothing is written to the log, which `serve` looks at
+            while client.socket.recv(4096):  # until the connection closes, or TimeoutError
+                pass  # `serve` checks that the log has no traceback
 
 
-def test_a_stream_is_not_cut_by_what_cannot_be_read(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_hostile_http_garbage_during_stream_does_not_interrupt_it(gateway: Gateway, provider_a: FakeProvider) -> None:
     gate = Gate()
     events = openai_wire.stream("Hi there")
     rest = Script(tuple(step for event in events[2:] for step in body(event).steps))
@@ -229,10 +245,12 @@ def test_a_stream_is_not_cut_by_what_cannot_be_read(gateway: Gateway, provider_a
         assert client.closed()
 
 
-@pytest.mark.parametrize("first", [HEALTH, HOT], ids=["cold", "hot"])
+@pytest.mark.parametrize("first", [HEALTH, CHAT_REQUEST], ids=["health", "chat"])
 @pytest.mark.parametrize("upgrade", ["", f"{UPGRADE}h2c\r\n"], ids=["plain", "upgrade"])
-def test_expect_in_advance(gateway: Gateway, first: bytes, upgrade: str) -> None:
-    """The client keeps its body back until it is told to go on: after the answer before it."""
+def test_expect_continue_pipelined_is_sent_after_previous_response(
+    gateway: Gateway, first: bytes, upgrade: str
+) -> None:
+    """The client sends its body only after `100 Continue`, which follows the previous response."""
     with gateway.raw(timeout=5) as client:
         client.send(first + post(f"expect: 100-continue\r\n{upgrade}content-length: {len(BODY)}\r\n", b""))
         assert client.read().status == 200
@@ -241,46 +259,48 @@ def test_expect_in_advance(gateway: Gateway, first: bytes, upgrade: str) -> None
         assert client.read().status == 200
 
 
-def test_expect_in_advance_without_a_key(gateway: Gateway) -> None:
-    asked = post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", b"").replace(KEY.encode(), b"wrong")
+def test_expect_continue_pipelined_without_key_returns_401(gateway: Gateway) -> None:
+    request = post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", b"").replace(KEY.encode(), b"wrong")
     with gateway.raw() as client:
-        client.send(HOT + asked)
+        client.send(CHAT_REQUEST + request)
         assert [client.read().status, client.read().status] == [200, 401]
         assert client.closed()
 
 
-def test_http_1_0_is_not_told_to_go_on(gateway: Gateway) -> None:
+def test_expect_continue_in_http_1_0_is_ignored(gateway: Gateway) -> None:
     with gateway.raw() as client:
         client.send(post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", b"", "1.0"))
         client.send(BODY)
         assert client.socket.recv(12) == b"HTTP/1.1 200"
 
 
-def test_nothing_counts_after_close(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_connection_close_ignores_later_request(gateway: Gateway, provider_a: FakeProvider) -> None:
     with gateway.raw() as client:
-        client.send(post(f"connection: close\r\ncontent-length: {len(BODY)}\r\n", BODY) + HOT)
+        client.send(post(f"connection: close\r\ncontent-length: {len(BODY)}\r\n", BODY) + CHAT_REQUEST)
         assert client.read().status == 200
         assert client.closed()
     assert len(provider_a.requests) == 1
 
 
-def test_nothing_counts_after_close_that_was_answered_at_once(gateway: Gateway) -> None:
+def test_connection_close_after_error_ignores_later_request(gateway: Gateway) -> None:
     before = gateway.log.count('"invalid_request"')
     with gateway.raw() as client:
-        client.send(post("connection: close\r\ncontent-length: 1\r\n", b"x") + HOT)
+        client.send(post("connection: close\r\ncontent-length: 1\r\n", b"x") + CHAT_REQUEST)
         assert client.read().status == 400
         assert client.closed()
-    time.sleep(0.6)  # until all is logged
+    time.sleep(0.6)  # until everything is logged
     assert gateway.log.count('"invalid_request"') == before + 1
 
 
-def test_a_client_that_sends_all_before_it_reads(gateway: Gateway) -> None:
-    """Reading pauses somewhere in a request, and goes on there."""
-    refused = post(f"x-request-id: {'i' * 128}\r\ncontent-length: 900\r\n", b"x" * 900).replace(KEY.encode(), b"wrong")
-    count = 15_000  # whose answers are more than the system takes
+def test_client_sending_all_before_reading_gets_every_response(gateway: Gateway) -> None:
+    """Reading pauses within a request and continues there."""
+    rejected_request = post(f"x-request-id: {'i' * 128}\r\ncontent-length: 900\r\n", b"x" * 900).replace(
+        KEY.encode(), b"wrong"
+    )
+    count = 15_000  # their responses exceed the socket buffers
     with gateway.raw() as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-        sender = threading.Thread(target=client.send, args=(refused * count,))
+        sender = threading.Thread(target=client.send, args=(rejected_request * count,))
         sender.start()
         time.sleep(1)  # until nothing more can be written
         assert sender.is_alive()

@@ -1,4 +1,4 @@
-"""Answers of a provider that are made to hold or to fill the gateway: bounded, an error, and an entry in the ledger."""
+"""Responses of a hostile provider: time and memory are bounded, and they end in an error and a ledger entry."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ HEADS: dict[str, Script] = {
     "a status line without an end": raw(b"HTTP/1.1 200 " + b"a" * 8 * MIB) + stall(),
     "10,000 headers": raw(OK + b"a: b\r\n" * 10_000 + b"content-length: 2\r\n\r\n{}"),
     "headers without an end": raw(OK + b"a: b\r\n" * MIB) + stall(),
-    "interim answers without an end": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * (MIB // 4)) + stall(),
-    "interim answers with headers": raw(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * (MIB // 8)) + stall(),
+    "informational responses without an end": raw(b"HTTP/1.1 100 Continue\r\n\r\n" * (MIB // 4)) + stall(),
+    "informational responses with headers": raw(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * (MIB // 8))
+    + stall(),
     "an extension without an end": raw(CHUNKED + b"\r\n5;" + b"a" * 8 * MIB) + stall(),
 }
 
 
 def entry_of(gateway: Gateway, request_id: str) -> dict[str, object]:
-    """The ledger's entry for a request, which may take two seconds."""
+    """Wait for the ledger entry of a request and return it."""
     deadline = time.monotonic() + 10
     while True:
         for entry in gateway.request("GET", "/v1/usage").json["data"]:
@@ -42,16 +43,16 @@ def entry_of(gateway: Gateway, request_id: str) -> dict[str, object]:
 
 
 def memory_of(process: int) -> int:
-    """Bytes in memory."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("what", HEADS)
-def test_provider_with_a_hostile_head_is_a_502_in_the_ledger(
-    shared_impatient: Gateway, provider_a: FakeProvider, what: str, stream: bool
+def test_hostile_provider_head_returns_502_with_ledger_entry(
+    gateway_without_retries: Gateway, provider_a: FakeProvider, what: str, stream: bool
 ) -> None:
-    gateway = shared_impatient
+    gateway = gateway_without_retries
     provider_a.plays(HEADS[what])
     before, began = memory_of(gateway.process.pid), time.monotonic()
     got = gateway.chat(stream=stream)
@@ -73,21 +74,21 @@ def test_provider_with_a_hostile_head_is_a_502_in_the_ledger(
     ],
     ids=["extension", "trailers", "trailer"],
 )
-def test_provider_that_goes_on_without_a_body_ends_the_stream_in_an_error(
-    shared_impatient: Gateway, provider_a: FakeProvider, end: bytes
+def test_hostile_provider_endless_framing_ends_stream_with_error(
+    gateway_without_retries: Gateway, provider_a: FakeProvider, end: bytes
 ) -> None:
     events = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in openai_wire.stream()[:3])
     provider_a.plays(raw(CHUNKED + b"\r\n" + events) + pause(0.3) + raw(end) + stall())
     began = time.monotonic()
-    got = shared_impatient.chat(stream=True)
+    got = gateway_without_retries.chat(stream=True)
     assert got.status == 200
     assert time.monotonic() - began < 10
     last = got.body.rstrip().rpartition(b"data: ")[2]
     assert json.loads(last)["error"]["code"] == "provider_error"
-    assert entry_of(shared_impatient, got.headers["x-request-id"])["status"] == "cut"
+    assert entry_of(gateway_without_retries, got.headers["x-request-id"])["status"] == "cut"
 
 
-def test_provider_that_sends_a_large_chunk_extension_with_each_byte_is_read(
+def test_hostile_provider_large_chunk_extensions_are_accepted(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     gateway = start_gateway()

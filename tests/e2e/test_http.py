@@ -1,4 +1,4 @@
-"""The front door on a bare socket: paths, methods, bodies, limits, request ids, and requests that no library sends."""
+"""HTTP on a raw socket: paths, methods, bodies, limits, request ids, and malformed requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BODY = json.dumps(CHAT).encode()
 MIB = 1024 * 1024
 
 
-def chunked(*pieces: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
 def post(headers: str, body: bytes = b"", path: str = "/v1/chat/completions") -> bytes:
@@ -35,7 +35,7 @@ def post(headers: str, body: bytes = b"", path: str = "/v1/chat/completions") ->
 
 @pytest.mark.parametrize("path", ["/v1/nope", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/models/a/b/c"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_unknown_path(gateway: Gateway, method: str, path: str) -> None:
+def test_path_unknown_under_v1_returns_404_or_405(gateway: Gateway, method: str, path: str) -> None:
     got = gateway.request(method, path)
     assert got.status in (404, 405)
     assert got.code in ("not_found", "model_not_found", "method_not_allowed")
@@ -46,7 +46,7 @@ def test_unknown_path(gateway: Gateway, method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nope", "/health/", "/favicon.ico", "/v2/models"])
-def test_unknown_path_outside(gateway: Gateway, path: str) -> None:
+def test_path_unknown_outside_v1_returns_404_without_key(gateway: Gateway, path: str) -> None:
     got = gateway.request("GET", path, key=None)
     assert (got.status, got.code) == (404, "not_found")
 
@@ -67,17 +67,17 @@ def test_unknown_path_outside(gateway: Gateway, path: str) -> None:
         ("DELETE", "/v1/audio/transcriptions/stream", "GET, HEAD, POST"),
     ],
 )
-def test_wrong_method(gateway: Gateway, method: str, path: str, allow: str) -> None:
+def test_method_wrong_returns_405_with_allow(gateway: Gateway, method: str, path: str, allow: str) -> None:
     got = gateway.request(method, path)
     assert got.status == 405
-    assert path.startswith("/v1/messages") or got.code == "method_not_allowed"  # Anthropic's shape has no code
+    assert path.startswith("/v1/messages") or got.code == "method_not_allowed"  # Anthropic's error format has no code
     assert got.json["error"]["type"] == "invalid_request_error"
     assert got.headers["allow"] == allow
     assert got.json["error"]["message"] == f"This path takes {allow}."
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions#x", "/v1/messages#", "/v1/messages#a?b"])
-def test_a_chat_whose_path_has_a_fragment(gateway: Gateway, path: str) -> None:
+def test_path_with_fragment_returns_400(gateway: Gateway, path: str) -> None:
     got = gateway.request("POST", path, {**CHAT, "max_tokens": 5})
     assert (got.status, got.json["error"]["type"]) == (400, "invalid_request_error")
     assert path.partition("#")[0] in got.json["error"]["message"]
@@ -85,29 +85,29 @@ def test_a_chat_whose_path_has_a_fragment(gateway: Gateway, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/chat/completions", "/nope"])
-def test_head_has_no_body(gateway: Gateway, path: str) -> None:
+def test_method_head_response_has_no_body(gateway: Gateway, path: str) -> None:
     with gateway.raw() as client:
         got = client.request("HEAD", path, key=KEY)
         assert got.status == {"/health": 200, "/v1/models": 200, "/nope": 404}.get(path, 405)
         assert client.request("GET", "/health").status == 200
 
 
-def test_options_without_cors(gateway: Gateway) -> None:
+def test_cors_disabled_by_default_returns_405_to_options(gateway: Gateway) -> None:
     got = gateway.request("OPTIONS", "/v1/chat/completions", headers={"origin": "https://app.example"})
     assert got.status == 405
     assert "access-control-allow-origin" not in got.headers
     assert "access-control-allow-origin" not in gateway.chat(headers={"origin": "https://app.example"}).headers
 
 
-def test_cors_when_it_is_set(start_gateway: StartGateway) -> None:
+def test_cors_configured_origin_gets_cors_headers(start_gateway: StartGateway) -> None:
     started = start_gateway(config='[gateway]\ncors_origins = ["https://app.example"]\n')
-    asked = {
+    preflight = {
         "origin": "https://app.example",
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization",
     }
     for path in ("/v1/chat/completions", "/v1/models"):
-        got = started.request("OPTIONS", path, key=None, headers=asked)
+        got = started.request("OPTIONS", path, key=None, headers=preflight)
         assert got.status in (200, 204)
         assert got.headers["access-control-allow-origin"] == "https://app.example"
         assert "authorization" in got.headers["access-control-allow-headers"].lower()
@@ -131,15 +131,15 @@ def test_cors_when_it_is_set(start_gateway: StartGateway) -> None:
         *("/v1/chat/%2563ompletions", "/v1/chat/%6completions", "/v1/chat/completions%3Fx=1", "/v1%2Fchat"),
     ],
 )
-def test_other_ways_to_write_the_path_lead_nowhere(gateway: Gateway, path: str) -> None:
+def test_path_not_normalized_returns_404(gateway: Gateway, path: str) -> None:
     got = gateway.request("POST", path, CHAT)
     assert (got.status, got.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/%63ompletions", "/v1/chat%2Fcompletions", "/%76%31/chat/completions?a=%62"])
-def test_a_path_with_escapes_is_the_same_path(gateway: Gateway, path: str) -> None:
+def test_path_percent_encoded_is_decoded(gateway: Gateway, path: str) -> None:
     with gateway.raw() as raw:
-        for _ in range(2):  # the second time, its head is known
+        for _ in range(2):  # the second request uses the cached head
             assert raw.request("POST", path, CHAT, key=gateway.key).json["object"] == "chat.completion"
         assert raw.request("POST", path, CHAT, key="wrong").status == 401
     got = gateway.request("GET", path)
@@ -148,7 +148,7 @@ def test_a_path_with_escapes_is_the_same_path(gateway: Gateway, path: str) -> No
     assert gateway.request("GET", "/v1%2F%6dodels").status == 200
 
 
-def test_query_on_a_hot_route(gateway: Gateway) -> None:
+def test_path_with_query_is_served(gateway: Gateway) -> None:
     assert gateway.request("POST", "/v1/chat/completions?api-version=1", CHAT).status == 200
 
 
@@ -159,7 +159,7 @@ def test_query_on_a_hot_route(gateway: Gateway) -> None:
     "value", ["", "Bearer", "Bearer ", "Basic dGVzdDp0ZXN0", KEY, "Bearer  ", "Bearer \xff\xfe", "Bearer " + "x" * 9000]
 )
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
-def test_malformed_authorization(gateway: Gateway, path: str, value: str) -> None:
+def test_authorization_malformed_returns_401(gateway: Gateway, path: str, value: str) -> None:
     method = "GET" if path == "/v1/models" else "POST"
     got = gateway.request(method, path, BODY if method == "POST" else None, headers={"authorization": value})
     assert (got.status, got.code) == (401, "authentication_error")
@@ -167,24 +167,24 @@ def test_malformed_authorization(gateway: Gateway, path: str, value: str) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_the_scheme_has_no_case(gateway: Gateway, scheme: str) -> None:
+def test_authorization_scheme_is_case_insensitive(gateway: Gateway, scheme: str) -> None:
     assert gateway.request("GET", "/v1/models", headers={"authorization": f"{scheme} {KEY}"}).status == 200
 
 
-def test_no_keys_configured_lets_nobody_in(start_gateway: StartGateway) -> None:
+def test_authorization_without_configured_keys_returns_401(start_gateway: StartGateway) -> None:
     started = start_gateway(env={"SVC_API_KEYS": ""})
     assert started.chat().status == 401
     assert started.chat(headers={"authorization": ""}).status == 401
     assert started.request("GET", "/health", key=None).status == 200
 
 
-def test_several_keys(start_gateway: StartGateway) -> None:
+def test_authorization_each_configured_key_is_valid(start_gateway: StartGateway) -> None:
     started = start_gateway(env={"SVC_API_KEYS": "first-key, second-key,,"})
     for key, status in [("first-key", 200), ("second-key", 200), ("third-key", 401), ("first-key, second-key", 401)]:
         assert started.request("POST", "/v1/chat/completions", CHAT, key=key).status == status
 
 
-def test_a_wrong_key_is_refused_before_the_body_is_read(gateway: Gateway) -> None:
+def test_authorization_wrong_key_returns_401_before_body_is_parsed(gateway: Gateway) -> None:
     assert gateway.request("POST", "/v1/chat/completions", b"{nope", key="wrong").status == 401
 
 
@@ -215,7 +215,7 @@ def test_a_wrong_key_is_refused_before_the_body_is_read(gateway: Gateway) -> Non
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_malformed_body(gateway: Gateway, fakes: dict[str, FakeProvider], body: bytes) -> None:
+def test_body_malformed_returns_400(gateway: Gateway, fakes: dict[str, FakeProvider], body: bytes) -> None:
     for path in ("/v1/chat/completions", "/v1/messages"):
         got = gateway.request("POST", path, body)
         assert got.status == 400
@@ -259,7 +259,7 @@ def test_malformed_body(gateway: Gateway, fakes: dict[str, FakeProvider], body: 
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_fields_that_are_refused(
+def test_body_invalid_field_returns_400_and_names_it(
     gateway: Gateway, fakes: dict[str, FakeProvider], fields: dict[str, object], named: str
 ) -> None:
     given = {key: value for key, value in {**CHAT, **fields}.items() if value is not None}
@@ -288,7 +288,7 @@ def test_fields_that_are_refused(
     ],
     ids=str,
 )
-def test_fields_at_their_bounds(gateway: Gateway, fields: dict[str, object]) -> None:
+def test_body_boundary_values_return_200(gateway: Gateway, fields: dict[str, object]) -> None:
     assert gateway.request("POST", "/v1/chat/completions", {**CHAT, **fields}).status == 200
 
 
@@ -296,16 +296,16 @@ def test_fields_at_their_bounds(gateway: Gateway, fields: dict[str, object]) -> 
     "kind",
     ["", "application/json", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"],
 )
-def test_any_content_type_may_carry_json(gateway: Gateway, kind: str) -> None:
+def test_body_json_with_any_content_type_returns_200(gateway: Gateway, kind: str) -> None:
     assert gateway.chat(headers={"content-type": kind}).status == 200
 
 
-def test_multipart_is_refused(gateway: Gateway) -> None:
+def test_body_multipart_returns_400(gateway: Gateway) -> None:
     got = gateway.chat(headers={"content-type": "multipart/form-data; boundary=x"})
     assert (got.status, got.code) == (400, "invalid_request")
 
 
-def test_body_up_to_the_limit(start_gateway: StartGateway) -> None:
+def test_body_beyond_limit_returns_413(start_gateway: StartGateway) -> None:
     started = start_gateway(config="[gateway]\nmax_body = 1\n")
     padded = BODY + b" " * (MIB - len(BODY))
     assert started.request("POST", "/v1/chat/completions", padded).status == 200
@@ -314,7 +314,7 @@ def test_body_up_to_the_limit(start_gateway: StartGateway) -> None:
     assert got.json["error"]["type"] == "invalid_request_error"
     got = started.request("POST", "/v1/messages", padded + b" ")
     assert (got.status, got.json["type"]) == (413, "error")
-    with started.raw() as client:  # said, and refused before it comes
+    with started.raw() as client:  # announced length, rejected before the body arrives
         client.send(post(f"content-length: {2 * MIB}\r\n"))
         assert client.read().status == 413
     with started.raw() as client:
@@ -322,7 +322,7 @@ def test_body_up_to_the_limit(start_gateway: StartGateway) -> None:
         assert client.read().status == 413
 
 
-def test_default_limit_is_32_mib(gateway: Gateway) -> None:
+def test_body_beyond_default_limit_of_32_mib_returns_413(gateway: Gateway) -> None:
     with gateway.raw() as client:
         client.send(post(f"content-length: {32 * MIB + 1}\r\n"))
         assert client.read().status == 413
@@ -330,23 +330,23 @@ def test_default_limit_is_32_mib(gateway: Gateway) -> None:
     assert gateway.request("POST", "/v1/chat/completions", padded).status == 200
 
 
-def test_a_length_beyond_reason(gateway: Gateway) -> None:
+def test_body_huge_content_length_returns_400_or_413(gateway: Gateway) -> None:
     for length in ("99999999999999999999999999", "18446744073709551616", "9223372036854775807"):
         with gateway.raw() as client:
             client.send(post(f"content-length: {length}\r\n"))
             assert client.read().status in (400, 413)
 
 
-def test_chunked_request(gateway: Gateway, provider_a: FakeProvider) -> None:
-    pieces = [BODY[at : at + 5] for at in range(0, len(BODY), 5)]
+def test_body_chunked_is_accepted(gateway: Gateway, provider_a: FakeProvider) -> None:
+    parts = [BODY[at : at + 5] for at in range(0, len(BODY), 5)]
     with gateway.raw() as client:
-        client.send(post("transfer-encoding: chunked\r\ncontent-type: application/json\r\n", chunked(*pieces)))
+        client.send(post("transfer-encoding: chunked\r\ncontent-type: application/json\r\n", chunked(*parts)))
         assert client.read().status == 200
     seen = provider_a.wait()
     assert seen.json["messages"] == HI
 
 
-def test_a_body_in_single_bytes(gateway: Gateway) -> None:
+def test_body_sent_byte_by_byte_is_accepted(gateway: Gateway) -> None:
     whole = request_bytes("POST", "/v1/chat/completions", CHAT, key=KEY)
     with gateway.raw() as client:
         for at in range(len(whole)):
@@ -355,7 +355,7 @@ def test_a_body_in_single_bytes(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/nope"])
-def test_expect_100_continue(gateway: Gateway, path: str) -> None:
+def test_expect_continue_is_answered(gateway: Gateway, path: str) -> None:
     with gateway.raw() as client:
         client.send(post(f"expect: 100-continue\r\ncontent-length: {len(BODY)}\r\n", path=path))
         assert client.socket.recv(1000).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -363,7 +363,7 @@ def test_expect_100_continue(gateway: Gateway, path: str) -> None:
         assert client.read().status == (200 if path != "/v1/nope" else 404)
 
 
-def test_expect_with_a_wrong_key_is_refused_at_once(gateway: Gateway) -> None:
+def test_expect_continue_with_wrong_key_returns_401(gateway: Gateway) -> None:
     with gateway.raw() as client:
         headers = {"expect": "100-continue", "content-length": "500"}
         client.send(request_bytes("POST", "/v1/chat/completions", None, key="wrong", headers=headers))
@@ -373,7 +373,7 @@ def test_expect_with_a_wrong_key_is_refused_at_once(gateway: Gateway) -> None:
 # request ids
 
 
-def test_request_ids(gateway: Gateway) -> None:
+def test_request_id_is_unique_on_every_response(gateway: Gateway) -> None:
     found = [
         gateway.request("GET", "/health", key=None),
         gateway.request("GET", "/v1/models"),
@@ -397,7 +397,7 @@ def test_request_ids(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
-def test_the_clients_own_id_is_echoed_and_is_not_ours(gateway: Gateway, path: str) -> None:
+def test_request_id_of_client_is_echoed_as_client_request_id(gateway: Gateway, path: str) -> None:
     method = "GET" if path == "/v1/models" else "POST"
     got = gateway.request(method, path, CHAT if method == "POST" else None, headers={"x-request-id": "mine-42"})
     assert got.status == 200
@@ -407,21 +407,21 @@ def test_the_clients_own_id_is_echoed_and_is_not_ours(gateway: Gateway, path: st
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 @pytest.mark.parametrize("value", ["x" * 5000, "a\tb", "ünï"])
-def test_a_hostile_id_does_no_harm(gateway: Gateway, path: str, value: str) -> None:
+def test_request_id_invalid_is_bounded(gateway: Gateway, path: str, value: str) -> None:
     method = "GET" if path == "/v1/models" else "POST"
     got = gateway.request(method, path, CHAT if method == "POST" else None, headers={"x-request-id": value})
     assert got.status == 200
     assert len(got.headers.get("x-client-request-id", "")) <= 200
 
 
-def test_no_upstream_tried_no_provider_named(gateway: Gateway) -> None:
+def test_headers_without_attempt_name_no_provider(gateway: Gateway) -> None:
     malformed = gateway.request("POST", "/v1/chat/completions", b"{")
     for got in (gateway.chat("nope"), malformed, gateway.request("GET", "/v1/models")):
         assert "x-svc-provider" not in got.headers
         assert "x-svc-attempts" not in got.headers
 
 
-def test_every_error_has_the_same_shape(gateway: Gateway) -> None:
+def test_error_body_has_same_fields_everywhere(gateway: Gateway) -> None:
     for got in (
         gateway.request("GET", "/nope"),
         gateway.request("GET", "/v1/models", key=None),
@@ -436,7 +436,7 @@ def test_every_error_has_the_same_shape(gateway: Gateway) -> None:
 # connections
 
 
-def test_hot_and_cold_on_one_connection(gateway: Gateway) -> None:
+def test_connection_serves_all_endpoints_in_turn(gateway: Gateway) -> None:
     with gateway.raw() as client:
         for _ in range(3):
             assert client.request("GET", "/v1/models", key=KEY).status == 200
@@ -448,7 +448,7 @@ def test_hot_and_cold_on_one_connection(gateway: Gateway) -> None:
             assert client.request("GET", "/health").status == 200
 
 
-def test_pipelined_requests_are_answered_in_order(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_connection_pipelined_requests_are_answered_in_order(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.plays(
         *[answer(200, openai_wire.chat(text)) for text in ("one", "two")], sse(openai_wire.stream("three"))
     )
@@ -465,7 +465,7 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway, provider_a: 
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/chat/completions"])
-def test_connection_close_is_heeded(gateway: Gateway, path: str) -> None:
+def test_connection_close_header_closes_connection(gateway: Gateway, path: str) -> None:
     method, body = ("GET", None) if path == "/health" else ("POST", CHAT)
     with gateway.raw() as client:
         got = client.request(method, path, body, key=KEY, headers={"connection": "close"})
@@ -474,7 +474,7 @@ def test_connection_close_is_heeded(gateway: Gateway, path: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_http_1_0(gateway: Gateway, stream: bool) -> None:
+def test_http_1_0_response_is_not_chunked_and_closes(gateway: Gateway, stream: bool) -> None:
     body = json.dumps({**CHAT, "stream": stream}).encode()
     with gateway.raw() as client:
         top = (
@@ -488,7 +488,7 @@ def test_http_1_0(gateway: Gateway, stream: bool) -> None:
         assert got.body.endswith(b"data: [DONE]\n\n" if stream else b"}")
 
 
-def test_http_1_0_with_keep_alive_is_answered(gateway: Gateway) -> None:
+def test_http_1_0_keep_alive_returns_200(gateway: Gateway) -> None:
     with gateway.raw() as client:
         client.send(b"GET /health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
         assert client.read().status == 200
@@ -525,7 +525,9 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("what", SMUGGLED)
-def test_what_could_be_read_in_two_ways_is_refused(gateway: Gateway, fakes: dict[str, FakeProvider], what: str) -> None:
+def test_request_smuggling_attempt_returns_4xx_and_closes(
+    gateway: Gateway, fakes: dict[str, FakeProvider], what: str
+) -> None:
     with gateway.raw() as client:
         client.send(SMUGGLED[what])
         got = client.read()
@@ -536,7 +538,7 @@ def test_what_could_be_read_in_two_ways_is_refused(gateway: Gateway, fakes: dict
     assert gateway.request("GET", "/health").status == 200
 
 
-def test_no_host(gateway: Gateway) -> None:
+def test_host_header_missing_returns_200_or_400(gateway: Gateway) -> None:
     with gateway.raw() as client:
         client.send(b"GET /health HTTP/1.1\r\n\r\n")
         assert client.read().status in (200, 400)
@@ -551,13 +553,25 @@ def test_no_host(gateway: Gateway) -> None:
         b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"a" * 200_000 + b": b\r\n\r\n",
         post("x-big: " + "a" * 200_000 + f"\r\ncontent-length: {len(BODY)}\r\n", BODY),
         b"GET /health HTTP/1.1\r\nhost: x\r\nx-never-ending: " + b"a" * 200_000,
-        b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"a" * 65_520 + b"\r\n\r\n",  # with its line, too much
+        b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: "
+        + b"a" * 65_520
+        + b"\r\n\r\n",  # too large together with its request line
         post("x-big: " + "a" * 65_520 + f"\r\ncontent-length: {len(BODY)}\r\n", BODY),
         b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-many: a\r\n" * 100 + b"\r\n",
     ],
-    ids=["path", "value", "many", "name", "hot", "no end", "a little", "a little, hot", "101 headers"],
+    ids=[
+        "path",
+        "value",
+        "many",
+        "name",
+        "chat endpoint",
+        "no end",
+        "slightly",
+        "slightly, chat endpoint",
+        "101 headers",
+    ],
 )
-def test_head_too_large(gateway: Gateway, head: bytes) -> None:
+def test_head_too_large_returns_431(gateway: Gateway, head: bytes) -> None:
     with gateway.raw() as client:
         client.send(head)
         got = client.read()
@@ -565,12 +579,12 @@ def test_head_too_large(gateway: Gateway, head: bytes) -> None:
         assert client.closed()
 
 
-def test_a_head_of_ordinary_size_is_taken(gateway: Gateway) -> None:
+def test_head_of_ordinary_size_returns_200(gateway: Gateway) -> None:
     assert gateway.chat(headers={"x-big": "a" * 16_000}).status == 200
     assert gateway.chat(headers={f"x-header-{number}": "a" for number in range(80)}).status == 200
 
 
-def test_slow_head_and_slow_body(start_gateway: StartGateway) -> None:
+def test_timeout_slow_head_or_body_returns_408(start_gateway: StartGateway) -> None:
     started = start_gateway(config="[gateway]\nheader_timeout = 0.4\nbody_timeout = 0.4\n")
     for sent in (b"G", b"GET /health HTTP/1.1\r\nhost: ", post("content-length: 100\r\n", b'{"model"')):
         with started.raw() as client:
@@ -582,8 +596,8 @@ def test_slow_head_and_slow_body(start_gateway: StartGateway) -> None:
             assert client.closed()
 
 
-def test_a_head_that_drips(start_gateway: StartGateway) -> None:
-    """One byte now and then does not keep the connection: the limit is for the whole head."""
+def test_timeout_slowly_trickled_head_closes_connection(start_gateway: StartGateway) -> None:
+    """Single bytes do not extend the timeout, which applies to the whole head."""
     started = start_gateway(config="[gateway]\nheader_timeout = 0.5\n")
     with started.raw() as client:
         began = time.monotonic()
@@ -601,7 +615,7 @@ def test_a_head_that_drips(start_gateway: StartGateway) -> None:
         assert 0.4 <= time.monotonic() - began < 2
 
 
-def test_an_idle_connection_is_closed(start_gateway: StartGateway) -> None:
+def test_timeout_idle_connection_is_closed(start_gateway: StartGateway) -> None:
     started = start_gateway(config="[gateway]\nkeep_alive = 1\nheader_timeout = 0.3\n")
     with started.raw() as unused, started.raw() as used:
         assert used.request("GET", "/health").status == 200
@@ -611,7 +625,7 @@ def test_an_idle_connection_is_closed(start_gateway: StartGateway) -> None:
         assert time.monotonic() - began < 4
 
 
-def test_a_client_that_says_half_and_leaves(gateway: Gateway) -> None:
+def test_client_disconnect_in_request_does_not_affect_others(gateway: Gateway) -> None:
     for part in (b"", b"POST /v1", post("content-length: 100\r\n", b"{")):
         with gateway.raw() as client:
             client.send(part)
@@ -621,14 +635,14 @@ def test_a_client_that_says_half_and_leaves(gateway: Gateway) -> None:
     assert gateway.request("GET", "/health").status == 200
 
 
-def test_many_at_once(gateway: Gateway) -> None:
-    """Slow ones do not hinder the others."""
+def test_parallel_requests_return_200(gateway: Gateway) -> None:
+    """Streams do not delay other requests."""
     with ThreadPoolExecutor(32) as pool:
         statuses = list(pool.map(lambda number: gateway.chat(stream=bool(number % 2)).status, range(200)))
     assert statuses == [200] * 200
 
 
-def test_headers_of_the_client_do_not_reach_the_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_headers_of_client_are_not_sent_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
     gateway.chat(headers={"cookie": "session=secret", "x-forwarded-for": "10.0.0.9", "openai-organization": "org-1"})
     sent = provider_a.wait().headers
     assert "cookie" not in sent

@@ -1,6 +1,6 @@
-"""Any bytes in any pieces, at the real socket: 4xx or a close, in time; no 5xx, and nothing is left behind.
+"""Arbitrary bytes in arbitrary writes on a real socket: a 4xx or a close in time, no 5xx, and no leaks.
 
-Short and the same each time in `make test`; `FUZZ=2000 pytest tests/e2e/test_http_fuzz.py` looks for new ones.
+`make test` runs few, deterministic examples. `FUZZ=2000 pytest tests/e2e/test_http_fuzz.py` searches for new ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider
 
 ROUNDS = int(os.environ.get("FUZZ", "10"))
-AT_ONCE = 40
-"""Connections in one round, each with bytes of its own."""
-SECONDS = 4.0
-"""More than all the time-outs below, each once."""
+CONNECTIONS_PER_ROUND = 40
+"""Connections in one round, each with different bytes."""
+MAX_SECONDS = 4.0
+"""More than the sum of the timeouts below."""
 SETTINGS = "[gateway]\nheader_timeout = 0.3\nbody_timeout = 0.3\nkeep_alive = 0.3\n"
 CHAT = {"model": GPT, "messages": HI}
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n5;a=b\r\n{    \r\n1\r\n}\r\n0\r\nx: y\r\n\r\n"
@@ -55,8 +55,8 @@ WORDS = [
 
 
 @st.composite
-def bytes_of_a_connection(draw: st.DrawFn) -> bytes:
-    """Requests with something cut out, put in, or doubled; or what never was one."""
+def connection_bytes(draw: st.DrawFn) -> bytes:
+    """Requests with removed, inserted or repeated bytes, or random bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=400))
     data = b"".join(draw(st.lists(st.sampled_from(GOOD), min_size=1, max_size=3)))
@@ -69,49 +69,55 @@ def bytes_of_a_connection(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def pieces_of_a_connection(draw: st.DrawFn) -> list[bytes]:
-    data = draw(bytes_of_a_connection())
+def connection_writes(draw: st.DrawFn) -> list[bytes]:
+    data = draw(connection_bytes())
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))
     return [data[start:end] for start, end in itertools.pairwise([0, *cuts, len(data)])]
 
 
 @pytest.fixture(scope="module")
-def hasty(all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def short_timeout_gateway(
+    all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), SETTINGS)
     for fake in all_fakes.values():
         fake.forget()
 
 
-@given(connections=st.lists(pieces_of_a_connection(), min_size=AT_ONCE, max_size=AT_ONCE))
+@given(connections=st.lists(connection_writes(), min_size=CONNECTIONS_PER_ROUND, max_size=CONNECTIONS_PER_ROUND))
 @settings(
     max_examples=ROUNDS,
     deadline=None,
     derandomize="FUZZ" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-def test_any_bytes(hasty: Gateway, connections: list[list[bytes]]) -> None:
-    for pieces, answer in zip(connections, asyncio.run(talk_all(hasty.port, connections)), strict=True):
-        assert answer is not None, f"no end after {SECONDS} s: {pieces}"
+def test_http_fuzz_any_bytes_return_4xx_or_close_in_time(
+    short_timeout_gateway: Gateway, connections: list[list[bytes]]
+) -> None:
+    for writes, answer in zip(
+        connections, asyncio.run(exchange_all(short_timeout_gateway.port, connections)), strict=True
+    ):
+        assert answer is not None, f"no end after {MAX_SECONDS} s: {writes}"
         statuses = re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)
         assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-        assert not [status for status in statuses if status[:1] not in b"124"], (pieces, answer)
-    assert hasty.request("GET", "/health").status == 200
-    assert hasty.chat().status == 200
-    wait_until_nothing_is_left(hasty)
+        assert not [status for status in statuses if status[:1] not in b"124"], (writes, answer)
+    assert short_timeout_gateway.request("GET", "/health").status == 200
+    assert short_timeout_gateway.chat().status == 200
+    wait_until_idle(short_timeout_gateway)
 
 
-async def talk_all(port: int, connections: list[list[bytes]]) -> list[bytes | None]:
-    return await asyncio.gather(*(talk(port, pieces) for pieces in connections))
+async def exchange_all(port: int, connections: list[list[bytes]]) -> list[bytes | None]:
+    return await asyncio.gather(*(exchange(port, writes) for writes in connections))
 
 
-async def talk(port: int, pieces: list[bytes]) -> bytes | None:
-    """All that comes until the other side ends it; None when it does not. It is never told that nothing follows."""
+async def exchange(port: int, writes: list[bytes]) -> bytes | None:
+    """Return everything received until the gateway closes, or None on timeout. The client never half-closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = bytearray()
     try:
-        async with asyncio.timeout(SECONDS):
-            for piece in pieces:
-                writer.write(piece)
+        async with asyncio.timeout(MAX_SECONDS):
+            for data_written in writes:
+                writer.write(data_written)
                 await asyncio.sleep(0.003)
             while data := await reader.read(65536):
                 answer += data
@@ -124,9 +130,9 @@ async def talk(port: int, pieces: list[bytes]) -> bytes | None:
     return bytes(answer)
 
 
-def wait_until_nothing_is_left(gateway: Gateway) -> None:
-    """No request runs, and the only connection is the one that asks."""
-    deadline = time.monotonic() + SECONDS
+def wait_until_idle(gateway: Gateway) -> None:
+    """Wait until no request is open, and no connection except that of the metrics request."""
+    deadline = time.monotonic() + MAX_SECONDS
     wanted = ("svc_open_requests 0", "svc_open_connections 1")
     while not all(line in (page := gateway.request("GET", "/metrics").body.decode()) for line in wanted):
         assert time.monotonic() < deadline, page

@@ -1,4 +1,4 @@
-"""How the command starts, refuses to start, and stops."""
+"""Start, failed start and stop of the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, KEY, SVC, Gateway, environment, run
-from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.e2e.reading import broken_stream, complete_chunks, text_of
 from tests.fakes import openai_wire
 from tests.fakes.http_client import RawClient, request_bytes
 from tests.fakes.ports import closed_port, closed_ports
@@ -24,8 +24,8 @@ from tests.fakes.script import Gate, answer, body, end, hold, sse, stall
 
 
 def ask(client: RawClient, *, stream: bool = True) -> None:
-    asked = {"model": GPT, "messages": HI, "stream": stream}
-    client.send(request_bytes("POST", "/v1/chat/completions", json.dumps(asked).encode(), key=KEY))
+    body_fields = {"model": GPT, "messages": HI, "stream": stream}
+    client.send(request_bytes("POST", "/v1/chat/completions", json.dumps(body_fields).encode(), key=KEY))
 
 
 def refuses_connections(port: int, within: float = 3.0) -> bool:
@@ -39,18 +39,18 @@ def refuses_connections(port: int, within: float = 3.0) -> bool:
     return False
 
 
-def test_ready_soon(start_gateway: StartGateway) -> None:
+def test_start_is_ready_within_three_seconds(start_gateway: StartGateway) -> None:
     began = time.monotonic()
     started = start_gateway()
     took = time.monotonic() - began
     assert started.request("GET", "/health").status == 200
-    assert took < 3, "0.5 s is the aim on an idle machine"
+    assert took < 3, "the goal is 0.5 s on an idle machine"
 
 
-def test_a_low_limit_of_open_files_is_lifted(start_gateway: StartGateway) -> None:
-    """Many systems give a process 1024, which are 500 streams; who wants fewer lowers the hard limit."""
+def test_start_raises_soft_limit_of_open_files(start_gateway: StartGateway) -> None:
+    """Many systems set the soft limit to 1024, which allows 500 streams. The hard limit stays as it is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    own = len(list(Path("/proc/self/fd").iterdir()))  # what is open here counts as well, until the gateway is its own
+    own = len(list(Path("/proc/self/fd").iterdir()))  # descriptors of this process count until exec
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(64, own + 8), hard))
     try:
         started = start_gateway()
@@ -62,7 +62,7 @@ def test_a_low_limit_of_open_files_is_lifted(start_gateway: StartGateway) -> Non
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_sigterm_lets_the_running_answer_end(
+def test_sigterm_completes_response_in_progress(
     start_gateway: StartGateway, provider_a: FakeProvider, stream: bool
 ) -> None:
     started = start_gateway()
@@ -76,26 +76,28 @@ def test_sigterm_lets_the_running_answer_end(
         assert idle.request("GET", "/health").status == 200
         ask(client, stream=stream)
         gate.reached()
-        started.ask_to_stop()
+        started.send_sigterm()
         assert refuses_connections(started.port)
         assert idle.closed(), "an idle connection is closed at once"
         assert started.process.poll() is None
         gate.open()
         got = client.read()
         assert client.closed()
-    text = text_of(whole_chunks(got.body)) if stream else got.json["choices"][0]["message"]["content"]
+    text = text_of(complete_chunks(got.body)) if stream else got.json["choices"][0]["message"]["content"]
     assert text == "eins zwei drei"
     assert started.process.wait(5) == 0
 
 
-def test_drain_timeout_ends_what_does_not_end(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_sigterm_drain_timeout_interrupts_stream_with_error(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     started = start_gateway(config="[gateway]\ndrain_timeout = 1\n")
     provider_a.plays(sse(openai_wire.stream("eins zwei")[:2], end=stall()))
     with started.raw() as client:
         ask(client)
         client.read_until(b"eins")
         began = time.monotonic()
-        started.ask_to_stop()
+        started.send_sigterm()
         got = client.read()
         assert time.monotonic() - began < 4
     assert got.status == 200
@@ -105,7 +107,7 @@ def test_drain_timeout_ends_what_does_not_end(start_gateway: StartGateway, provi
     provider_a.wait().wait_left(1)
 
 
-def test_sigterm_without_work_is_quick(start_gateway: StartGateway) -> None:
+def test_sigterm_without_requests_exits_within_two_seconds(start_gateway: StartGateway) -> None:
     started = start_gateway()
     with started.raw() as idle:
         assert idle.request("GET", "/health").status == 200
@@ -114,7 +116,7 @@ def test_sigterm_without_work_is_quick(start_gateway: StartGateway) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_ctrl_c_stops_it_as_well(start_gateway: StartGateway) -> None:
+def test_sigint_stops_gateway_without_traceback(start_gateway: StartGateway) -> None:
     started = start_gateway()
     started.process.send_signal(signal.SIGINT)
     assert started.process.wait(5) in (0, 130)
@@ -122,7 +124,7 @@ def test_ctrl_c_stops_it_as_well(start_gateway: StartGateway) -> None:
     assert "KeyboardInterrupt" not in started.log
 
 
-def test_a_second_ctrl_c_does_not_wait(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_sigint_twice_stops_without_drain(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway()
     provider_a.plays(stall())
     with started.raw() as client:
@@ -135,7 +137,7 @@ def test_a_second_ctrl_c_does_not_wait(start_gateway: StartGateway, provider_a: 
     assert "Traceback" not in started.log
 
 
-def test_port_in_use(start_gateway: StartGateway, tmp_path: Path) -> None:
+def test_start_port_in_use_exits_with_one_line(start_gateway: StartGateway, tmp_path: Path) -> None:
     started = start_gateway()
     done = run("gateway", "--port", str(started.port), home=tmp_path, env={"SVC_API_KEYS": KEY})
     assert done.returncode in (1, 2)
@@ -163,7 +165,7 @@ def test_port_in_use(start_gateway: StartGateway, tmp_path: Path) -> None:
     ],
     ids=lambda value: value.replace("\n", " ")[:40],
 )
-def test_mistakes_in_the_file_are_named(tmp_path: Path, config: str, named: str) -> None:
+def test_config_invalid_exits_2_and_names_mistake(tmp_path: Path, config: str, named: str) -> None:
     (tmp_path / "mine.toml").write_text(config)
     done = run("gateway", "--config", "mine.toml", home=tmp_path, env={"SVC_API_KEYS": KEY})
     assert done.returncode == 2, done.stderr
@@ -173,7 +175,7 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, config: str, named: str)
 
 
 @pytest.mark.parametrize("dialect", ["klingon", "flow", "base", "../openai"])
-def test_a_dialect_that_is_none(tmp_path: Path, dialect: str) -> None:
+def test_config_unknown_dialect_exits_2(tmp_path: Path, dialect: str) -> None:
     (tmp_path / "svc.toml").write_text(
         f'[[providers]]\nname = "x"\ndialect = "{dialect}"\nbase_url = "http://x/v1"\napi_key_env = "HOME"\n'
     )
@@ -184,7 +186,7 @@ def test_a_dialect_that_is_none(tmp_path: Path, dialect: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_config_missing_file_exits_2(tmp_path: Path) -> None:
     done = run("gateway", "--config", "nowhere.toml", home=tmp_path)
     assert done.returncode == 2
     assert "nowhere.toml" in done.stderr
@@ -193,20 +195,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["gateway", "--port", "x"], ["gateway", "--port", "70000"], ["gateway", "--nope"], ["gatway"], []]
 )
-def test_wrong_use(tmp_path: Path, arguments: list[str]) -> None:
+def test_command_invalid_arguments_exit_2(tmp_path: Path, arguments: list[str]) -> None:
     done = run(*arguments, home=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_port_from_the_environment_that_is_no_number(tmp_path: Path) -> None:
+def test_command_invalid_port_variable_exits_2(tmp_path: Path) -> None:
     done = run("gateway", home=tmp_path, env={"PORT": "many"})
     assert done.returncode == 2
     assert "PORT" in done.stderr
 
 
 def started_with(home: Path, arguments: list[str], env: dict[str, str]) -> str:
-    """Starts it, and gives the address that it says."""
+    """Start the gateway and return the line with its address."""
     process = subprocess.Popen(
         [SVC, "gateway", *arguments], env=environment(home, env), cwd=home, stdout=subprocess.PIPE, text=True
     )
@@ -218,7 +220,7 @@ def started_with(home: Path, arguments: list[str], env: dict[str, str]) -> str:
         assert process.wait(5) == 0
 
 
-def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
+def test_config_precedence_is_command_line_environment_file(tmp_path: Path) -> None:
     in_file, in_env, given = map(str, closed_ports(3))
     (tmp_path / "svc.toml").write_text(f"[gateway]\nport = {in_file}\n")
     assert f":{in_file}" in started_with(tmp_path, [], {})
@@ -226,14 +228,14 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
     assert f":{given}" in started_with(tmp_path, ["--port", given], {"PORT": in_env})
 
 
-def test_the_file_in_the_state_folder_is_read(tmp_path: Path) -> None:
+def test_config_file_in_state_folder_is_read(tmp_path: Path) -> None:
     port = closed_port()
     (tmp_path / "svc").mkdir()
     (tmp_path / "svc" / "svc.toml").write_text(f"[gateway]\nport = {port}\n")
     assert f":{port}" in started_with(tmp_path, [], {})
 
 
-def test_a_provider_added_by_configuration_alone(start_gateway: StartGateway, provider_c: FakeProvider) -> None:
+def test_config_additional_openai_provider_is_used(start_gateway: StartGateway, provider_c: FakeProvider) -> None:
     config = f"""
         [[providers]]
         name = "vllm"
@@ -252,7 +254,7 @@ def test_a_provider_added_by_configuration_alone(start_gateway: StartGateway, pr
     assert started.message("qwen3-32b").status == 200
 
 
-def test_a_provider_of_the_other_dialect_too(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
+def test_config_additional_anthropic_provider_is_used(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
     config = f"""
         [[providers]]
         name = "mine"
@@ -266,7 +268,7 @@ def test_a_provider_of_the_other_dialect_too(start_gateway: StartGateway, provid
     assert provider_b.wait().json["max_tokens"] == 777
 
 
-def test_a_built_in_provider_changed_by_its_name(start_gateway: StartGateway, provider_c: FakeProvider) -> None:
+def test_config_built_in_provider_is_overridden_by_name(start_gateway: StartGateway, provider_c: FakeProvider) -> None:
     config = f"""
         [[providers]]
         name = "openai"
@@ -279,7 +281,7 @@ def test_a_built_in_provider_changed_by_its_name(start_gateway: StartGateway, pr
     assert len(provider_c.requests) == 1
 
 
-def test_fallback_chain_of_the_file(
+def test_config_fallbacks_are_used_for_server_errors_only(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
     started = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
@@ -294,7 +296,9 @@ def test_fallback_chain_of_the_file(
     assert [seen.json["model"] for seen in provider_b.requests] == [CLAUDE, CLAUDE]
 
 
-def test_fallback_for_a_provider_without_a_key(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
+def test_config_fallback_is_used_for_provider_without_key(
+    start_gateway: StartGateway, provider_b: FakeProvider
+) -> None:
     config = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
     started = start_gateway(config=config, env={"PROVIDER_A_API_KEY": ""})
     got = started.chat(GPT, stream=True)
@@ -302,7 +306,9 @@ def test_fallback_for_a_provider_without_a_key(start_gateway: StartGateway, prov
     assert provider_b.wait().json["model"] == CLAUDE
 
 
-def test_addresses_with_a_slash_at_the_end(start_gateway: StartGateway, fakes: dict[str, FakeProvider]) -> None:
+def test_config_base_url_with_trailing_slash_is_accepted(
+    start_gateway: StartGateway, fakes: dict[str, FakeProvider]
+) -> None:
     env = {
         "PROVIDER_A_BASE_URL": f"{fakes['A'].address}/v1/",
         "PROVIDER_B_BASE_URL": f"{fakes['B'].address}/",
@@ -313,7 +319,7 @@ def test_addresses_with_a_slash_at_the_end(start_gateway: StartGateway, fakes: d
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ftp://x/v1", "http://", "http://x:99999/v1", "http://a b/v1"])
-def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
+def test_config_invalid_base_url_exits_2_without_leaking_key(tmp_path: Path, address: str) -> None:
     env = {"PROVIDER_A_BASE_URL": address, "PROVIDER_A_API_KEY": "sk-secret-in-env"}
     done = run("gateway", "--port", "0", home=tmp_path, env=env)
     assert done.returncode == 2
@@ -321,20 +327,20 @@ def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
     assert "sk-secret-in-env" not in done.stderr
 
 
-def test_keys_are_not_in_the_process_list(gateway: Gateway, fakes: dict[str, FakeProvider]) -> None:
+def test_process_command_line_has_no_keys(gateway: Gateway, fakes: dict[str, FakeProvider]) -> None:
     line = Path(f"/proc/{gateway.process.pid}/cmdline").read_bytes().decode()
     assert not [secret for secret in (KEY, *(fake.key for fake in fakes.values())) if secret in line]
 
 
-def test_it_listens_on_loopback_only(gateway: Gateway) -> None:
+def test_gateway_listens_on_loopback_only_by_default(gateway: Gateway) -> None:
     state = Path(f"/proc/{gateway.process.pid}/net/tcp").read_text()
     rows = [line.split() for line in state.splitlines()[1:]]
     listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{gateway.port:04X}")]
     assert listening == [f"0100007F:{gateway.port:04X}"]
 
 
-def test_faults_do_not_grow_the_process(gateway: Gateway, provider_a: FakeProvider) -> None:
-    """Descriptors after many broken answers are as many as before."""
+def test_upstream_failures_leak_no_descriptors(gateway: Gateway, provider_a: FakeProvider) -> None:
+    """The number of descriptors is the same after many interrupted responses."""
 
     def descriptors() -> int:
         return len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))

@@ -1,4 +1,4 @@
-"""svc.gateway.local_model.supervisor: a real child process with a real model, which lives, dies and comes back."""
+"""svc.gateway.local_model.supervisor with a real model in a real child process, which is killed and restarted."""
 
 import asyncio
 import json
@@ -23,8 +23,10 @@ ASK = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @asynccontextmanager
-async def running(path: Path, moved: Callable[[str], None] = lambda _: None) -> AsyncIterator[LocalModelSupervisor]:
-    model = LocalModelSupervisor("smollm2-135m", path, context=8192, on_address=moved)
+async def running(
+    path: Path, on_address: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[LocalModelSupervisor]:
+    model = LocalModelSupervisor("smollm2-135m", path, context=8192, on_address=on_address)
     await model.start()
     try:
         yield model
@@ -39,8 +41,8 @@ def call(model: LocalModelSupervisor, path: str, body: dict[str, Any], **headers
         return answer.read()
 
 
-def gone(pid: int) -> bool:
-    """Ended, even if nobody has asked for its status yet."""
+def has_exited(pid: int) -> bool:
+    """Return whether the process has exited, even if it is not reaped yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -56,7 +58,7 @@ async def until(condition: Callable[[], bool], timeout: float = 30) -> None:
 
 @contextmanager
 def cpu_of(pid: int) -> Iterator[Callable[[], float]]:
-    """Seconds of CPU that a process used since the beginning of the context."""
+    """Yield a function that returns the CPU seconds of a process since the context began."""
 
     def used() -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -66,7 +68,7 @@ def cpu_of(pid: int) -> Iterator[Callable[[], float]]:
     yield lambda: used() - before
 
 
-async def test_it_speaks_both_dialects(model_path: Path) -> None:
+async def test_local_model_answers_in_both_dialects(model_path: Path) -> None:
     async with running(model_path) as model:
         bearer, header = {"authorization": f"Bearer {model.api_key}"}, {"x-api-key": model.api_key}
         answer = json.loads(await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK}, **bearer))
@@ -82,7 +84,7 @@ async def test_it_speaks_both_dialects(model_path: Path) -> None:
         assert text.index("message_start") < text.index("content_block_delta") < text.index("message_stop")
 
 
-async def test_without_its_key_it_refuses(model_path: Path) -> None:
+async def test_local_model_without_key_returns_401(model_path: Path) -> None:
     async with running(model_path) as model:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK})
@@ -91,7 +93,7 @@ async def test_without_its_key_it_refuses(model_path: Path) -> None:
         assert model.api_key.encode() not in command
 
 
-async def test_a_killed_child_comes_back(model_path: Path) -> None:
+async def test_local_model_killed_process_is_restarted(model_path: Path) -> None:
     seen: list[str] = []
     async with running(model_path, seen.append) as model:
         first = model.pid
@@ -106,7 +108,7 @@ async def test_a_killed_child_comes_back(model_path: Path) -> None:
         )
         last = model.pid
     assert last is not None
-    assert gone(last)
+    assert has_exited(last)
     assert (model.pid, model.base_url) == (None, None)
 
 
@@ -126,13 +128,13 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_killed_parent_takes_the_child_along(model_path: Path, number: signal.Signals) -> None:
+async def test_local_model_exits_with_parent(model_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT, str(model_path)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(await asyncio.to_thread(parent.stdout.readline))
-        assert not gone(child)
+        assert not has_exited(child)
         parent.send_signal(number)
-        await until(lambda: gone(child), 5)
+        await until(lambda: has_exited(child), 5)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ async def test_a_killed_parent_takes_the_child_along(model_path: Path, number: s
     ],
     ids=["stream", "json", "prompt"],
 )
-async def test_a_client_that_leaves_costs_nothing_more(model_path: Path, body: dict[str, Any]) -> None:
+async def test_local_model_client_disconnect_stops_generation(model_path: Path, body: dict[str, Any]) -> None:
     async with running(model_path) as model:
         assert model.pid is not None
         assert model.base_url is not None
@@ -156,7 +158,7 @@ async def test_a_client_that_leaves_costs_nothing_more(model_path: Path, body: d
         with cpu_of(model.pid) as used:
             await until(lambda: used() > 0.3)
         writer.close()
-        async with asyncio.timeout(20):  # alone it takes a second; all of the answer would take three times as long
+        async with asyncio.timeout(20):  # stopping takes 1 s alone, the whole response 3 s
             while True:
                 with cpu_of(model.pid) as used:
                     await asyncio.sleep(1)
@@ -164,7 +166,7 @@ async def test_a_client_that_leaves_costs_nothing_more(model_path: Path, body: d
                         return
 
 
-async def test_weights_that_are_none_are_an_error_with_a_reason(tmp_path: Path) -> None:
+async def test_local_model_invalid_weights_raise_command_failed(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(1000))
     model = LocalModelSupervisor("broken", tmp_path / "broken.gguf", context=8192)
     began = time.monotonic()
@@ -174,11 +176,11 @@ async def test_weights_that_are_none_are_an_error_with_a_reason(tmp_path: Path) 
     await model.stop()
 
 
-async def test_weights_that_are_not_there_say_how_to_get_them(tmp_path: Path) -> None:
+async def test_local_model_missing_weights_error_names_command(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="svc models add gone"):
         await LocalModelSupervisor("gone", tmp_path / "gone.gguf", context=8192).start()
 
 
-def test_the_gateway_keeps_a_core_where_there_are_several() -> None:
+def test_local_model_thread_count_leaves_one_core_free() -> None:
     cores = os.cpu_count() or 1
     assert 1 <= inference_thread_count() <= max(1, cores - 1)

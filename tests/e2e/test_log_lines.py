@@ -1,4 +1,4 @@
-"""Standard error of a server has one form: JSON lines, those of supervisor, workers and start-up included."""
+"""Standard error of a server has only JSON lines, including those of the supervisor, workers and start."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.fakes.script import answer
 
 
 def lines(gateway: Gateway) -> list[dict[str, Any]]:
-    """Of standard error; the harness keeps standard output, which has the address alone, in the same file."""
+    """Return the lines of standard error. The harness writes the address from standard output to the same file."""
     return [json.loads(line) for line in gateway.log.splitlines() if not re.fullmatch(r"gateway +http://\S+", line)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_every_line_of_standard_error_is_json(tmp_path: Path, workers: int) -> None:
+def test_log_lines_on_stderr_are_all_json(tmp_path: Path, workers: int) -> None:
     with FakeProvider(OpenAIWire(), key="sk-a") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1", "SVC_API_KEYS": ""}
         config = f"[gateway]\nworkers = {workers}\n[routing]\nretries = 0\n"
@@ -44,7 +44,7 @@ def test_every_line_of_standard_error_is_json(tmp_path: Path, workers: int) -> N
     assert all("time" in line for line in found)
 
 
-def test_the_warning_of_a_failing_provider_is_such_a_line(tmp_path: Path) -> None:
+def test_log_lines_provider_failure_is_json_warning(tmp_path: Path) -> None:
     with FakeProvider(OpenAIWire(), key="sk-a") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
         gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n").start()

@@ -1,4 +1,4 @@
-"""Bodies that are read without the parser: whatever pieces they come in, and whatever comes after them."""
+"""Bodies that are read without the parser: any split, and anything after them."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ SIZES = [65_536, 66_000, 300_000, 3_000_000]
 
 
 def request(gateway: Gateway, size: int, *, more: str = "") -> tuple[bytes, bytes]:
-    """Head and body of a chat whose prompt is `size` characters long."""
+    """Return head and body of a chat whose prompt has `size` characters."""
     content = random.Random(size).randbytes(size // 2).hex()
     body = json.dumps({"model": GPT, "messages": [{"role": "user", "content": content}]}).encode()
     head = (
@@ -25,86 +25,90 @@ def request(gateway: Gateway, size: int, *, more: str = "") -> tuple[bytes, byte
     return head.encode(), body
 
 
-async def talk(gateway: Gateway, pieces: list[bytes], *, pause: float = 0.0, answers: int = 1) -> bytes:
-    """Sends the pieces; what came back when so many answers were there, or after ten seconds."""
+async def exchange(gateway: Gateway, writes: list[bytes], *, pause: float = 0.0, answers: int = 1) -> bytes:
+    """Send the writes and return what was received after `answers` responses, or raise after ten seconds."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     found = b""
     try:
         async with asyncio.timeout(10):
-            for piece in pieces:
-                writer.write(piece)
+            for data in writes:
+                writer.write(data)
                 await writer.drain()
                 await asyncio.sleep(pause)
             while found.count(b'"chat.completion"') + found.count(b'"error"') < answers:
-                if not (piece := await reader.read(65536)):
+                if not (data := await reader.read(65536)):
                     break
-                found += piece
+                found += data
     finally:
         writer.close()
     return found
 
 
-def arrived(provider: FakeProvider) -> list[str]:
+def body_digests(provider: FakeProvider) -> list[str]:
     return [hashlib.sha256(each.body).hexdigest() for each in provider.requests]
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_every_byte_arrives(gateway: Gateway, provider_a: FakeProvider, size: int) -> None:
+async def test_long_body_in_several_writes_is_forwarded_unchanged(
+    gateway: Gateway, provider_a: FakeProvider, size: int
+) -> None:
     head, body = request(gateway, size)
     cuts = sorted(random.Random(size + 1).sample(range(len(body)), 7))
-    pieces = [head, *(body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True))]
-    found = await talk(gateway, pieces, pause=0.01)
+    writes = [head, *(body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True))]
+    found = await exchange(gateway, writes, pause=0.01)
     assert found.startswith(b"HTTP/1.1 200 "), found[:300]
-    assert arrived(provider_a) == [hashlib.sha256(body).hexdigest()]
+    assert body_digests(provider_a) == [hashlib.sha256(body).hexdigest()]
 
 
-async def test_all_but_the_last_byte_may_come_first(gateway: Gateway, provider_a: FakeProvider) -> None:
+async def test_long_body_with_delayed_last_byte_is_forwarded_unchanged(
+    gateway: Gateway, provider_a: FakeProvider
+) -> None:
     head, body = request(gateway, 200_000)
-    found = await talk(gateway, [head + body[:-1], body[-1:]], pause=0.2)
+    found = await exchange(gateway, [head + body[:-1], body[-1:]], pause=0.2)
     assert found.startswith(b"HTTP/1.1 200 ")
-    assert arrived(provider_a) == [hashlib.sha256(body).hexdigest()]
+    assert body_digests(provider_a) == [hashlib.sha256(body).hexdigest()]
 
 
-async def test_what_follows_is_the_next_request(gateway: Gateway, provider_a: FakeProvider) -> None:
+async def test_long_body_pipelined_requests_are_answered(gateway: Gateway, provider_a: FakeProvider) -> None:
     one, two = request(gateway, 300_000), request(gateway, 200_000)
     small = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-    found = await talk(gateway, [b"".join(one) + b"".join(two) + small], answers=2)
+    found = await exchange(gateway, [b"".join(one) + b"".join(two) + small], answers=2)
     assert found.count(b"HTTP/1.1 200 ") >= 2
-    assert arrived(provider_a) == [hashlib.sha256(body).hexdigest() for _, body in (one, two)]
+    assert body_digests(provider_a) == [hashlib.sha256(body).hexdigest() for _, body in (one, two)]
 
 
-async def test_rubbish_after_it_is_refused(gateway: Gateway, provider_a: FakeProvider) -> None:
+async def test_long_body_followed_by_garbage_returns_400_after_response(
+    gateway: Gateway, provider_a: FakeProvider
+) -> None:
     head, body = request(gateway, 200_000)
-    found = await talk(gateway, [head + body + b"\x00\x01 rubbish\r\n\r\n"], answers=2)
+    found = await exchange(gateway, [head + body + b"\x00\x01 rubbish\r\n\r\n"], answers=2)
     assert found.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 400 " in found
     assert len(provider_a.requests) == 1
 
 
-async def test_the_connection_closes_if_the_client_wants_it(gateway: Gateway) -> None:
+async def test_long_body_with_connection_close_closes_connection(gateway: Gateway) -> None:
     head, body = request(gateway, 200_000, more="connection: close\r\n")
-    found = await talk(gateway, [head + body], answers=2)  # ends since the server closes
+    found = await exchange(gateway, [head + body], answers=2)  # ends since the server closes
     assert found.startswith(b"HTTP/1.1 200 ")
     assert b"connection: close\r\n" in found
 
 
-async def test_a_client_that_leaves_in_the_middle_asks_nothing(gateway: Gateway, provider_a: FakeProvider) -> None:
+async def test_long_body_client_disconnect_sends_nothing_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
     head, body = request(gateway, 300_000)
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(head + body[:150_000])
     await writer.drain()
     await asyncio.sleep(0.2)
     writer.transport.abort()
-    found = await talk(gateway, [b"".join(request(gateway, 100_000))])
+    found = await exchange(gateway, [b"".join(request(gateway, 100_000))])
     assert found.startswith(b"HTTP/1.1 200 ")
     assert len(provider_a.requests) == 1
 
 
-async def test_a_long_body_that_does_not_come_is_timed_out(
-    start_gateway: StartGateway, provider_a: FakeProvider
-) -> None:
+async def test_long_body_incomplete_returns_408(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     gateway = start_gateway(config="[gateway]\nbody_timeout = 0.5\n")
     head, body = request(gateway, 300_000)
-    found = await talk(gateway, [head + body[:150_000]])
+    found = await exchange(gateway, [head + body[:150_000]])
     assert found.startswith(b"HTTP/1.1 408 ")
     assert provider_a.requests == []

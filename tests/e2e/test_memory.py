@@ -1,4 +1,4 @@
-"""What an ended request leaves behind: nothing, even if no garbage collector ever comes."""
+"""Finished requests and closed connections are freed without the garbage collector."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.fakes.script import answer, reset, sse
 
 UNCOLLECTED = "import gc; gc.disable(); import sys; from svc.cli import main; sys.exit(main())"
 PROMPT = [{"role": "user", "content": "x" * 100_000}]
-"""Large enough that it shows when a hundred of them are kept."""
+"""Large enough that a leak of a hundred prompts is visible."""
 MIB = 1024 * 1024
 
 
 @pytest.fixture
 def uncollected(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator[Gateway]:
-    """A gateway whose garbage collector is off: what only it could free is never freed."""
+    """A gateway with the garbage collector disabled, so that reference cycles leak."""
     one = Gateway(
         tmp_path,
         env=provider_environment(fakes),
@@ -35,12 +35,12 @@ def uncollected(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator[G
 
 
 def resident(gateway: Gateway) -> int:
-    """Bytes."""
+    """Return the resident memory in bytes."""
     fields = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * 4096
 
 
-def test_an_unused_connection_keeps_nothing_of_its_last_request(uncollected: Gateway) -> None:
+def test_memory_idle_connection_releases_last_request(uncollected: Gateway) -> None:
     def post(raw: RawClient) -> None:
         assert raw.request("POST", "/v1/nope", bytes(4 * MIB), key=KEY).status == 404
 
@@ -50,14 +50,14 @@ def test_an_unused_connection_keeps_nothing_of_its_last_request(uncollected: Gat
         before = resident(uncollected)
         for client in clients[1:]:
             post(client)
-        assert resident(uncollected) < before + 28 * MIB  # the bodies alone are 56
+        assert resident(uncollected) < before + 28 * MIB  # the bodies alone take 56 MiB
 
 
-def test_an_ended_request_leaves_nothing_behind(uncollected: Gateway, provider_c: FakeProvider) -> None:
+def test_memory_finished_requests_are_released_without_gc(uncollected: Gateway, provider_c: FakeProvider) -> None:
     broken = sse([openai_wire.role(), openai_wire.chunk({"content": "x" * 50_000})], end=reset())
     garbled = sse([openai_wire.role(), b'data: {"\xff": ' + b"x" * 50_000 + b"\n\n"])
 
-    def some(count: int) -> None:
+    def send_some(count: int) -> None:
         for number in range(count):
             stream = number % 2 == 0
             provider_c.always_plays([broken if stream else reset(), garbled, answer(200, b"<html>")][number % 3])
@@ -65,24 +65,24 @@ def test_an_ended_request_leaves_nothing_behind(uncollected: Gateway, provider_c
                 uncollected.chat(model, messages=PROMPT, stream=stream)
             uncollected.chat(GPT, messages=HI, temperature=7)
 
-    some(15)
+    send_some(15)
     before = resident(uncollected)
-    some(50)
-    assert resident(uncollected) < before + 6 * MIB  # the prompts alone are 15
+    send_some(50)
+    assert resident(uncollected) < before + 6 * MIB  # the prompts alone take 15 MB
 
 
-def test_a_closed_connection_leaves_nothing_behind(uncollected: Gateway) -> None:
-    """One that was read in every way: parsed, known, freely, bounded again, and by uvicorn."""
+def test_memory_closed_connections_are_released_without_gc(uncollected: Gateway) -> None:
+    """Each connection uses every read path: parser, head cache, unbounded, bounded, and uvicorn."""
     small, large = ({"model": GPT, "messages": [{"role": "user", "content": "x" * size}]} for size in (7_000, 100_000))
-    asked = [("POST", "/v1/chat/completions", body) for body in (small, small, small, large, small, small)]
+    requests = [("POST", "/v1/chat/completions", body) for body in (small, small, small, large, small, small)]
 
-    def some(count: int) -> None:
+    def send_some(count: int) -> None:
         for _ in range(count):
             with uncollected.raw() as raw:
-                for method, path, body in (*asked, ("GET", "/v1/models", None)):
+                for method, path, body in (*requests, ("GET", "/v1/models", None)):
                     assert raw.request(method, path, body, key=KEY).status == 200
 
-    some(40)
+    send_some(40)
     before = resident(uncollected)
-    some(150)
-    assert resident(uncollected) < before + 150 * 10 * 1024  # what is known of its last request alone is more
+    send_some(150)
+    assert resident(uncollected) < before + 150 * 10 * 1024  # the cached head of one request alone is larger

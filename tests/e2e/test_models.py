@@ -1,4 +1,4 @@
-"""The list of models, and one model."""
+"""`GET /v1/models` and `GET /v1/models/{id}`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CATALOG = {
 }
 
 
-def test_all_are_in_one_list(openai_client: openai.OpenAI) -> None:
+def test_models_list_has_models_of_all_providers(openai_client: openai.OpenAI) -> None:
     listed = {
         one.id: (one.owned_by, one.model_extra["context_window"], one.model_extra["use_case"])
         for one in openai_client.models.list()
@@ -37,7 +37,7 @@ def test_all_are_in_one_list(openai_client: openai.OpenAI) -> None:
     assert set(kinds.values()) == {None, "embedding"}
 
 
-def test_shape_of_the_list(gateway: Gateway) -> None:
+def test_models_list_has_openai_format(gateway: Gateway) -> None:
     got = gateway.request("GET", "/v1/models")
     assert got.status == 200
     assert got.headers["content-type"].startswith("application/json")
@@ -49,18 +49,18 @@ def test_shape_of_the_list(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("model", CATALOG)
-def test_one_model(openai_client: openai.OpenAI, model: str) -> None:
+def test_models_retrieve_returns_model(openai_client: openai.OpenAI, model: str) -> None:
     one = openai_client.models.retrieve(model)
     assert (one.id, one.object, one.owned_by) == (model, "model", CATALOG[model][0])
 
 
-def test_unknown_model(openai_client: openai.OpenAI) -> None:
+def test_models_retrieve_unknown_returns_404(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         openai_client.models.retrieve("gpt-99")
     assert caught.value.code == "model_not_found"
 
 
-def test_provider_without_a_key_is_not_offered(start_gateway: StartGateway) -> None:
+def test_models_of_provider_without_key_are_not_listed(start_gateway: StartGateway) -> None:
     with start_gateway(env={"PROVIDER_B_API_KEY": ""}).openai() as client:
         assert {one.owned_by for one in client.models.list()} == {"openai", "groq"}
         with pytest.raises(openai.NotFoundError) as caught:
@@ -70,17 +70,17 @@ def test_provider_without_a_key_is_not_offered(start_gateway: StartGateway) -> N
         assert "Offered: gpt-4o, " in caught.value.message
 
 
-def test_the_vendors_own_variable_is_read_when_ours_is_unset(start_gateway: StartGateway, provider_a) -> None:
+def test_provider_key_falls_back_to_vendor_variable(start_gateway: StartGateway, provider_a) -> None:
     started = start_gateway(env={"PROVIDER_A_API_KEY": "", "OPENAI_API_KEY": provider_a.key})
     assert started.chat().status == 200
 
 
-def test_no_provider_at_all_is_an_empty_list(start_gateway: StartGateway) -> None:
+def test_models_list_without_provider_is_empty(start_gateway: StartGateway) -> None:
     started = start_gateway(env={f"PROVIDER_{letter}_API_KEY": "" for letter in "ABC"})
     assert started.request("GET", "/v1/models").json == {"object": "list", "data": []}
 
 
-def test_health_needs_no_key(gateway: Gateway) -> None:
+def test_health_without_key_returns_200(gateway: Gateway) -> None:
     got = gateway.request("GET", "/health", key=None)
     assert got.status == 200
     assert got.json["status"] == "ok"

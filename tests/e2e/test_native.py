@@ -1,4 +1,4 @@
-"""The same gateway from its plain source and with its hot path compiled: either is what ran here before."""
+"""The gateway from pure Python source. The other tests use the compiled modules, if there are any."""
 
 import shutil
 import subprocess
@@ -20,8 +20,8 @@ COMPILE = ROOT / "native" / "compile.py"
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[tuple[Gateway, FakeProvider]]:
-    """A gateway whose modules are all Python files."""
+def pure_python(tmp_path: Path) -> Iterator[tuple[Gateway, FakeProvider]]:
+    """A gateway whose modules are all pure Python files."""
     source = tmp_path / "source"
     shutil.copytree(ROOT / "src" / "svc", source / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     with FakeProvider(OpenAIWire(), key="sk-upstream-a-secret") as fake:
@@ -33,29 +33,29 @@ def plain(tmp_path: Path) -> Iterator[tuple[Gateway, FakeProvider]]:
             gateway.stop()
 
 
-def test_the_plain_source_answers(plain: tuple[Gateway, FakeProvider]) -> None:
-    gateway, _ = plain
+def test_pure_python_gateway_answers_json_and_stream(pure_python: tuple[Gateway, FakeProvider]) -> None:
+    gateway, _ = pure_python
     with gateway.openai() as client:
-        whole = client.chat.completions.create(model=GPT, messages=HI)
-        pieces = list(client.chat.completions.create(model=GPT, messages=HI, stream=True))
-    assert whole.choices[0].message.content
-    assert pieces[-1].choices[0].finish_reason == "stop"
+        response = client.chat.completions.create(model=GPT, messages=HI)
+        chunks = list(client.chat.completions.create(model=GPT, messages=HI, stream=True))
+    assert response.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-def test_the_plain_source_answers_each_of_many_in_advance(plain: tuple[Gateway, FakeProvider]) -> None:
-    """One behind the other: answered one within the other, some hundreds would be more than Python takes."""
-    gateway, fake = plain
-    gate, refused = Gate(), b"POST /v1/messages HTTP/1.1\r\nhost:\r\n\r\n"
+def test_pure_python_gateway_answers_600_pipelined_requests(pure_python: tuple[Gateway, FakeProvider]) -> None:
+    """Answering recursively would exceed Python's recursion limit after some hundred requests."""
+    gateway, fake = pure_python
+    gate, rejected_request = Gate(), b"POST /v1/messages HTTP/1.1\r\nhost:\r\n\r\n"
     fake.plays(hold(gate) + answer(200, openai_wire.chat("one")))
     with gateway.raw() as raw:
         raw.send(request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=KEY))
         fake.wait()
-        raw.send(refused * 600)
+        raw.send(rejected_request * 600)
         gate.opened.set()
         assert raw.read().json["choices"][0]["message"]["content"] == "one"
         assert [raw.read().status for _ in range(600)] == [401] * 600
 
 
-def test_compiled_modules_are_those_of_the_present_source() -> None:
-    """Where they are not, `make native` or `make pure` helps: Python takes a compiled module before its source."""
+def test_compiled_modules_match_source() -> None:
+    """If this fails, run `make native` or `make pure`: Python prefers a compiled module to its source."""
     assert subprocess.run([sys.executable, str(COMPILE), "check"], timeout=60, check=False).returncode == 0

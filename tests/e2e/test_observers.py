@@ -1,4 +1,4 @@
-"""What a `RequestObserver` sees of requests, in a gateway that runs in this process."""
+"""Events of a `RequestObserver` in a gateway that runs in this process."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_observer_json_response_sees_every_event(observe: Observe, recording: Re
     assert recording.request_ids == {got.headers["x-request-id"]}
 
 
-def test_observer_stream_sees_first_byte_before_the_attempt_ends(
+def test_observer_stream_sees_first_byte_before_attempt_ends(
     observe: Observe, recording: Recording, provider_a: FakeProvider
 ) -> None:
     provider_a.plays(sse(openai_wire.stream(), every=0.1))
@@ -202,7 +202,7 @@ def test_observer_stream_sees_first_byte_before_the_attempt_ends(
     assert attempt_ms >= 200
 
 
-def test_observer_fallback_sees_the_failed_attempt(
+def test_observer_fallback_sees_failed_attempt(
     observe: Observe, recording: Recording, provider_a: FakeProvider
 ) -> None:
     provider_a.plays(pause(0.2) + answer(500, b"{}"))
@@ -215,7 +215,7 @@ def test_observer_fallback_sees_the_failed_attempt(
     assert recording.request_ids == {got.headers["x-request-id"]}
 
 
-def test_observer_interrupted_stream_sees_a_failed_attempt(
+def test_observer_interrupted_stream_sees_failed_attempt(
     observe: Observe, recording: Recording, provider_a: FakeProvider
 ) -> None:
     provider_a.plays(sse(openai_wire.stream()[:3], end=reset()))
@@ -226,7 +226,7 @@ def test_observer_interrupted_stream_sees_a_failed_attempt(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_observer_client_leaves_sees_an_abandoned_attempt(
+def test_observer_client_disconnect_sees_abandoned_attempt(
     observe: Observe, recording: Recording, provider_a: FakeProvider, stream: bool
 ) -> None:
     provider_a.plays(sse(openai_wire.stream()[:3], end=stall()) if stream else stall())
@@ -241,7 +241,7 @@ def test_observer_client_leaves_sees_an_abandoned_attempt(
     assert recording.events == [START, *first_byte, abandoned, ("end", "client_closed", 499, None)]
 
 
-def test_observer_hedge_sees_the_loss_before_the_response(
+def test_observer_hedge_sees_loss_before_response(
     observe: Observe, recording: Recording, provider_a: FakeProvider
 ) -> None:
     provider_a.plays(stall())
@@ -252,7 +252,7 @@ def test_observer_hedge_sees_the_loss_before_the_response(
     assert recording.times_ms[0] >= 100
 
 
-def test_observer_two_attempts_in_progress_sees_both_abandoned(
+def test_observer_disconnect_during_hedge_sees_both_attempts_abandoned(
     observe: Observe, recording: Recording, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
     provider_a.plays(stall())
@@ -291,14 +291,14 @@ def test_observer_key_without_permission_sees_no_attempt(
     assert recording.events == [START, ("end", "error", status, code)]
 
 
-def test_observer_unknown_key_sees_a_response_without_a_record(observe: Observe, recording: Recording) -> None:
+def test_observer_unknown_key_sees_response_without_record(observe: Observe, recording: Recording) -> None:
     with observe().raw() as client:
         assert chat(client, key="nobody").status == 401
     assert recording.events == [("other", "/v1/chat/completions", 401, "authentication_error")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_observer_on_end_comes_before_the_last_byte(
+def test_observer_on_end_is_called_before_last_byte(
     observe: Observe, recording: Recording, provider_a: FakeProvider, stream: bool
 ) -> None:
     if stream:
@@ -320,7 +320,7 @@ def test_observer_on_end_comes_before_the_last_byte(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_observer_that_raises_does_not_disturb_clients_or_others(
+def test_observer_that_raises_does_not_affect_clients_or_observers(
     observe: Observe,
     recording: Recording,
     provider_a: FakeProvider,
@@ -351,7 +351,7 @@ def test_observer_that_raises_does_not_disturb_clients_or_others(
     assert faults[0].levelno == logging.ERROR
 
 
-def test_context_is_immutable_and_a_reload_replaces_its_configuration(observe: Observe) -> None:
+def test_context_is_immutable(observe: Observe) -> None:
     context = observe().context
     assert context is not None
     with pytest.raises(dataclasses.FrozenInstanceError):

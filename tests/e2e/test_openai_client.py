@@ -1,4 +1,4 @@
-"""The openai SDK as the client, every kind of upstream behind it: answers, streams, tools, forms, usage."""
+"""The openai SDK as the client with every kind of upstream: responses, streams, tools, structured output, usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
-from tests.e2e.reading import finish_of, text_of, tools_of, whole_chunks
+from tests.e2e.reading import complete_chunks, finish_of, text_of, tools_of
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Script, answer, sse
@@ -30,8 +30,10 @@ TOOLS = [
 ]
 
 
-def says(letter: str, text: str | None, *, tools: list[openai_wire.Tool] | None = None, stream: bool = False) -> Script:
-    """An answer of that provider, in its own dialect."""
+def scripted_response(
+    letter: str, text: str | None, *, tools: list[openai_wire.Tool] | None = None, stream: bool = False
+) -> Script:
+    """Return the script of a provider's response in its own dialect."""
     calls = tools or []
     if letter == "B":
         blocks = [anthropic_wire.text(text)] if text else []
@@ -46,14 +48,20 @@ def says(letter: str, text: str | None, *, tools: list[openai_wire.Tool] | None 
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_answer(openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
-    fakes[letter].plays(says(letter, "Servus, Österreich 🦙"))
+def test_chat_json_response_reaches_sdk(
+    openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(scripted_response(letter, "Servus, Österreich 🦙"))
     got = openai_client.chat.completions.with_raw_response.create(model=model, messages=HI)
-    whole = got.parse()
-    assert whole.choices[0].message.content == "Servus, Österreich 🦙"
-    assert (whole.choices[0].index, whole.choices[0].message.role) == (0, "assistant")
-    assert (whole.object, whole.choices[0].finish_reason) == ("chat.completion", "stop")
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (11, 7, 18)
+    completion = got.parse()
+    assert completion.choices[0].message.content == "Servus, Österreich 🦙"
+    assert (completion.choices[0].index, completion.choices[0].message.role) == (0, "assistant")
+    assert (completion.object, completion.choices[0].finish_reason) == ("chat.completion", "stop")
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (
+        11,
+        7,
+        18,
+    )
     assert got.headers["x-svc-provider"] == {"A": "openai", "B": "anthropic", "C": "groq"}[letter]
     assert got.headers["x-svc-attempts"] == "1"
     assert fakes[letter].wait().json["model"] == model
@@ -61,23 +69,25 @@ def test_answer(openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], le
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_stream(openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
-    fakes[letter].plays(says(letter, "eins zwei drei", stream=True))
-    pieces = list(openai_client.chat.completions.create(model=model, messages=HI, stream=True))
-    assert "".join(one.choices[0].delta.content or "" for one in pieces) == "eins zwei drei"
-    assert len(pieces) >= 3
-    assert pieces[-1].choices[0].finish_reason == "stop"
+def test_chat_stream_reaches_sdk(
+    openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(scripted_response(letter, "eins zwei drei", stream=True))
+    chunks = list(openai_client.chat.completions.create(model=model, messages=HI, stream=True))
+    assert "".join(one.choices[0].delta.content or "" for one in chunks) == "eins zwei drei"
+    assert len(chunks) >= 3
+    assert chunks[-1].choices[0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
 @pytest.mark.parametrize("usage", [True, False])
-def test_usage_is_always_asked_for_and_shown_when_asked(
+def test_chat_stream_usage_is_requested_upstream_and_returned_on_request(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, usage: bool
 ) -> None:
-    asked: dict[str, Any] = {"stream_options": {"include_usage": True}} if usage else {}
-    got = gateway.chat(model, stream=True, **asked)
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if usage else {}
+    got = gateway.chat(model, stream=True, **options)
     assert got.headers["content-type"].startswith("text/event-stream")
-    chunks = whole_chunks(got.body, usage=usage)
+    chunks = complete_chunks(got.body, usage=usage)
     if usage:
         assert chunks[-1]["usage"]["prompt_tokens"] == 11
         assert chunks[-1]["usage"]["completion_tokens"] == 7
@@ -89,13 +99,15 @@ def test_usage_is_always_asked_for_and_shown_when_asked(
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_two_tool_calls(openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
-    fakes[letter].plays(says(letter, None, tools=TWO_CALLS))
-    whole = openai_client.chat.completions.create(model=model, messages=HI, tools=TOOLS)
-    assert whole.choices[0].finish_reason == "tool_calls"
+def test_chat_two_tool_calls_reach_sdk(
+    openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    fakes[letter].plays(scripted_response(letter, None, tools=TWO_CALLS))
+    completion = openai_client.chat.completions.create(model=model, messages=HI, tools=TOOLS)
+    assert completion.choices[0].finish_reason == "tool_calls"
     assert [
         (one.id, one.type, one.function.name, json.loads(one.function.arguments))
-        for one in whole.choices[0].message.tool_calls
+        for one in completion.choices[0].message.tool_calls
     ] == [
         ("call_1", "function", "weather", {"city": "Graz", "days": 3}),
         ("call_2", "function", "time", {}),
@@ -105,11 +117,11 @@ def test_two_tool_calls(openai_client: openai.OpenAI, fakes: dict[str, FakeProvi
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_two_tool_calls_in_a_stream(
+def test_chat_two_tool_calls_in_stream_reach_sdk(
     gateway: Gateway, openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
-    fakes[letter].plays(*[says(letter, None, tools=TWO_CALLS, stream=True)] * 2)
-    chunks = whole_chunks(gateway.chat(model, stream=True, tools=TOOLS).body)
+    fakes[letter].plays(*[scripted_response(letter, None, tools=TWO_CALLS, stream=True)] * 2)
+    chunks = complete_chunks(gateway.chat(model, stream=True, tools=TOOLS).body)
     expected = [(one, name, json.loads(arguments)) for one, name, arguments in TWO_CALLS]
     assert [(one, name, json.loads(arguments)) for one, name, arguments in tools_of(chunks)] == expected
     assert finish_of(chunks) == "tool_calls"
@@ -118,15 +130,17 @@ def test_two_tool_calls_in_a_stream(
     assert [(one.id, one.function.name, json.loads(one.function.arguments)) for one in calls] == expected
 
 
-def test_text_before_a_tool_call_keeps_the_index_of_the_tool(gateway: Gateway, provider_b: FakeProvider) -> None:
-    provider_b.plays(says("B", "Let me see.", tools=TWO_CALLS, stream=True))
-    chunks = whole_chunks(gateway.chat(CLAUDE, stream=True, tools=TOOLS).body)
+def test_chat_stream_text_before_tool_call_keeps_tool_index(gateway: Gateway, provider_b: FakeProvider) -> None:
+    provider_b.plays(scripted_response("B", "Let me see.", tools=TWO_CALLS, stream=True))
+    chunks = complete_chunks(gateway.chat(CLAUDE, stream=True, tools=TOOLS).body)
     assert text_of(chunks) == "Let me see."
     assert [name for _, name, _ in tools_of(chunks)] == ["weather", "time"]
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_tool_results_go_back(gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str) -> None:
+def test_chat_tool_results_are_translated(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
     calls = [
         {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
         for one, name, arguments in TWO_CALLS
@@ -159,10 +173,10 @@ class City(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_structured_output(
+def test_chat_structured_output_is_translated(
     openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
-    fakes[letter].plays(says(letter, '{"name": "Graz", "people": 300000}'))
+    fakes[letter].plays(scripted_response(letter, '{"name": "Graz", "people": 300000}'))
     got = openai_client.chat.completions.parse(model=model, messages=HI, response_format=City)
     assert got.choices[0].message.parsed == City(name="Graz", people=300_000)
     sent = fakes[letter].wait().json
@@ -173,12 +187,12 @@ def test_structured_output(
         assert sent["response_format"]["json_schema"]["schema"]["required"] == ["name", "people"]
 
 
-def test_thinking_comes_as_reasoning_content(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_chat_thinking_is_returned_as_reasoning_content(gateway: Gateway, provider_b: FakeProvider) -> None:
     blocks = [anthropic_wire.thinking("Let me think."), anthropic_wire.redacted(), anthropic_wire.text("42")]
     provider_b.plays(answer(200, anthropic_wire.message(blocks)), sse(anthropic_wire.stream(blocks)))
     message = gateway.chat(CLAUDE).json["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("Let me think.", "42")
-    chunks = whole_chunks(gateway.chat(CLAUDE, stream=True).body)
+    chunks = complete_chunks(gateway.chat(CLAUDE, stream=True).body)
     thought = "".join(one["choices"][0]["delta"].get("reasoning_content") or "" for one in chunks)
     assert (thought, text_of(chunks)) == ("Let me think.", "42")
 
@@ -195,22 +209,28 @@ def test_thinking_comes_as_reasoning_content(gateway: Gateway, provider_b: FakeP
         ("something_new", "stop"),
     ],
 )
-def test_stop_reasons_of_anthropic(gateway: Gateway, provider_b: FakeProvider, stop: str, finish: str) -> None:
+def test_chat_stop_reason_of_anthropic_is_mapped_to_finish_reason(
+    gateway: Gateway, provider_b: FakeProvider, stop: str, finish: str
+) -> None:
     provider_b.plays(answer(200, anthropic_wire.message(stop=stop)), sse(anthropic_wire.stream(stop=stop)))
     assert gateway.chat(CLAUDE).json["choices"][0]["finish_reason"] == finish
-    assert finish_of(whole_chunks(gateway.chat(CLAUDE, stream=True).body)) == finish
+    assert finish_of(complete_chunks(gateway.chat(CLAUDE, stream=True).body)) == finish
 
 
-@pytest.mark.parametrize(("said", "finish"), [("model_length", "length"), ("eos", "stop"), ("length", "length")])
-def test_finish_reasons_of_compatible_vendors(
-    gateway: Gateway, provider_c: FakeProvider, said: str, finish: str
+@pytest.mark.parametrize(
+    ("upstream_reason", "finish"), [("model_length", "length"), ("eos", "stop"), ("length", "length")]
+)
+def test_chat_finish_reason_of_compatible_vendor_is_normalized(
+    gateway: Gateway, provider_c: FakeProvider, upstream_reason: str, finish: str
 ) -> None:
-    provider_c.plays(answer(200, openai_wire.chat(finish=said)), sse(openai_wire.stream(finish=said)))
+    provider_c.plays(
+        answer(200, openai_wire.chat(finish=upstream_reason)), sse(openai_wire.stream(finish=upstream_reason))
+    )
     assert gateway.chat(LLAMA).json["choices"][0]["finish_reason"] == finish
-    assert finish_of(whole_chunks(gateway.chat(LLAMA, stream=True).body)) == finish
+    assert finish_of(complete_chunks(gateway.chat(LLAMA, stream=True).body)) == finish
 
 
-def test_what_anthropic_needs_is_filled_in(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_chat_request_to_anthropic_has_required_fields(gateway: Gateway, provider_b: FakeProvider) -> None:
     turns = [
         {"role": "system", "content": "One."},
         {"role": "developer", "content": "Two."},
@@ -243,7 +263,7 @@ def test_what_anthropic_needs_is_filled_in(gateway: Gateway, provider_b: FakePro
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize(("letter", "model"), EVERY)
-def test_both_names_of_max_tokens(
+def test_chat_max_tokens_and_max_completion_tokens_are_forwarded(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, name: str
 ) -> None:
     assert gateway.chat(model, **{name: 33}).status == 200
@@ -260,18 +280,20 @@ def test_both_names_of_max_tokens(
         ({"type": "function", "function": {"name": "time"}}, {"type": "tool", "name": "time"}),
     ],
 )
-def test_tool_choice(gateway: Gateway, provider_b: FakeProvider, choice: Any, expected: dict[str, str]) -> None:
+def test_chat_tool_choice_is_translated_for_anthropic(
+    gateway: Gateway, provider_b: FakeProvider, choice: Any, expected: dict[str, str]
+) -> None:
     assert gateway.chat(CLAUDE, tools=TOOLS, tool_choice=choice).status == 200
     assert provider_b.wait().json["tool_choice"] == expected
 
 
-def test_unknown_fields_pass_to_the_same_dialect(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_chat_unknown_fields_are_forwarded_to_same_dialect(gateway: Gateway, provider_a: FakeProvider) -> None:
     assert gateway.chat(GPT, something_new={"a": [1]}, seed=7, logprobs=True, n=2).status == 200
     sent = provider_a.wait().json
     assert (sent["something_new"], sent["seed"], sent["logprobs"], sent["n"]) == ({"a": [1]}, 7, True, 2)
 
 
-def test_hints_that_anthropic_lacks_are_dropped_and_named(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_chat_hints_unsupported_by_anthropic_are_dropped_and_named(gateway: Gateway, provider_b: FakeProvider) -> None:
     got = gateway.chat(CLAUDE, seed=7, presence_penalty=0.5, user="u", store=True)
     assert got.status == 200
     dropped = {name.strip() for name in got.headers["x-svc-dropped"].split(",")}
@@ -280,7 +302,7 @@ def test_hints_that_anthropic_lacks_are_dropped_and_named(gateway: Gateway, prov
 
 
 @pytest.mark.parametrize(("name", "value"), [("logprobs", True), ("logit_bias", {"50256": -100}), ("n", 2)])
-def test_what_would_change_the_form_is_refused(
+def test_chat_field_that_anthropic_cannot_express_returns_400(
     gateway: Gateway, provider_b: FakeProvider, name: str, value: Any
 ) -> None:
     got = gateway.chat(CLAUDE, **{name: value})
@@ -290,12 +312,14 @@ def test_what_would_change_the_form_is_refused(
 
 
 @pytest.mark.parametrize(("name", "value"), [("logprobs", False), ("logit_bias", None), ("n", 1)])
-def test_the_same_at_its_default_is_left_out(gateway: Gateway, provider_b: FakeProvider, name: str, value: Any) -> None:
+def test_chat_field_at_default_is_omitted_for_anthropic(
+    gateway: Gateway, provider_b: FakeProvider, name: str, value: Any
+) -> None:
     assert gateway.chat(CLAUDE, **{name: value}).status == 200
     assert name not in provider_b.wait().json
 
 
-def test_what_vendor_c_rejects_does_not_reach_it(gateway: Gateway, provider_c: FakeProvider) -> None:
+def test_chat_fields_rejected_by_groq_are_not_sent(gateway: Gateway, provider_c: FakeProvider) -> None:
     turns = [{"role": "user", "name": "bob", "content": "Hi"}]
     got = gateway.chat(LLAMA, messages=turns, n=1, temperature=0, seed=3)
     assert got.status == 200
@@ -305,7 +329,7 @@ def test_what_vendor_c_rejects_does_not_reach_it(gateway: Gateway, provider_c: F
     assert sent["temperature"] == pytest.approx(1e-8)
 
 
-def test_cached_tokens_are_counted_as_prompt(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_chat_cached_tokens_are_part_of_prompt_tokens(gateway: Gateway, provider_b: FakeProvider) -> None:
     usage = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 3}
     provider_b.plays(answer(200, anthropic_wire.message(usage=usage)))
     counted = gateway.chat(CLAUDE).json["usage"]
@@ -313,7 +337,7 @@ def test_cached_tokens_are_counted_as_prompt(gateway: Gateway, provider_b: FakeP
     assert counted["prompt_tokens_details"]["cached_tokens"] == 100
 
 
-def test_usage_in_a_stream_is_cumulative(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_chat_stream_usage_of_anthropic_is_cumulative(gateway: Gateway, provider_b: FakeProvider) -> None:
     counts = [{**anthropic_wire.USAGE, "output_tokens": count} for count in (3, 7)]
     middle = anthropic_wire.event("message_delta", delta={"stop_reason": None, "stop_sequence": None}, usage=counts[0])
     events = [
@@ -324,13 +348,15 @@ def test_usage_in_a_stream_is_cumulative(gateway: Gateway, provider_b: FakeProvi
     ]
     provider_b.plays(sse(events))
     got = gateway.chat(CLAUDE, stream=True, stream_options={"include_usage": True})
-    usage = whole_chunks(got.body, usage=True)[-1]["usage"]
+    usage = complete_chunks(got.body, usage=True)[-1]["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (11, 7)
 
 
-@pytest.mark.parametrize("place", ["x_groq", "last chunk"])
-def test_usage_in_odd_places(gateway: Gateway, provider_c: FakeProvider, place: str) -> None:
-    extra = {"x_groq": {"usage": openai_wire.USAGE}} if place == "x_groq" else {"usage": openai_wire.USAGE}
+@pytest.mark.parametrize("location", ["x_groq", "last chunk"])
+def test_chat_stream_usage_in_nonstandard_place_is_returned(
+    gateway: Gateway, provider_c: FakeProvider, location: str
+) -> None:
+    extra = {"x_groq": {"usage": openai_wire.USAGE}} if location == "x_groq" else {"usage": openai_wire.USAGE}
     events = [
         openai_wire.role(),
         *openai_wire.words("Hi you"),
@@ -339,5 +365,5 @@ def test_usage_in_odd_places(gateway: Gateway, provider_c: FakeProvider, place: 
     ]
     provider_c.plays(sse(events), sse(events))
     got = gateway.chat(LLAMA, stream=True, stream_options={"include_usage": True})
-    assert whole_chunks(got.body, usage=True)[-1]["usage"]["total_tokens"] == 18
-    whole_chunks(gateway.chat(LLAMA, stream=True).body, usage=False)
+    assert complete_chunks(got.body, usage=True)[-1]["usage"]["total_tokens"] == 18
+    complete_chunks(gateway.chat(LLAMA, stream=True).body, usage=False)

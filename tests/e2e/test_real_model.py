@@ -1,6 +1,6 @@
-"""A, B and C are a server that nobody here wrote and that speaks both dialects: llama.cpp's, with the embedded model.
+"""Providers A, B and C are the third-party server of llama.cpp, which supports both dialects.
 
-What the fakes say is what we believe of providers; here the other side has its own opinion.
+The fakes encode assumptions about providers. These tests check them against an independent implementation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from svc.gateway.local_model.supervisor import LocalModelSupervisor
 from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
-from tests.e2e.reading import text_of, whole_chunks
+from tests.e2e.reading import complete_chunks, text_of
 
 MODELS = [GPT, CLAUDE, LLAMA]
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
@@ -27,7 +27,7 @@ DESCRIPTION = "The weather of a city"
 
 @dataclass
 class Server:
-    """The running model; its own loop lives in a thread."""
+    """The address and key of the running model server."""
 
     address: str
     key: str
@@ -51,8 +51,8 @@ def server(model_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def three(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """All three providers are that server, B in Anthropic's dialect."""
+def gateway(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway whose three providers are that server, B in Anthropic's dialect."""
     environ = {f"PROVIDER_{letter}_BASE_URL": f"{server.address}/v1" for letter in "AC"}
     environ |= {"PROVIDER_B_BASE_URL": server.address}
     environ |= {f"PROVIDER_{letter}_API_KEY": server.key for letter in "ABC"}
@@ -64,45 +64,45 @@ def three(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_openai_client_json(three: Gateway, model: str) -> None:
-    with three.openai(timeout=60) as client:
-        whole = client.chat.completions.create(
+def test_real_model_openai_client_gets_json_response(gateway: Gateway, model: str) -> None:
+    with gateway.openai(timeout=60) as client:
+        response = client.chat.completions.create(
             model=model, messages=ASK, max_tokens=16, temperature=0.7, top_p=0.9, stop=["###"]
         )
-    assert whole.choices[0].message.content
-    assert whole.choices[0].finish_reason in ("stop", "length")
-    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
-    assert 0 < whole.usage.completion_tokens <= 16
+    assert response.choices[0].message.content
+    assert response.choices[0].finish_reason in ("stop", "length")
+    assert response.usage.total_tokens == response.usage.prompt_tokens + response.usage.completion_tokens
+    assert 0 < response.usage.completion_tokens <= 16
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("usage", [True, False])
-def test_openai_client_stream(three: Gateway, model: str, usage: bool) -> None:
-    asked = {"stream_options": {"include_usage": True}} if usage else {}
-    with three.raw(timeout=60) as raw:
-        body = {"model": model, "messages": ASK, "max_tokens": 16, "temperature": 0, "stream": True, **asked}
-        got = raw.request("POST", "/v1/chat/completions", body, key=three.key)
-    chunks = whole_chunks(got.body, usage=usage)
+def test_real_model_openai_client_gets_stream(gateway: Gateway, model: str, usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if usage else {}
+    with gateway.raw(timeout=60) as raw:
+        body = {"model": model, "messages": ASK, "max_tokens": 16, "temperature": 0, "stream": True, **options}
+        got = raw.request("POST", "/v1/chat/completions", body, key=gateway.key)
+    chunks = complete_chunks(got.body, usage=usage)
     assert text_of(chunks)
     assert len(chunks) > 3
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_anthropic_client_json(three: Gateway, model: str) -> None:
-    with three.anthropic(timeout=60) as client:
-        whole = client.messages.create(
+def test_real_model_anthropic_client_gets_json_response(gateway: Gateway, model: str) -> None:
+    with gateway.anthropic(timeout=60) as client:
+        response = client.messages.create(
             model=model, messages=ASK_IN_ONE, system="Be brief.", max_tokens=16, stop_sequences=["###"]
         )
-    assert whole.content[0].text
-    assert whole.stop_reason in ("end_turn", "max_tokens")
-    assert whole.usage.input_tokens > 0
-    assert 0 < whole.usage.output_tokens <= 16
+    assert response.content[0].text
+    assert response.stop_reason in ("end_turn", "max_tokens")
+    assert response.usage.input_tokens > 0
+    assert 0 < response.usage.output_tokens <= 16
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_anthropic_client_stream(three: Gateway, model: str) -> None:
+def test_real_model_anthropic_client_gets_stream(gateway: Gateway, model: str) -> None:
     with (
-        three.anthropic(timeout=60) as client,
+        gateway.anthropic(timeout=60) as client,
         client.messages.stream(model=model, messages=ASK_IN_ONE, max_tokens=16) as stream,
     ):
         text = "".join(stream.text_stream)
@@ -114,11 +114,11 @@ def test_anthropic_client_stream(three: Gateway, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_tools_are_understood(three: Gateway, model: str) -> None:
-    """This model is too small to call one (its template knows no tools), but its server reads and checks them."""
+def test_real_model_accepts_tools(gateway: Gateway, model: str) -> None:
+    """The model's template has no tools, so it calls none, but the server validates them."""
     tool = {"name": "weather", "description": DESCRIPTION, "parameters": PARAMETERS}
-    with three.openai(timeout=60) as client:
-        whole = client.chat.completions.create(
+    with gateway.openai(timeout=60) as client:
+        response = client.chat.completions.create(
             model=model,
             messages=ASK,
             max_tokens=8,
@@ -126,8 +126,8 @@ def test_tools_are_understood(three: Gateway, model: str) -> None:
             tool_choice="required",
             parallel_tool_calls=False,
         )
-    assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
-    with three.anthropic(timeout=60) as client:
+    assert response.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    with gateway.anthropic(timeout=60) as client:
         final = client.messages.create(
             model=model,
             messages=ASK_IN_ONE,
@@ -139,18 +139,18 @@ def test_tools_are_understood(three: Gateway, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA])
-def test_structured_output(three: Gateway, model: str) -> None:
+def test_real_model_structured_output_matches_schema(gateway: Gateway, model: str) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
-    with three.openai(timeout=60) as client:
-        whole = client.chat.completions.create(
+    with gateway.openai(timeout=60) as client:
+        response = client.chat.completions.create(
             model=model, messages=ASK_IN_ONE, max_tokens=60, temperature=0, response_format=form
         )
-    assert isinstance(json.loads(whole.choices[0].message.content)["age"], int)
+    assert isinstance(json.loads(response.choices[0].message.content)["age"], int)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_tool_result_turn_is_understood(three: Gateway, model: str) -> None:
+def test_real_model_accepts_tool_result(gateway: Gateway, model: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}
     tool = {"name": "weather", "description": DESCRIPTION, "parameters": PARAMETERS}
     turns = [
@@ -158,23 +158,23 @@ def test_a_tool_result_turn_is_understood(three: Gateway, model: str) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    with three.openai(timeout=60) as client:
-        whole = client.chat.completions.create(
+    with gateway.openai(timeout=60) as client:
+        response = client.chat.completions.create(
             model=model,
             messages=turns,
             tools=[{"type": "function", "function": tool}],
             tool_choice="none",
             max_tokens=16,
         )
-    assert whole.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    assert response.choices[0].finish_reason in ("stop", "length", "tool_calls")
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_image_for_a_model_that_takes_none_is_the_clients_fault(three: Gateway, model: str, stream: bool) -> None:
+def test_real_model_without_image_input_returns_400(gateway: Gateway, model: str, stream: bool) -> None:
     pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}}
-    got = three.chat(model, messages=[{"role": "user", "content": [image]}], max_tokens=5, stream=stream)
+    got = gateway.chat(model, messages=[{"role": "user", "content": [image]}], max_tokens=5, stream=stream)
     assert (got.status, got.code) == (400, "invalid_request"), got.body
     assert got.json["error"]["message"] == "This model takes no image input."
     assert got.headers["x-svc-attempts"] == "1"

@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration and the providers' keys are read anew, and no request or stream breaks."""
+"""SIGHUP reloads the configuration and the providers' keys without interrupting requests or streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.accounts.test_keys import until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, KEY, SVC, Gateway, environment, run
-from tests.e2e.reading import text_of, whole_chunks
+from tests.e2e.reading import complete_chunks, text_of
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, body, end, hold, sse
@@ -27,11 +27,11 @@ from tests.soak.clients import Clients
 
 RELOADED = "reloaded the configuration"
 ENDED = (0, 120)
-"""Exit statuses; 120: Python could not flush standard output to a terminal that is gone."""
+"""Exit statuses. 120: Python could not flush standard output to a closed terminal."""
 
 
-def hang_up(gateway: Gateway, expected: str = RELOADED) -> None:
-    """SIGHUP, and waits for what the log says then."""
+def reload(gateway: Gateway, expected: str = RELOADED) -> None:
+    """Send SIGHUP and wait for a log line."""
     before = gateway.log.count(expected)
     gateway.process.send_signal(signal.SIGHUP)
     until(lambda: gateway.log.count(expected) > before, 20)
@@ -41,7 +41,9 @@ def write(gateway: Gateway, text: str) -> None:
     (gateway.home / "given.toml").write_text(text, encoding="utf-8")
 
 
-def test_reload_breaks_no_request_and_no_stream(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_reload_under_load_interrupts_no_request_or_stream(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     gateway = start_gateway(config="")
     pid = gateway.process.pid
     gate = Gate()
@@ -54,20 +56,20 @@ def test_reload_breaks_no_request_and_no_stream(start_gateway: StartGateway, pro
     with Clients([gateway.port], KEY, 4, streams=0.5, keep=True) as clients:
         for number in range(3):
             write(gateway, f"[limits]\nrpm = {100000 + number}\n")
-            hang_up(gateway)
+            reload(gateway)
         time.sleep(0.2)
     gate.open()
     reader.join(10)
-    assert text_of(whole_chunks(got[0])) == "eins zwei drei"
+    assert text_of(complete_chunks(got[0])) == "eins zwei drei"
     assert set(clients.statuses()) == {200}
-    assert clients.lost == 0, "a kept connection stays open"
+    assert clients.lost == 0, "a persistent connection stays open"
     assert gateway.process.pid == pid
     assert gateway.process.poll() is None
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100002"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_reload_reads_a_key_file_anew(
+def test_reload_rereads_provider_key_file(
     start_gateway: StartGateway, provider_a: FakeProvider, tmp_path: Path, workers: int
 ) -> None:
     provider, file = provider_a, tmp_path / "key"
@@ -78,8 +80,8 @@ def test_reload_reads_a_key_file_anew(
     old, provider.key = provider.key, "sk-rotated-key"
     try:
         file.write_text("sk-rotated-key\n")
-        hang_up(gateway)
-        # With several workers, those with the old key take requests until they have heard SIGTERM.
+        reload(gateway)
+        # With several workers, those with the old key accept requests until they receive SIGTERM.
         until(lambda: {gateway.chat().status for _ in range(6)} == {200}, 15)
     finally:
         provider.key = old
@@ -113,7 +115,7 @@ def test_reload_changes_models_fallbacks_and_routes(
         enabled = true
         """,
     )
-    hang_up(gateway)
+    reload(gateway)
     provider_a.plays(answer(503, openai_wire.error()))
     got = gateway.chat()
     assert (got.status, got.headers["x-svc-provider"]) == (200, "anthropic")
@@ -123,7 +125,7 @@ def test_reload_changes_models_fallbacks_and_routes(
     assert listed.headers["access-control-allow-origin"] == "https://app.example"
     assert gateway.chat(padding="x" * 4000).status == 413
     write(gateway, "")
-    hang_up(gateway)
+    reload(gateway)
     assert gateway.chat("new-model").status == 404
     assert (
         "access-control-allow-origin"
@@ -141,69 +143,69 @@ def test_reload_changes_models_fallbacks_and_routes(
         ('[[providers]]\nname = "x"\nbase_url = "http://x/v1"\napi_key_file = "/nowhere/key"\n', "/nowhere/key cannot"),
     ],
 )
-def test_broken_file_keeps_the_running_configuration(
+def test_reload_invalid_file_keeps_running_configuration(
     start_gateway: StartGateway, workers: int, broken: str, reason: str
 ) -> None:
     head = f"[gateway]\nworkers = {workers}\ndrain_timeout = 2\n"
     gateway = start_gateway(config=f"{head}[limits]\nrpm = 1000\n")
     write(gateway, broken)
-    hang_up(gateway, "was not reloaded, the ")
+    reload(gateway, "was not reloaded, the ")
     assert reason in gateway.log
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "1000"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_file_that_is_gone_keeps_the_running_configuration(tmp_path: Path, workers: int) -> None:
+def test_reload_missing_file_keeps_running_configuration(tmp_path: Path, workers: int) -> None:
     gateway = Gateway(tmp_path, env={})
     (tmp_path / "svc.toml").write_text(f"[gateway]\nworkers = {workers}\n")
     gateway.start()
     try:
         (tmp_path / "svc.toml").unlink()
-        hang_up(gateway, "was not reloaded, the ")
+        reload(gateway, "was not reloaded, the ")
         assert "svc.toml no longer exists" in gateway.log
     finally:
         assert gateway.stop() == 0
 
 
-def test_change_of_the_number_of_workers_is_named_by_their_supervisor(start_gateway: StartGateway) -> None:
+def test_reload_changed_worker_count_is_logged_by_supervisor(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nworkers = 2\ndrain_timeout = 2\n")
     write(gateway, "[gateway]\nworkers = 3\ndrain_timeout = 2\n")
-    hang_up(gateway)
+    reload(gateway)
     gateway.logged("only after a restart: [gateway] workers")
 
 
-def test_change_that_needs_a_restart_is_named(start_gateway: StartGateway) -> None:
+def test_reload_change_that_requires_restart_is_logged(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="")
     write(gateway, "[gateway]\nworkers = 3\n[speech]\nmax_sessions = 3\n")
-    hang_up(gateway)
+    reload(gateway)
     gateway.logged("only after a restart: [gateway] workers, [speech] max_sessions")
 
 
-def test_setting_that_needs_a_restart_is_named_at_each_reload(start_gateway: StartGateway) -> None:
+def test_reload_pending_restart_is_logged_at_each_reload(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="")
     write(gateway, "[gateway]\nhost = '0.0.0.0'\n")
     for count in (1, 2):
-        hang_up(gateway)
+        reload(gateway)
         until(lambda count=count: gateway.log.count("only after a restart: [gateway] host") == count, 10)  # type: ignore[misc]
     refused = gateway.request("GET", "/", headers={"host": "rebound.example"}, key=None)
-    assert refused.status == 421, "it still listens on a loopback address"
+    assert refused.status == 421, "the gateway still listens on a loopback address"
 
 
-def test_hangup_during_the_start_does_not_end_the_gateway(tmp_path: Path) -> None:
+def test_sighup_during_start_reloads_gateway(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path, env={})
     gateway.launch()
     try:
         until(lambda: (tmp_path / "svc" / "gateway.lock").exists(), 20)
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: gateway.said_address() > 0, 20)
+        until(lambda: gateway.printed_port() > 0, 20)
         gateway.logged(RELOADED)
     finally:
         assert gateway.stop() == 0
 
 
 def on_a_terminal(home: Path, prepare: Callable[[], None] = lambda: None) -> tuple[subprocess.Popen[bytes], int]:
-    """The gateway on a terminal of its own, once it serves, and our side of the terminal."""
-    ours, theirs = pty.openpty()
+    """Start the gateway on a pseudoterminal and return the process and the controlling side."""
+    controller, terminal = pty.openpty()
 
     def take_terminal() -> None:
         prepare()
@@ -213,37 +215,37 @@ def on_a_terminal(home: Path, prepare: Callable[[], None] = lambda: None) -> tup
         [SVC, "gateway", "--port", "0"],
         env=environment(home, {"SVC_API_KEYS": KEY}),
         cwd=home,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         start_new_session=True,
         preexec_fn=take_terminal,
     )
-    os.close(theirs)
-    said = b""
-    while b"gateway  http" not in said:
-        said += os.read(ours, 4096)
-    return process, ours
+    os.close(terminal)
+    output = b""
+    while b"gateway  http" not in output:
+        output += os.read(controller, 4096)
+    return process, controller
 
 
-def test_gateway_ends_with_its_terminal(tmp_path: Path) -> None:
+def test_terminal_closed_stops_gateway(tmp_path: Path) -> None:
     process, terminal = on_a_terminal(tmp_path)
-    process.send_signal(signal.SIGHUP)  # the terminal is there: a reload
-    said = b""
-    while RELOADED.encode() not in said:
-        said += os.read(terminal, 4096)
+    process.send_signal(signal.SIGHUP)  # the terminal is open: SIGHUP means reload
+    output = b""
+    while RELOADED.encode() not in output:
+        output += os.read(terminal, 4096)
     os.close(terminal)
     assert process.wait(60) in ENDED
 
 
-def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) -> None:
+def test_sighup_on_terminal_without_free_descriptor_keeps_gateway(tmp_path: Path) -> None:
     process, terminal = on_a_terminal(tmp_path)
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, hard))
     process.send_signal(signal.SIGHUP)
-    said = b""
-    while b"reloaded" not in said:  # or "not reloaded": both say that it goes on
-        said += os.read(terminal, 4096)
+    output = b""
+    while b"reloaded" not in output:  # or "not reloaded": either shows that the gateway continues
+        output += os.read(terminal, 4096)
     assert process.poll() is None
     os.close(terminal)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
@@ -251,7 +253,7 @@ def test_gateway_without_a_free_descriptor_keeps_its_terminal(tmp_path: Path) ->
     assert process.wait(60) in ENDED
 
 
-def test_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+def test_terminal_closed_under_nohup_keeps_gateway(tmp_path: Path) -> None:
     process, terminal = on_a_terminal(tmp_path, lambda: (signal.signal(signal.SIGHUP, signal.SIG_IGN), None)[1])
     os.close(terminal)
     try:
@@ -263,24 +265,24 @@ def test_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_start_without_any_provider_says_how_to_mend_it(tmp_path: Path, workers: int) -> None:
+def test_start_without_provider_logs_variables_to_set(tmp_path: Path, workers: int) -> None:
     config = f'[gateway]\nworkers = {workers}\n[[providers]]\nname = "mine"\nbase_url = "http://x/v1"\n' + (
         'api_key_env = "MINE_API_KEY"\nmodels = [{ id = "m" }]\n'
     )
     gateway = Gateway(tmp_path, env={}, config=config).start()
-    said = gateway.log
+    output = gateway.log
     assert gateway.stop() == 0
-    assert said.count("No provider is available") == 1
-    assert "MINE_API_KEY for mine" in said
-    assert "OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY" in said
+    assert output.count("No provider is available") == 1
+    assert "MINE_API_KEY for mine" in output
+    assert "OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY" in output
 
 
-def test_start_with_a_provider_says_nothing_of_missing_ones(gateway: Gateway) -> None:
+def test_start_with_provider_logs_no_missing_provider_warning(gateway: Gateway) -> None:
     assert "No provider is available" not in gateway.log
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "cannot be read"), ("  \n", "contains no key")])
-def test_key_file_that_will_not_do_refuses_the_start(tmp_path: Path, content: str | None, reason: str) -> None:
+def test_key_file_invalid_at_start_exits_2(tmp_path: Path, content: str | None, reason: str) -> None:
     file = tmp_path / "key"
     if content is not None:
         file.write_text(content)

@@ -1,4 +1,4 @@
-"""Breakers that several machines share through Redis."""
+"""Circuit breakers that several gateways share through Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, sse, stall
 
 
-def test_a_breaker_that_one_machine_opens_is_open_at_the_other(nodes: Nodes, provider_a: FakeProvider) -> None:
+def test_shared_breaker_opened_by_one_gateway_is_open_at_other(nodes: Nodes, provider_a: FakeProvider) -> None:
     one, other = nodes(), nodes()
     assert other.chat().status == 200
     provider_a.always_plays(answer(500, openai_wire.error("down")))
@@ -21,9 +21,9 @@ def test_a_breaker_that_one_machine_opens_is_open_at_the_other(nodes: Nodes, pro
         one.chat(seed=number)
     one.logged("closed -> open")
     other.logged("open, as another process has found")
-    asked = len(provider_a.requests)
+    sent = len(provider_a.requests)
     assert other.chat(seed=1).status == 502
-    assert len(provider_a.requests) == asked
+    assert len(provider_a.requests) == sent
     provider_a.always_plays(None)
     deadline = time.monotonic() + 20
     while other.chat(seed=2).status != 200:
@@ -31,15 +31,17 @@ def test_a_breaker_that_one_machine_opens_is_open_at_the_other(nodes: Nodes, pro
         time.sleep(0.2)
 
 
-def test_answers_that_a_stopping_machine_breaks_off_are_no_failures(nodes: Nodes, provider_a: FakeProvider) -> None:
+def test_shared_breaker_streams_interrupted_by_shutdown_are_not_failures(
+    nodes: Nodes, provider_a: FakeProvider
+) -> None:
     one, other = nodes("[gateway]\ndrain_timeout = 1\n"), nodes()
     assert other.chat().status == 200
     provider_a.always_plays(sse(openai_wire.stream()[:3], end=stall()))
-    asked = request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=one.key)
+    request = request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=one.key)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(one.raw()) for _ in range(25)]
         for client in clients:
-            client.send(asked)
+            client.send(request)
         for client in clients:
             client.read_until(b"Hello")
         assert one.stop() == 0

@@ -1,4 +1,4 @@
-"""A gateway that is told to stop, or loses its supervisor, while it starts."""
+"""Signals to a gateway, and loss of its supervisor, during the start."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.e2e.harness import KEY, SVC, Gateway, environment
 from tests.soak import starts
 
 ENDED = (0, 143, -signal.SIGTERM)
-"""Exit statuses: in order, in the imports before that, and before Python knows of the signal."""
+"""Exit statuses: normal, during imports, and before Python has installed a handler."""
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sigterm_during_the_start_ends_the_gateway(tmp_path: Path, workers: int) -> None:
+def test_sigterm_during_start_stops_gateway(tmp_path: Path, workers: int) -> None:
     gateway = Gateway(tmp_path, env={}, config=f"[gateway]\nworkers = {workers}\ndrain_timeout = 2\n")
     began = time.monotonic()
     gateway.start()
@@ -35,39 +35,39 @@ def test_sigterm_during_the_start_ends_the_gateway(tmp_path: Path, workers: int)
         assert "Traceback" not in gateway.log
 
 
-def test_worker_whose_supervisor_dies_before_it_is_ready_ends_in_order(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    with socket.create_server(("127.0.0.1", 0)) as listener, theirs:
-        seat = f"{listener.fileno()},{theirs.fileno()},0,3,{tmp_path / 'counters'}"
+def test_worker_exits_when_supervisor_is_killed_before_ready(tmp_path: Path) -> None:
+    supervisor_end, worker_end = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener, worker_end:
+        seat = f"{listener.fileno()},{worker_end.fileno()},0,3,{tmp_path / 'counters'}"
         process = subprocess.Popen(
             [SVC, "gateway", "--seat", seat],
             env=environment(tmp_path, {"SVC_API_KEYS": KEY}),
             cwd=tmp_path,
-            pass_fds=[listener.fileno(), theirs.fileno()],
+            pass_fds=[listener.fileno(), worker_end.fileno()],
             stderr=subprocess.PIPE,
             text=True,
         )
-        theirs.close()
-        ours.close()
+        worker_end.close()
+        supervisor_end.close()
         try:
-            _, said = process.communicate(timeout=20)
+            _, stderr = process.communicate(timeout=20)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
-    assert process.returncode in ENDED, said
-    assert "Traceback" not in said
-    assert "BrokenPipe" not in said
+    assert process.returncode in ENDED, stderr
+    assert "Traceback" not in stderr
+    assert "BrokenPipe" not in stderr
 
 
-def test_supervisor_that_dies_during_its_start_loses_no_answer(tmp_path: Path) -> None:
-    """Short form of `make soak-starts`."""
+def test_supervisor_killed_during_start_loses_no_response(tmp_path: Path) -> None:
+    """A short run of `make soak-starts`."""
     report = starts.die(tmp_path, deaths=4, workers=2, clients=6)
     assert (report.missing, report.doubled, report.blamed_disk, report.tracebacks) == (0, 0, 0, 0), str(report)
     assert set(report.statuses) <= {200, 503}, str(report)
 
 
-def test_sigterm_inside_a_finalizer_of_the_start_ends_the_command() -> None:
-    """As in imports, which run the callbacks of weak references."""
+def test_sigterm_inside_finalizer_at_start_stops_command() -> None:
+    """Imports can run finalizers through weak reference callbacks."""
     program = """
         import os, signal
         from svc import cli
@@ -87,8 +87,8 @@ def test_sigterm_inside_a_finalizer_of_the_start_ends_the_command() -> None:
 
 
 @pytest.mark.parametrize("delay", [0.02, 0.2, 0.4, 0.7])
-def test_sigterm_while_modules_are_compiled_ends_the_command(tmp_path: Path, delay: float) -> None:
-    """Without cached bytecode, as in a read-only image: CPython may drop an exception within its compiler."""
+def test_sigterm_while_modules_are_compiled_stops_command(tmp_path: Path, delay: float) -> None:
+    """Without cached bytecode, as in a read-only image: CPython's compiler may drop an exception."""
     without_cache = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "none")}
     env = environment(tmp_path, {"SVC_API_KEYS": KEY, **without_cache})
     process = subprocess.Popen([SVC, "gateway", "--port", "0"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -101,34 +101,34 @@ def test_sigterm_while_modules_are_compiled_ends_the_command(tmp_path: Path, del
         process.wait(5)
 
 
-def test_start_of_a_server_takes_sigterm_only_when_its_modules_are_imported(tmp_path: Path) -> None:
-    """Until then the system ends the process, which nothing can lose."""
+def test_sigterm_handler_is_installed_after_imports(tmp_path: Path) -> None:
+    """Before that, the default action of SIGTERM ends the process, which has no state to lose."""
     gateway = Gateway(tmp_path, env={})
     gateway.launch()
     process = Path(f"/proc/{gateway.process.pid}")
     try:
         deadline = time.monotonic() + 20
-        while not takes_sigterm(process):
+        while not has_sigterm_handler(process):
             assert time.monotonic() < deadline, gateway.log
         assert "httptools" in (process / "maps").read_text()
     finally:
         assert gateway.stop() in ENDED
 
 
-def takes_sigterm(process: Path) -> bool:
-    """Whether the process has a handler for it, as /proc shows it."""
+def has_sigterm_handler(process: Path) -> bool:
+    """Return whether the process has a SIGTERM handler, according to /proc."""
     line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
     return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.5, 0.7])
-def test_sighup_during_the_start_does_not_end_the_gateway(tmp_path: Path, delay: float) -> None:
+def test_sighup_during_start_does_not_stop_gateway(tmp_path: Path, delay: float) -> None:
     gateway = Gateway(tmp_path, env={})
     gateway.launch()
     time.sleep(delay)
     gateway.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 20
-    while not gateway.said_address():
+    while not gateway.printed_port():
         assert gateway.process.poll() is None, gateway.log
         assert time.monotonic() < deadline, gateway.log
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Providers behind TLS, as all real ones are."""
+"""Providers behind TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import GPT, HI, Gateway
-from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.e2e.reading import broken_stream, complete_chunks, text_of
 from tests.e2e.test_backpressure import KIB
 from tests.e2e.test_memory import MIB, UNCOLLECTED, resident
 from tests.e2e.test_resume import STREAM
@@ -26,7 +26,7 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, Script, answer, fin, hold, sse
 from tests.fakes.tcp_proxy import TcpProxy
 
-STREAMS = 16
+STREAM_COUNT = 16
 CHAT = {"model": GPT, "messages": HI}
 CONFIG = "[gateway]\nconnect_timeout = 1\n[routing]\nretries = 0\nbreaker = false\n"
 
@@ -62,17 +62,17 @@ def provider(
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_answers_streams_and_connections_that_are_used_again(tmp_path: Path, newest: ssl.TLSVersion) -> None:
+def test_tls_json_and_streams_reuse_connection(tmp_path: Path, newest: ssl.TLSVersion) -> None:
     with provider("localhost", tmp_path, newest=newest) as (fake, gateway, _):
         for stream in (False, True) * 3:
             got = gateway.chat(stream=stream)
             assert got.status == 200
             if stream:
-                assert text_of(whole_chunks(got.body)) == openai_wire.TEXT
+                assert text_of(complete_chunks(got.body)) == openai_wire.TEXT
         assert {seen.connection for seen in fake.requests} == {1}
 
 
-def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
+def test_tls_certificate_for_other_name_returns_502(tmp_path: Path) -> None:
     with provider("other.example", tmp_path) as (fake, gateway, _):
         got = gateway.chat()
         assert (got.status, got.code) == (502, "provider_error")
@@ -80,13 +80,13 @@ def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
         assert "localhost:" in gateway.logged("certificate verify failed")
 
 
-def test_byte_by_byte(tmp_path: Path) -> None:
+def test_tls_bytes_split_anywhere_lose_nothing(tmp_path: Path) -> None:
     with provider("localhost", tmp_path, chunk_bytes=1) as (_, gateway, _):
         assert gateway.chat().status == 200
-        assert text_of(whole_chunks(gateway.chat(stream=True).body)) == openai_wire.TEXT
+        assert text_of(complete_chunks(gateway.chat(stream=True).body)) == openai_wire.TEXT
 
 
-def test_a_long_prompt_arrives_whole_and_so_does_a_long_answer(tmp_path: Path) -> None:
+def test_tls_long_prompt_and_response_are_complete(tmp_path: Path) -> None:
     with provider("localhost", tmp_path) as (fake, gateway, _):
         long = "".join(map(str, range(500_000)))
         fake.plays(answer(200, openai_wire.chat(long)))
@@ -95,7 +95,7 @@ def test_a_long_prompt_arrives_whole_and_so_does_a_long_answer(tmp_path: Path) -
         assert fake.requests[0].json["messages"][0]["content"] == long
 
 
-def test_a_connection_that_was_closed_while_unused(tmp_path: Path) -> None:
+def test_tls_connection_closed_while_idle_is_replaced(tmp_path: Path) -> None:
     with provider("localhost", tmp_path) as (fake, gateway, proxy):
         fake.plays(answer(200, openai_wire.chat()) + fin())
         assert [gateway.chat().status for _ in range(2)] == [200, 200]
@@ -105,34 +105,34 @@ def test_a_connection_that_was_closed_while_unused(tmp_path: Path) -> None:
         assert gateway.chat().status == 200
 
 
-def test_a_connection_on_which_something_has_begun_is_not_used_again(tmp_path: Path) -> None:
-    """Nobody asked for it, and its rest would be taken for the beginning of the next request's answer."""
+def test_tls_connection_with_unsolicited_data_is_not_reused(tmp_path: Path) -> None:
+    """The rest of the unsolicited data would be taken for the start of the next response."""
     with provider("localhost", tmp_path) as (fake, gateway, proxy):
         assert gateway.chat().status == 200
         proxy.inject(b"\x17\x03\x03\x00\x40" + bytes(3))
-        time.sleep(0.2)  # what it has said is through
+        time.sleep(0.2)  # the gateway has received the data by now
         assert gateway.chat().status == 200
         assert [seen.connection for seen in fake.requests] == [1, 2]
 
 
-def test_an_answer_that_ends_with_its_connection_must_end_in_tls(tmp_path: Path) -> None:
-    """Else whoever sits between could cut it short, and nobody would know."""
+def test_tls_close_delimited_response_without_close_notify_returns_502(tmp_path: Path) -> None:
+    """Without close_notify, an attacker could truncate the response unnoticed."""
     with provider("localhost", tmp_path) as (fake, gateway, proxy):
-        whole = answer(200, openai_wire.chat("all of it"), framing="close")
-        fake.plays(whole)
+        script = answer(200, openai_wire.chat("all of it"), framing="close")
+        fake.plays(script)
         assert gateway.chat().json["choices"][0]["message"]["content"] == "all of it"
         gate = Gate()
-        fake.plays(Script(whole.steps[:-1]) + hold(gate))
+        fake.plays(Script(script.steps[:-1]) + hold(gate))
         with gateway.raw() as client:
             client.send(request_bytes("POST", "/v1/chat/completions", CHAT, key=gateway.key))
             gate.reached()
-            time.sleep(0.2)  # what it has said is through
+            time.sleep(0.2)  # the gateway has received the data by now
             proxy.close_without_tls_alert()
             got = client.read()
         assert (got.status, got.code) == (502, "provider_error")
 
 
-def test_a_stream_that_is_spoilt_on_its_way_is_broken_off(tmp_path: Path) -> None:
+def test_tls_corrupted_stream_ends_with_error(tmp_path: Path) -> None:
     with provider("localhost", tmp_path) as (fake, gateway, proxy):
         gate = Gate()
         fake.plays(sse([openai_wire.role(), openai_wire.chunk({"content": "so far"})], end=hold(gate)))
@@ -147,7 +147,7 @@ def test_a_stream_that_is_spoilt_on_its_way_is_broken_off(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("when", ["silent", "closed"])
-def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> None:
+def test_tls_handshake_timeout_or_reset_returns_502(tmp_path: Path, when: str) -> None:
     with provider("localhost", tmp_path) as (fake, gateway, proxy):
         proxy.hold()
         if when == "closed":
@@ -169,8 +169,8 @@ def test_a_handshake_that_does_not_come_to_an_end(tmp_path: Path, when: str) -> 
 
 
 @pytest.mark.parametrize("how", ["refused", "left"])
-def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
-    """Even if no garbage collector ever comes: OpenSSL needs 70 KB for each."""
+def test_tls_failed_handshake_releases_memory_without_gc(tmp_path: Path, how: str) -> None:
+    """The garbage collector is disabled. Each OpenSSL connection takes 70 KB."""
     with provider("other.example", tmp_path, command=[sys.executable, "-c", UNCOLLECTED]) as (_, gateway, proxy):
 
         def fail(times: int) -> None:
@@ -192,18 +192,18 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, how: str) 
         assert resident(gateway) - before < 2 * MIB
 
 
-def test_who_does_not_read_costs_little_here_too(tmp_path: Path) -> None:
+def test_tls_unread_stream_uses_bounded_memory(tmp_path: Path) -> None:
     with provider("localhost", tmp_path) as (fake, gateway, _):
         gateway.chat(GPT, stream=True)
         fake.forget()
         fake.always_plays(sse([openai_wire.role(), *[openai_wire.chunk({"content": " word"}) * 20] * 2000]))
-        asked = request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key)
+        request = request_bytes("POST", "/v1/chat/completions", STREAM, key=gateway.key)
         before = resident(gateway)
         with contextlib.ExitStack() as stack:
-            for _ in range(STREAMS):
+            for _ in range(STREAM_COUNT):
                 client = stack.enter_context(gateway.raw())
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                client.send(asked)
-            fake.wait(STREAMS, 20)
+                client.send(request)
+            fake.wait(STREAM_COUNT, 20)
             time.sleep(3)
-            assert (resident(gateway) - before) / STREAMS < 256 * KIB
+            assert (resident(gateway) - before) / STREAM_COUNT < 256 * KIB

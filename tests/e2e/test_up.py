@@ -1,4 +1,4 @@
-"""`svc up` and `svc chat`: what a person meets in the first minute."""
+"""`svc up` and `svc chat`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = re.compile(r"svc_sk_[A-Za-z0-9_-]{43}")
 
 
 class Up:
-    """`svc up` on free ports, with the models of the repository's cache."""
+    """`svc up` on free ports, with the models of the test cache."""
 
     def __init__(self, home: Path, registry: Path, *arguments: str) -> None:
         self.home = home
@@ -37,14 +37,14 @@ class Up:
             text=True,
         )
 
-    def announced(self) -> str:
+    def read_announcement(self) -> str:
         assert self.process.stdout is not None
-        said = ""
-        while "Ctrl-C ends it." not in said:
+        output = ""
+        while "Ctrl-C ends it." not in output:
             line = self.process.stdout.readline()
-            assert line, said
-            said += line
-        return said
+            assert line, output
+            output += line
+        return output
 
     def chat(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -62,17 +62,17 @@ class Up:
 def up(model_home: Path, speech_model: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, str]]:
     one = Up(tmp_path_factory.mktemp("up"), model_home / "registry")
     try:
-        yield one, one.announced()
+        yield one, one.read_announcement()
     finally:
         one.process.terminate()
         assert one.process.wait(20) == 0
 
 
-def test_it_prints_addresses_and_a_key_that_work(up: tuple[Up, str]) -> None:
-    one, said = up
-    (gateway,) = re.findall(r"^gateway +(\S+)$", said, re.M)
-    (registry,) = re.findall(r"^registry +(\S+)$", said, re.M)
-    key = KEY.search(said)
+def test_up_prints_working_addresses_and_key(up: tuple[Up, str]) -> None:
+    one, output = up
+    (gateway,) = re.findall(r"^gateway +(\S+)$", output, re.M)
+    (registry,) = re.findall(r"^registry +(\S+)$", output, re.M)
+    key = KEY.search(output)
     assert key
     request = urllib.request.Request(f"{gateway}/models", headers={"authorization": f"Bearer {key.group()}"})
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -84,20 +84,20 @@ def test_it_prints_addresses_and_a_key_that_work(up: tuple[Up, str]) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_line_that_it_prints_can_be_pasted(up: tuple[Up, str]) -> None:
+def test_up_prints_working_curl_command(up: tuple[Up, str]) -> None:
     (line,) = re.findall(r"(curl .*\\\n.*)", up[1])
     result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert result.stdout.count("data: {") > 3
     assert result.stdout.rstrip().endswith("data: [DONE]")
 
 
-def test_chat_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
+def test_chat_uses_running_gateway_and_its_key(up: tuple[Up, str]) -> None:
     result = up[0].chat("Say hello.", "--max-tokens", "200")
     assert result.returncode == 0
     assert result.stdout.strip()
 
 
-def test_the_sdk_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
+def test_sdk_uses_running_gateway_and_its_key(up: tuple[Up, str]) -> None:
     code = "import svc; c = svc.Client(); print(c.gateway_url); print([model.id for model in c.models()])"
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -112,7 +112,7 @@ def test_the_sdk_finds_gateway_and_key_by_itself(up: tuple[Up, str]) -> None:
     assert "smollm2-135m" in found.stdout
 
 
-def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> None:
+def test_chat_reads_stdin_and_reports_token_limit(up: tuple[Up, str]) -> None:
     for more in ([], ["--no-stream"]):
         result = up[0].chat("--max-tokens", "3", "--system", "Be long.", *more, text="Tell me a story")
         assert result.returncode == 0
@@ -121,7 +121,7 @@ def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["--model", "nope", "hi"], 1, "nope"),
         (["--key", "wrong", "hi"], 1, "SVC_API_KEY"),
@@ -134,14 +134,14 @@ def test_chat_reads_a_pipe_and_is_honest_about_the_end(up: tuple[Up, str]) -> No
         ([], 2, "no prompt"),
     ],
 )
-def test_chat_says_what_is_wrong(up: tuple[Up, str], arguments: list[str], status: int, says: str) -> None:
+def test_chat_error_prints_one_line(up: tuple[Up, str], arguments: list[str], status: int, message: str) -> None:
     result = up[0].chat(*arguments)
     assert (result.returncode, result.stdout) == (status, "")
-    assert says in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_the_key_goes_to_no_other_address(up: tuple[Up, str]) -> None:
+def test_chat_key_is_sent_only_to_its_gateway(up: tuple[Up, str]) -> None:
     result = up[0].chat("--url", re.findall(r"^registry +(\S+)$", up[1], re.M)[0], "hi")
     assert result.returncode == 1
     (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
@@ -150,17 +150,17 @@ def test_the_key_goes_to_no_other_address(up: tuple[Up, str]) -> None:
 
 
 def read_until(terminal: int, wanted: str, timeout: float = 60) -> str:
-    said = ""
+    output = ""
     deadline = time.monotonic() + timeout
-    while wanted not in said:
-        assert time.monotonic() < deadline, said
-        said += os.read(terminal, 4096).decode("utf-8", "replace")
-    return said
+    while wanted not in output:
+        assert time.monotonic() < deadline, output
+        output += os.read(terminal, 4096).decode("utf-8", "replace")
+    return output
 
 
-def test_a_conversation_in_a_terminal(up: tuple[Up, str]) -> None:
+def test_chat_in_terminal_continues_after_interrupt(up: tuple[Up, str]) -> None:
     terminal, inner = pty.openpty()
-    talk = subprocess.Popen(
+    process = subprocess.Popen(
         [SVC, "chat", "--max-tokens", "2000"],
         env=environment(up[0].home, {**up[0].env, "TERM": "dumb"}),
         stdin=inner,
@@ -176,32 +176,32 @@ def test_a_conversation_in_a_terminal(up: tuple[Up, str]) -> None:
         os.write(terminal, b"Write a very long story about the sea, with many chapters.\n")
         read_until(terminal, "\r\n")
         time.sleep(1)
-        talk.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         read_until(terminal, "> ")
         os.write(terminal, b"\x04")
-        assert talk.wait(10) == 0
+        assert process.wait(10) == 0
     finally:
-        talk.kill()
-        talk.wait(5)
+        process.kill()
+        process.wait(5)
         os.close(terminal)
 
 
-def test_an_answer_that_is_interrupted_ends_with_130(up: tuple[Up, str]) -> None:
-    talk = subprocess.Popen(
+def test_chat_interrupted_exits_130(up: tuple[Up, str]) -> None:
+    process = subprocess.Popen(
         [SVC, "chat", "Write a very long story."],
         env=environment(up[0].home, up[0].env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert talk.stdout is not None
-    assert talk.stdout.read(1)
-    talk.send_signal(signal.SIGINT)
-    assert talk.wait(10) == 130
-    assert b"Traceback" not in talk.communicate()[1]
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert b"Traceback" not in process.communicate()[1]
 
 
-def test_a_port_in_use_is_named(up: tuple[Up, str]) -> None:
+def test_up_port_in_use_exits_2(up: tuple[Up, str]) -> None:
     (port,) = re.findall(r"^gateway +\S+:(\d+)/v1$", up[1], re.M)
     for arguments in (["--port", port, "--registry-port", "0"], ["--port", "0", "--registry-port", port]):
         result = run("up", *arguments, home=up[0].home, env=up[0].env)
@@ -209,7 +209,7 @@ def test_a_port_in_use_is_named(up: tuple[Up, str]) -> None:
         assert port in result.stderr
 
 
-def test_a_second_one_with_the_same_state_is_refused(up: tuple[Up, str]) -> None:
+def test_up_second_on_same_state_folder_exits_2(up: tuple[Up, str]) -> None:
     result = run("up", "--port", "0", "--registry-port", "0", home=up[0].home, env=up[0].env)
     assert (result.returncode, result.stdout) == (2, "")
     (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
@@ -217,13 +217,13 @@ def test_a_second_one_with_the_same_state_is_refused(up: tuple[Up, str]) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_cleanly_and_keeps_its_key(
+def test_up_stopped_exits_0_and_keeps_key(
     model_home: Path, speech_model: None, tmp_path: Path, number: signal.Signals
 ) -> None:
     keys = []
     for _ in range(2):
         one = Up(tmp_path, model_home / "registry")
-        keys.append(KEY.findall(one.announced())[0])
+        keys.append(KEY.findall(one.read_announcement())[0])
         assert (tmp_path / "svc" / "gateway.json").exists()
         one.process.send_signal(number)
         assert one.process.wait(20) == 0
@@ -231,7 +231,7 @@ def test_it_stops_cleanly_and_keeps_its_key(
     assert keys[0] == keys[1]
 
 
-def test_a_key_file_that_holds_no_key_is_not_believed(model_home: Path, tmp_path: Path) -> None:
+def test_up_invalid_key_file_exits_2(model_home: Path, tmp_path: Path) -> None:
     (tmp_path / "svc").mkdir()
     (tmp_path / "svc" / "api_key").write_text("oops\n")
     result = run("up", "--port", "0", home=tmp_path, env={"SVC_REGISTRY_ROOT": str(model_home / "registry")})
@@ -239,7 +239,7 @@ def test_a_key_file_that_holds_no_key_is_not_believed(model_home: Path, tmp_path
     assert "api_key" in result.stderr
 
 
-def test_chat_without_a_gateway_says_how_to_start_one(tmp_path: Path) -> None:
+def test_chat_without_gateway_names_up_command(tmp_path: Path) -> None:
     (tmp_path / "svc").mkdir()
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import HI, Gateway
-from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.e2e.reading import broken_stream, complete_chunks, text_of
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.http_client import request_bytes
@@ -116,7 +116,7 @@ def send_request(gateway: Gateway, number: int) -> str:
     if not stream:
         assert response.json["choices"][0]["message"]["content"] == TEXT
     elif b"[DONE]" in response.body:
-        assert text_of(whole_chunks(response.body)) == TEXT
+        assert text_of(complete_chunks(response.body)) == TEXT
     else:
         chunks, error = broken_stream(response.body)
         assert (TEXT.startswith(text_of(chunks)), error["code"]) == (True, "provider_error")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import Gateway
-from tests.e2e.reading import broken_stream, text_of, whole_chunks
+from tests.e2e.reading import broken_stream, complete_chunks, text_of
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.certificate import certificate, context
 from tests.fakes.http_client import Got
@@ -223,7 +223,7 @@ def read(response: Got, stream: bool) -> tuple[str, str | None]:
     if not stream:
         return WHOLE, response.json["choices"][0]["message"]["content"]
     if b"[DONE]" in response.body:
-        return WHOLE, text_of(whole_chunks(response.body))
+        return WHOLE, text_of(complete_chunks(response.body))
     chunks, error = broken_stream(response.body)
     return f"200, then error {error['code']}", text_of(chunks)
 

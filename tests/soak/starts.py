@@ -74,9 +74,9 @@ def die(home: Path, *, deaths: int, workers: int, clients: int, seed: int = 0) -
                 if draw.random() < 0.5:
                     time.sleep(draw.uniform(0.3, 1.0) * first)
                 else:  # the first worker responds while the others start
-                    _wait(lambda at=before: len(many.answers) > at or gateway.said_address() > 0)
+                    _wait(lambda at=before: len(many.answers) > at or gateway.printed_port() > 0)
                     time.sleep(draw.uniform(0.0, 0.1))
-                report.ready += bool(gateway.said_address())
+                report.ready += bool(gateway.printed_port())
                 _end(gateway, draw.choice((signal.SIGKILL, signal.SIGTERM)))
                 report.served += any(answer.status == 200 for answer in many.answers[before:])
                 report.blamed_disk += "disk" in gateway.log

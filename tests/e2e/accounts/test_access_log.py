@@ -1,4 +1,4 @@
-"""Whose answers they were: each line of the access log names the client's address, and the ledger does not."""
+"""Access log: each line names the client's address and the API key. The ledger does not record the address."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from websockets.sync.client import connect
 
 from svc.gateway.observability.access_log import encode_client_field
 from tests.e2e.accounts.test_keys import create
+from tests.e2e.accounts.test_metrics import UPGRADE
 from tests.e2e.accounts.test_usage import entry_of
-from tests.e2e.accounts.test_watching import UPGRADE
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, KEY, Gateway
 from tests.fakes.http_client import request_bytes
@@ -21,13 +21,13 @@ FORWARDED = {"x-forwarded-for": "203.0.113.9", "forwarded": "for=203.0.113.9"}
 
 
 def line_of(gateway: Gateway, request_id: str) -> dict[str, Any]:
-    """The access log's line of a request, once it is there."""
+    """Wait for the access log's line of a request and return it."""
     (line,) = [line for line in gateway.logged(f'"{request_id}"').splitlines() if f'"{request_id}"' in line]
     found: dict[str, Any] = json.loads(line)
     return found
 
 
-def test_a_chat(start_gateway: StartGateway) -> None:
+def test_access_log_chat_names_client_address_beside_ledger_fields(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     chat = {"model": GPT, "messages": HI}
     with gateway.raw(source="127.0.0.2") as raw:
@@ -37,15 +37,15 @@ def test_a_chat(start_gateway: StartGateway) -> None:
     got = gateway.chat()
     line = line_of(gateway, got.headers["x-request-id"])
     assert line.pop("client") == "127.0.0.1"
-    assert line.pop("attempts_detail") is None  # of one successful attempt, the line says all in its other fields
+    assert line.pop("attempts_detail") is None  # for one successful attempt, the other fields suffice
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert [attempt["outcome"] for attempt in entry.pop("attempts_detail")] == ["ok"]
     assert line == entry
 
 
-def test_what_is_no_chat(start_gateway: StartGateway) -> None:
+def test_access_log_other_requests_name_client_address(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
-    asked = [
+    requests = [
         request_bytes("GET", "/v1/models", key=KEY, headers=FORWARDED),
         request_bytes("GET", "/nothing", key=None),
         request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key="wrong"),
@@ -53,13 +53,13 @@ def test_what_is_no_chat(start_gateway: StartGateway) -> None:
         request_bytes("GET", STREAM, key=KEY, headers=UPGRADE | {"sec-websocket-version": "12"}),
         b"GET / HTTP/9.9\r\n\r\n",
     ]
-    for request in asked:
+    for request in requests:
         with gateway.raw(source="127.0.0.2") as raw:
             raw.send(request)
             assert line_of(gateway, raw.read().headers["x-request-id"])["client"] == "127.0.0.2", request
 
 
-def test_whoever_is_refused_is_named(start_gateway: StartGateway) -> None:
+def test_access_log_rejected_chat_names_key(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nmax_body = 0.001\n")
     chat = {"model": GPT, "messages": HI}
     for options, statuses in (
@@ -86,15 +86,15 @@ def test_whoever_is_refused_is_named(start_gateway: StartGateway) -> None:
 
 UPLOAD = "/v1/audio/transcriptions"
 TOO_LONG = b" " * 0x800
-FORMS = ({"content-type": "multipart/form-data"}, {"content-encoding": "gzip"})
+UNSUPPORTED_FORMATS = ({"content-type": "multipart/form-data"}, {"content-encoding": "gzip"})
 
 
-def test_whose_body_is_too_long_is_told(start_gateway: StartGateway) -> None:
-    """As far as memory knows the key: the database is not asked about a request that is refused by its length."""
+def test_access_log_body_too_large_names_known_key(start_gateway: StartGateway) -> None:
+    """Only a cached key is named: a request rejected for its length causes no database lookup."""
     gateway = start_gateway(config="[gateway]\nmax_body = 0.001\n")
     issued = create(gateway, "--name", "shop")
 
-    def told(secret: str | None) -> set[tuple[str | None, str | None]]:
+    def logged_keys(secret: str | None) -> set[tuple[str | None, str | None]]:
         found = set()
         for path in ("/v1/chat/completions", "/v1/messages", UPLOAD):
             got = gateway.request("POST", path, TOO_LONG, key=secret)
@@ -104,15 +104,15 @@ def test_whose_body_is_too_long_is_told(start_gateway: StartGateway) -> None:
         return found
 
     for secret in (None, "wrong", f"{issued['key']}x", issued["key"]):
-        assert told(secret) == {(None, None)}
-    assert gateway.request("GET", "/v1/models", key=issued["key"]).status == 200  # now it is known
-    assert told(issued["key"]) == {(issued["id"], "shop")}
-    ((key_id, name),) = told(KEY)
+        assert logged_keys(secret) == {(None, None)}
+    assert gateway.request("GET", "/v1/models", key=issued["key"]).status == 200  # the key is cached from here on
+    assert logged_keys(issued["key"]) == {(issued["id"], "shop")}
+    ((key_id, name),) = logged_keys(KEY)
     assert (key_id or "").startswith("env-")
     assert name == "SVC_API_KEYS #1"
 
 
-def test_whose_body_is_too_slow_is_told(start_gateway: StartGateway) -> None:
+def test_access_log_body_timeout_names_key(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nbody_timeout = 0.3\n")
     for path in ("/v1/chat/completions", UPLOAD):
         with gateway.raw() as raw:
@@ -121,22 +121,22 @@ def test_whose_body_is_too_slow_is_told(start_gateway: StartGateway) -> None:
         assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_name"]) == (408, "SVC_API_KEYS #1")
 
 
-def test_whose_form_is_refused_is_told_from_the_first_use_on(start_gateway: StartGateway) -> None:
+def test_access_log_unsupported_body_format_names_key(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     chat = {"model": GPT, "messages": HI}
-    for form in FORMS:
+    for form in UNSUPPORTED_FORMATS:
         key = create(gateway, "--name", str(form))
         for _ in range(2):
             got = gateway.request("POST", "/v1/chat/completions", chat, key=key["key"], headers=form)
             line = line_of(gateway, got.headers["x-request-id"])
             assert (got.status, line["key_id"], line["key_name"]) == (400, key["id"], key["name"])
-        for _ in range(2):  # the key comes first
+        for _ in range(2):  # authentication comes first
             got = gateway.request("POST", "/v1/chat/completions", chat, key=f"{key['key']}x", headers=form)
             assert (got.status, line_of(gateway, got.headers["x-request-id"])["key_id"]) == (401, None)
 
 
-def test_what_a_terminal_would_obey_is_escaped(start_gateway: StartGateway) -> None:
-    """Line separators, what turns the order of letters round, and controls, C1's beside ours."""
+def test_access_log_control_characters_are_escaped(start_gateway: StartGateway) -> None:
+    """Line separators, bidirectional overrides, and C0 and C1 control characters."""
     strange = "a\u2028\u202eb\u2066\u200f\x7f\x9b31m\u0085"
     gateway = start_gateway()
     model, path = gateway.chat(model=strange), f"/v1/{strange}"
@@ -146,7 +146,7 @@ def test_what_a_terminal_would_obey_is_escaped(start_gateway: StartGateway) -> N
     assert all(line.isprintable() for line in gateway.log.split("\n"))
 
 
-def test_a_websocket(start_gateway: StartGateway) -> None:
+def test_access_log_websocket_names_client_address(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     headers = {"authorization": f"Bearer {KEY}", **FORWARDED}
     url = gateway.url.replace("http", "ws") + STREAM
@@ -158,7 +158,7 @@ def test_a_websocket(start_gateway: StartGateway) -> None:
     assert line_of(gateway, request_id)["client"] == "127.0.0.2"
 
 
-def test_an_address_looks_the_same_whatever_socket_it_came_through() -> None:
+def test_access_log_ipv4_mapped_address_is_written_as_ipv4() -> None:
     assert encode_client_field("::ffff:192.0.2.1") == encode_client_field("192.0.2.1") == b',"client":"192.0.2.1"}\n'
     assert encode_client_field("2001:db8::1") == b',"client":"2001:db8::1"}\n'
     assert encode_client_field(None) == encode_client_field("") == b',"client":null}\n'

@@ -1,4 +1,4 @@
-"""The admin API: what it does, that it answers as `/openapi.json` says, and that the command does the same with it."""
+"""The admin API: its behaviour, its conformance with `/openapi.json`, and the command that uses it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOT = {(endpoint.path, "post") for endpoint in ENDPOINTS}
 
 
 class Admin:
-    """Asks as an administrator, and holds every answer to the document."""
+    """Sends requests as an administrator and validates every response against the OpenAPI document."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -37,7 +37,7 @@ class Admin:
         self.document = gateway.request("GET", "/openapi.json", key=None).json
 
     def __call__(self, method: str, path: str, body: Any = None, *, at: str | None = None) -> Got:
-        """`at`: the path as the document has it, where it holds an id."""
+        """`at`: the path template in the document, if the path holds an id."""
         got = self.gateway.request(method, path, body, key=self.key)
         self.check(method, at or path.partition("?")[0], got)
         return got
@@ -60,7 +60,7 @@ class Admin:
 
 @pytest.fixture(autouse=True)
 def fresh(fakes: object) -> None:
-    """The fakes begin anew for every test."""
+    """Reset the fake providers before every test."""
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +74,18 @@ def admin(gateway: Gateway) -> Admin:
 
 
 def remote(gateway: Gateway, key: str, *arguments: str) -> Any:
-    """What the command says that asks a gateway elsewhere: it has a state folder of its own."""
+    """Run the command against a remote gateway, with a state folder of its own."""
     home = gateway.home / "elsewhere"
     home.mkdir(exist_ok=True)
     return run(*arguments, "--gateway", gateway.url, home=home, env={"SVC_API_KEY": key})
 
 
 def unspent(text: str) -> dict[str, Any]:
-    """A key without what it has spent and when it was used, which change meanwhile."""
+    """Return a key without `spent_usd` and `last_used`, which change meanwhile."""
     return {name: value for name, value in json.loads(text).items() if name not in ("spent_usd", "last_used")}
 
 
-async def test_every_address_is_described_and_no_other(tmp_path: Path) -> None:
+async def test_openapi_paths_match_application_routes(tmp_path: Path) -> None:
     from svc.gateway.endpoints.openapi import openapi_document
 
     described = json.loads(openapi_document())
@@ -101,13 +101,13 @@ async def test_every_address_is_described_and_no_other(tmp_path: Path) -> None:
                 path = route.path.replace(":path", "")
                 there |= {(path, method.lower()) for method in route.methods or () if method != "HEAD"}
     writer.close()
-    refused = {("/v1/audio/transcriptions/stream", "post")}  # it says that it takes an upgrade
+    refused = {("/v1/audio/transcriptions/stream", "post")}  # the error names the required upgrade
     assert there - refused == {
         (path, method) for path, item in described["paths"].items() for method in item if method != "parameters"
     }
 
 
-def test_the_life_of_a_key(gateway: Gateway, admin: Admin) -> None:
+def test_admin_key_create_change_rotate_revoke_takes_effect(gateway: Gateway, admin: Admin) -> None:
     made = admin("POST", "/v1/admin/keys", {"name": "shop", "models": [GPT], "rpm": 100, "tags": {"team": "a"}})
     assert (made.status, made.headers["cache-control"]) == (201, "no-store")
     key, id = made.json["key"], made.json["id"]
@@ -134,7 +134,7 @@ def test_the_life_of_a_key(gateway: Gateway, admin: Admin) -> None:
     assert not [secret for secret in (key, turned["key"], again["key"]) if secret in gateway.log]
 
 
-def test_pages_of_keys(gateway: Gateway, admin: Admin) -> None:
+def test_admin_keys_pagination_returns_each_key_once(gateway: Gateway, admin: Admin) -> None:
     wanted = {create(gateway, "--name", f"page {number}")["id"] for number in range(3)}
     seen: list[str] = []
     after = ""
@@ -171,12 +171,12 @@ def test_pages_of_keys(gateway: Gateway, admin: Admin) -> None:
         ({"name": "a", "digest": "00"}, "digest"),
     ],
 )
-def test_what_is_asked_for_wrongly_is_named(admin: Admin, body: Any, param: str | None) -> None:
+def test_admin_create_key_invalid_field_returns_400_with_param(admin: Admin, body: Any, param: str | None) -> None:
     got = admin("POST", "/v1/admin/keys", body)
     assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", param)
 
 
-def test_strangers_and_others_are_kept_out(gateway: Gateway, admin: Admin) -> None:
+def test_admin_without_admin_scope_returns_401_or_403(gateway: Gateway, admin: Admin) -> None:
     for path in ("keys", "keys/x", "usage", "limits", "providers"):
         assert gateway.request("GET", f"/v1/admin/{path}", key=None).status == 401
         assert gateway.request("GET", f"/v1/admin/{path}").code == "permission_denied"
@@ -190,7 +190,7 @@ def test_strangers_and_others_are_kept_out(gateway: Gateway, admin: Admin) -> No
     assert gateway.request("HEAD", "/v1/admin/keys", key=admin.key).status == 200
 
 
-def test_usage_by_key_and_in_a_span(gateway: Gateway, admin: Admin) -> None:
+def test_admin_usage_filters_by_key_and_time_range(gateway: Gateway, admin: Admin) -> None:
     made = create(gateway, "--name", "spender", "--tag", "team=x")
     got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
     until(lambda: admin("GET", f"/v1/admin/usage?key={made['id']}").json["data"] != [], 2.0)
@@ -208,10 +208,10 @@ def test_usage_by_key_and_in_a_span(gateway: Gateway, admin: Admin) -> None:
     for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h", "request=", "request=r&by=key"):
         assert admin("GET", f"/v1/admin/usage?{wrong}").json["error"]["param"] == wrong.partition("=")[0]
     own = gateway.request("GET", "/v1/usage?key=key_other", key=made["key"]).json["data"]
-    assert [row["key_id"] for row in own] == [made["id"]]  # whatever it asks for, a key sees its own
+    assert [row["key_id"] for row in own] == [made["id"]]  # a key sees only its own entries, whatever the query
 
 
-def test_every_public_answer_is_as_described(gateway: Gateway, admin: Admin) -> None:
+def test_openapi_public_responses_match_schema(gateway: Gateway, admin: Admin) -> None:
     for path in ("/health", "/health?verbose=1", "/openapi.json", "/v1/models", "/v1/usage", "/v1/usage?by=day"):
         admin.check("GET", path.partition("?")[0], gateway.request("GET", path))
     admin.check("GET", "/v1/models/{id}", gateway.request("GET", f"/v1/models/{GPT}"))
@@ -222,7 +222,9 @@ def test_every_public_answer_is_as_described(gateway: Gateway, admin: Admin) -> 
     admin.check("POST", "/v1/messages", gateway.message("nope"))
 
 
-def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_admin_providers_failing_model_shows_open_breaker(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     vendor = (
         f'[[providers]]\nname = "vendor"\nbase_url = "{provider_a.address}/v1"\nmodels = [{{ id = "v" }}]\n'
         'accounts = [{ api_key_env = "PROVIDER_A_API_KEY" }, { api_key_env = "PROVIDER_C_API_KEY" }]\n'
@@ -244,7 +246,7 @@ def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: F
         states = {model["id"]: model["breaker"] for model in rows["openai"]["models"]}
         if states[GPT] == "open":
             break
-        time.sleep(1.2)  # the other worker's page is a second old at most
+        time.sleep(1.2)  # the other worker's counters are at most one second old
     assert {name for name, state in states.items() if state != "closed"} == {GPT}
     assert {"gpt-4o", "gpt-4-turbo"} < set(states)
     limits = admin("GET", "/v1/admin/limits").json
@@ -252,7 +254,7 @@ def test_providers_and_their_breakers(start_gateway: StartGateway, provider_a: F
     assert set(limits["reached"]) == {"rpm", "tpm", "concurrency", "budget", "upstream"}
 
 
-def test_what_keys_use_of_their_limits_now(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_admin_limits_show_current_usage_of_keys(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config="[gateway]\nworkers = 2\n")
     admin = Admin(started)
     limits = ("--rpm", "9", "--tpm", "90000", "--concurrency", "3", "--budget-usd", "1", "--budget-period", "day")
@@ -277,7 +279,7 @@ def test_what_keys_use_of_their_limits_now(start_gateway: StartGateway, provider
     assert (near.returncode, "--gateway" in near.stderr) == (2, True)
 
 
-def test_the_command_does_the_same_from_elsewhere(gateway: Gateway, admin: Admin) -> None:
+def test_command_remote_gateway_matches_local_command(gateway: Gateway, admin: Admin) -> None:
     made = json.loads(remote(gateway, admin.key, "keys", "create", "--name", "far", "--rpm", "9", "--json").stdout)
     here = json.loads(run("keys", "show", made["id"], "--json", home=gateway.home).stdout)
     assert {**here, "key": made["key"]} == made
@@ -315,7 +317,7 @@ def test_the_command_does_the_same_from_elsewhere(gateway: Gateway, admin: Admin
         (None, ("usage", "--by", "colour"), 2, "by is key"),
     ],
 )
-def test_the_command_says_what_is_wrong_elsewhere(
+def test_command_remote_gateway_error_prints_one_line(
     gateway: Gateway, admin: Admin, key: str | None, arguments: tuple[str, ...], status: int, says: str
 ) -> None:
     done = remote(gateway, admin.key if key is None else key, *arguments)
@@ -324,13 +326,13 @@ def test_the_command_says_what_is_wrong_elsewhere(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_gateway_that_is_none(gateway: Gateway, tmp_path: Path) -> None:
+def test_command_unreachable_gateway_prints_one_line(gateway: Gateway, tmp_path: Path) -> None:
     for url, status in (("http://127.0.0.1:9", 1), ("ftp://x", 2), ("", 2)):
         done = run("keys", "ls", "--gateway", url, home=tmp_path, env={"SVC_API_KEY": "k"})
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
 
 
-def test_a_database_that_is_away_is_said_and_not_shown(start_gateway: StartGateway, tmp_path: Path) -> None:
+def test_usage_database_unavailable_returns_503_without_path(start_gateway: StartGateway, tmp_path: Path) -> None:
     started = start_gateway(env={"SVC_DATABASE_URL": f"sqlite:///{tmp_path}"})  # a folder is no database
     got = started.request("GET", "/v1/usage")
     assert (got.status, got.code, got.headers["retry-after"]) == (503, "internal_error", "1")

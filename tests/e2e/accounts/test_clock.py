@@ -22,7 +22,7 @@ HOUR = 3600
 
 
 class Machine:
-    """A gateway and its commands, all by one clock."""
+    """A gateway and its commands with one shared clock."""
 
     def __init__(self, start: StartGateway, folder: Path, config: str = "") -> None:
         folder.mkdir()
@@ -32,7 +32,7 @@ class Machine:
         self.gateway: Gateway = start(config=config, env=self.clock.environment)
 
     def command(self, *arguments: str) -> Any:
-        """What it prints, as JSON."""
+        """Run the command with `--json` and return its decoded output."""
         home = self.gateway.home
         done = subprocess.run(
             [SVC, *arguments, "--json"],
@@ -55,7 +55,7 @@ class Machine:
         return self.gateway.request("POST", "/v1/chat/completions", body, key=key)
 
     def entries(self, count: int) -> list[dict[str, Any]]:
-        """The ledger, once it has so many."""
+        """Wait until the ledger has `count` entries and return them."""
         found: list[dict[str, Any]] = []
 
         def complete() -> bool:
@@ -71,7 +71,7 @@ def machine(start_gateway: StartGateway, tmp_path: Path) -> Machine:
     return Machine(start_gateway, tmp_path / "clock")
 
 
-def test_clock_set_forward_and_back_keeps_the_window_of_a_minute(machine: Machine) -> None:
+def test_clock_set_forward_and_back_keeps_rpm_window(machine: Machine) -> None:
     key = machine.key("--rpm", "3")["key"]
     assert [machine.ask(key).status for _ in range(4)] == [200, 200, 200, 429]
     for hours in (1, 0, -1, 0):
@@ -83,7 +83,7 @@ def test_clock_set_forward_and_back_keeps_the_window_of_a_minute(machine: Machin
     assert len(machine.entries(3)) == 3
 
 
-def test_clock_set_forward_and_back_keeps_what_was_spent(machine: Machine) -> None:
+def test_clock_set_forward_and_back_keeps_spent_budget(machine: Machine) -> None:
     probe = machine.key()["key"]
     machine.ask(probe)
     cost = machine.entries(1)[0]["cost_usd"]
@@ -99,8 +99,8 @@ def test_clock_set_forward_and_back_keeps_what_was_spent(machine: Machine) -> No
     assert len(ids) == len(set(ids)) == 1 + statuses[200]
 
 
-def test_clock_over_midnight_and_back_gives_no_third_budget(machine: Machine) -> None:
-    """A budget for each day: the next day has its own, and the day before is not begun a second time."""
+def test_clock_over_midnight_and_back_grants_one_budget_per_day(machine: Machine) -> None:
+    """Each day has its own budget. A day that the clock returns to gets no second budget."""
     now = datetime.now(UTC)
     midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     before = int((midnight - now).total_seconds()) - 1800
@@ -120,7 +120,7 @@ def test_clock_over_midnight_and_back_gives_no_third_budget(machine: Machine) ->
     assert allowed[2:] == [0, 0, 0]
 
 
-def test_clock_past_a_keys_end_and_back_is_what_decides(machine: Machine) -> None:
+def test_clock_past_key_expiry_and_back_decides_validity(machine: Machine) -> None:
     end = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
     key = machine.key("--expires", end)["key"]
     assert machine.ask(key).status == 200
@@ -132,8 +132,8 @@ def test_clock_past_a_keys_end_and_back_is_what_decides(machine: Machine) -> Non
     assert machine.ask(key).status == 200
 
 
-def test_clock_set_back_before_a_restart_counts_the_last_minute_once(machine: Machine) -> None:
-    """The ledger's entries then seem to lie in the future: they count from the start on, for a minute."""
+def test_clock_set_back_before_restart_counts_last_minute_once(machine: Machine) -> None:
+    """The ledger's entries then lie in the future. They count for one minute from the start."""
     key = machine.key("--rpm", "3")["key"]
     assert [machine.ask(key).status for _ in range(2)] == [200, 200]
     assert len(machine.entries(2)) == 2
@@ -143,9 +143,7 @@ def test_clock_set_back_before_a_restart_counts_the_last_minute_once(machine: Ma
     assert [machine.ask(key).status for _ in range(2)] == [200, 429]
 
 
-def test_clock_set_forward_and_back_serves_cached_responses_in_their_time(
-    start_gateway: StartGateway, tmp_path: Path
-) -> None:
+def test_clock_set_forward_past_ttl_expires_cached_response(start_gateway: StartGateway, tmp_path: Path) -> None:
     machine = Machine(start_gateway, tmp_path / "clock", "[cache]\nenabled = true\nttl = 600\n")
     key = machine.key()["key"]
     first = machine.ask(key)

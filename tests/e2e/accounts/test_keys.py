@@ -1,4 +1,4 @@
-"""Issued keys: the command makes and ends them, the gateway knows within a second."""
+"""Issued keys: the command creates and revokes them. The gateway applies a change within one second."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat(gateway: Gateway, key: str, model: str = GPT) -> int:
 
 
 def until(wanted: Callable[[], bool], seconds: float) -> float:
-    """How long it took; fails when it took longer."""
+    """Wait until the condition holds and return the seconds it took. Fail after `seconds`."""
     began = time.monotonic()
     while not wanted():
         assert time.monotonic() - began < seconds
@@ -46,10 +46,10 @@ def gateway(shared_gateway: Gateway) -> Gateway:
 
 @pytest.fixture(autouse=True)
 def fresh(fakes: object) -> None:
-    """The fakes begin anew for every test."""
+    """Reset the fake providers before every test."""
 
 
-def test_a_key_works_at_once_and_is_shown_once(gateway: Gateway) -> None:
+def test_key_created_works_immediately_and_secret_is_not_stored(gateway: Gateway) -> None:
     made = create(gateway, "--name", "shop", "--tag", "team=a", "--rpm", "600", "--budget-usd", "5")
     assert made["key"].startswith("svc_sk_")
     assert chat(gateway, made["key"]) == 200
@@ -65,13 +65,13 @@ def test_a_key_works_at_once_and_is_shown_once(gateway: Gateway) -> None:
     assert made["key"] not in gateway.log
 
 
-def test_a_refused_key_that_is_made_later(gateway: Gateway) -> None:
+def test_key_created_after_an_unknown_key_was_rejected_works(gateway: Gateway) -> None:
     assert chat(gateway, "svc_sk_" + "x" * 43) == 401
     made = create(gateway, "--name", "later")
     assert chat(gateway, made["key"]) == 200
 
 
-def test_a_revoked_key_is_refused_within_a_second(gateway: Gateway) -> None:
+def test_key_revoked_returns_401_within_one_second(gateway: Gateway) -> None:
     made = create(gateway, "--name", "leaver")
     assert chat(gateway, made["key"]) == 200
     assert run("keys", "revoke", made["id"], home=gateway.home).returncode == 0
@@ -81,7 +81,7 @@ def test_a_revoked_key_is_refused_within_a_second(gateway: Gateway) -> None:
     assert next(row for row in rows if row["id"] == made["id"])["revoked"]
 
 
-def test_both_secrets_are_valid_after_a_rotation(gateway: Gateway) -> None:
+def test_key_rotated_old_secret_is_valid_until_grace_ends(gateway: Gateway) -> None:
     made = create(gateway, "--name", "turning")
     assert chat(gateway, made["key"]) == 200
     turned = json.loads(run("keys", "rotate", made["id"], "--grace", "2", "--json", home=gateway.home).stdout)
@@ -93,14 +93,14 @@ def test_both_secrets_are_valid_after_a_rotation(gateway: Gateway) -> None:
     assert chat(gateway, turned["key"]) == 200
 
 
-def test_an_expired_key(gateway: Gateway) -> None:
+def test_key_expired_returns_401(gateway: Gateway) -> None:
     soon = datetime.fromtimestamp(time.time() + 4, UTC).isoformat()
     made = create(gateway, "--name", "old", "--expires", soon)
     assert chat(gateway, made["key"]) == 200
     until(lambda: chat(gateway, made["key"]) == 401, 6.0)
 
 
-def test_a_key_for_some_models_only(gateway: Gateway) -> None:
+def test_key_with_model_list_other_model_returns_404(gateway: Gateway) -> None:
     made = create(gateway, "--name", "narrow", "--models", GPT)
     assert chat(gateway, made["key"]) == 200
     assert chat(gateway, made["key"], CLAUDE) == 404
@@ -108,7 +108,7 @@ def test_a_key_for_some_models_only(gateway: Gateway) -> None:
     assert [model["id"] for model in models] == [GPT]
 
 
-def test_a_key_without_the_scope(gateway: Gateway) -> None:
+def test_key_without_scope_returns_403(gateway: Gateway) -> None:
     made = create(gateway, "--name", "reader", "--scope", "registry:read")
     got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
     assert (got.status, got.code) == (403, "permission_denied")
@@ -119,7 +119,7 @@ def test_a_key_without_the_scope(gateway: Gateway) -> None:
     assert gateway.request("GET", "/v1/models", key=hearer["key"]).status == 200
 
 
-def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
+def test_key_many_unknown_keys_each_return_401(gateway: Gateway) -> None:
     with gateway.raw() as raw:
         for number in range(200):
             got = raw.request("POST", "/v1/chat/completions", {"model": GPT}, key=f"svc_sk_{number}")
@@ -142,14 +142,14 @@ def test_a_flood_of_wrong_keys_is_refused(gateway: Gateway) -> None:
         ([], "--name"),
     ],
 )
-def test_wrong_use(tmp_path: Path, options: list[str], named: str) -> None:
+def test_keys_create_invalid_option_exits_2_with_one_line(tmp_path: Path, options: list[str], named: str) -> None:
     done = run("keys", "create", *options, home=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_the_state_folder_is_closed_to_others(tmp_path: Path) -> None:
+def test_state_folder_permissions_are_owner_only(tmp_path: Path) -> None:
     home = tmp_path / "svc"
     assert run("keys", "create", "--name", "a", home=tmp_path).returncode == 0
     assert (home.stat().st_mode & 0o777, (home / "svc.db").stat().st_mode & 0o777) == (0o700, 0o600)
@@ -159,7 +159,7 @@ def test_the_state_folder_is_closed_to_others(tmp_path: Path) -> None:
     assert (home.stat().st_mode & 0o777, (home / "svc.db").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-def test_the_list_ends_and_says_so(tmp_path: Path) -> None:
+def test_keys_ls_limit_reports_number_of_older_keys(tmp_path: Path) -> None:
     folder = tmp_path / "svc"
     folder.mkdir(mode=0o700)
     with contextlib.closing(open_database(f"sqlite:///{folder / 'svc.db'}")) as database:
@@ -181,13 +181,13 @@ def test_the_list_ends_and_says_so(tmp_path: Path) -> None:
         assert run("keys", "ls", *wrong, home=tmp_path).returncode == 2
 
 
-def test_an_unknown_id(tmp_path: Path) -> None:
+def test_keys_revoke_unknown_id_exits_1(tmp_path: Path) -> None:
     done = run("keys", "revoke", "key_nothing", home=tmp_path)
     assert done.returncode == 1
     assert "svc keys ls" in done.stderr
 
 
-def test_a_database_that_is_broken_does_not_break_configured_keys(start_gateway: StartGateway, tmp_path: Path) -> None:
+def test_database_corrupt_configured_keys_still_work(start_gateway: StartGateway, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"this is no database" * 100)
     gateway = start_gateway(env={"SVC_DATABASE_URL": f"sqlite:///{broken}"})

@@ -1,4 +1,4 @@
-"""Limits and budgets, as a client meets them."""
+"""Rate limits, quotas and budgets as a client observes them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def ask(gateway: Gateway, key: str, **fields: object) -> Got:
 
 
 def seconds(text: str) -> float:
-    """`1m0.5s`, `45s`."""
+    """Parse a duration such as `1m0.5s` or `45s`."""
     found = re.fullmatch(r"(?:(\d+)m)?([\d.]+)s", text)
     assert found, text
     return int(found[1] or 0) * 60 + float(found[2])
 
 
-def test_the_reset_is_the_truth(gateway: Gateway) -> None:
+def test_rate_limit_reset_header_decreases_with_time(gateway: Gateway) -> None:
     made = create(gateway, "--name", "waiting", "--rpm", "1", "--tpm", "100000")
     first = ask(gateway, made["key"])
     time.sleep(1.1)
@@ -47,7 +47,7 @@ def test_the_reset_is_the_truth(gateway: Gateway) -> None:
     assert abs(int(later.headers["retry-after"]) - seconds(later.headers["x-ratelimit-reset-requests"])) <= 1
 
 
-def test_several_answers_are_reserved(gateway: Gateway) -> None:
+def test_tpm_request_with_n_choices_reserves_each_choice(gateway: Gateway) -> None:
     made = create(gateway, "--name", "many", "--tpm", "100000")
     one = ask(gateway, made["key"], max_tokens=1000)
     four = ask(gateway, made["key"], max_tokens=1000, n=4)
@@ -58,7 +58,7 @@ def test_several_answers_are_reserved(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("limit", [("--tpm", "5000"), ("--budget-usd", "0.01")])
-def test_limited_key_asking_for_an_endless_answer_returns_400(gateway: Gateway, limit: tuple[str, str]) -> None:
+def test_limited_key_unbounded_output_returns_400(gateway: Gateway, limit: tuple[str, str]) -> None:
     key = create(gateway, "--name", "endless", *limit)["key"]
     for name in ("n_predict", "max_new_tokens"):
         got = ask(gateway, key, **{"max_tokens": 10, name: -1})
@@ -66,14 +66,14 @@ def test_limited_key_asking_for_an_endless_answer_returns_400(gateway: Gateway, 
 
 
 @pytest.mark.parametrize("name", ["n_predict", "max_new_tokens", "min_tokens"])
-def test_limited_key_other_names_of_the_limit_are_reserved(gateway: Gateway, name: str) -> None:
+def test_limited_key_max_tokens_alias_is_reserved(gateway: Gateway, name: str) -> None:
     key = create(gateway, "--name", "names", "--tpm", "5000")["key"]
     got = ask(gateway, key, **{"max_tokens": 10, name: 6000})
     assert (got.status, got.code) == (400, "invalid_request")
     assert "may use 60" in got.json["error"]["message"]
 
 
-def test_requests_a_minute(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_rpm_reached_returns_429_with_rate_limit_headers(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = create(gateway, "--name", "slow", "--rpm", "3")
     got = [ask(gateway, made["key"]) for _ in range(5)]
     assert [each.status for each in got] == [200, 200, 200, 429, 429]
@@ -103,7 +103,7 @@ LONG = [{"role": "user", "content": "x" * 40_000}, {"role": "nobody", "content":
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_malformed_requests_count_for_rpm(
+def test_rpm_malformed_requests_count(
     gateway: Gateway, path: str, body: object, headers: dict[str, str], status: int
 ) -> None:
     made = create(gateway, "--name", "careless", "--rpm", "5", "--tpm", "100000")
@@ -115,7 +115,7 @@ def test_malformed_requests_count_for_rpm(
     assert ask(gateway, made["key"]).status == 429
 
 
-def test_request_refused_for_concurrency_counts_for_rpm(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_rpm_request_rejected_for_concurrency_counts(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = create(gateway, "--name", "both", "--rpm", "3", "--concurrency", "1")
     gate = Gate()
     provider_a.plays(hold(gate) + answer(400, b"{}"))
@@ -129,7 +129,7 @@ def test_request_refused_for_concurrency_counts_for_rpm(gateway: Gateway, provid
     assert "(rpm)" in messages[2]
 
 
-def test_body_that_is_too_large_counts_for_rpm(start_gateway: StartGateway) -> None:
+def test_rpm_body_too_large_counts(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nmax_body = 1\n")
     made = create(gateway, "--name", "large", "--rpm", "2")
     assert ask(gateway, made["key"]).status == 200
@@ -138,7 +138,7 @@ def test_body_that_is_too_large_counts_for_rpm(start_gateway: StartGateway) -> N
     assert ask(gateway, made["key"]).status == 429
 
 
-def test_other_requests_do_not_count_for_rpm(gateway: Gateway) -> None:
+def test_rpm_requests_to_other_endpoints_do_not_count(gateway: Gateway) -> None:
     made = create(gateway, "--name", "reader", "--rpm", "1")
     assert gateway.request("GET", "/v1/models", key=made["key"]).status == 200
     assert gateway.request("POST", "/v1/nothing", {}, key=made["key"]).status == 404
@@ -146,7 +146,7 @@ def test_other_requests_do_not_count_for_rpm(gateway: Gateway) -> None:
     assert ask(gateway, made["key"]).status == 429
 
 
-def test_tokens_a_minute_are_reserved_and_settled(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_tpm_reservation_is_settled_with_actual_usage(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = create(gateway, "--name", "short", "--tpm", "1000")
     first = ask(gateway, made["key"], max_tokens=600)
     assert first.status == 200
@@ -166,7 +166,7 @@ def test_tokens_a_minute_are_reserved_and_settled(gateway: Gateway, provider_a: 
     thread.join(10)
 
 
-def test_a_request_that_can_never_be_let_through(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_limits_request_larger_than_limit_returns_400(gateway: Gateway, provider_a: FakeProvider) -> None:
     made = create(gateway, "--name", "tiny", "--tpm", "100", "--budget-usd", "0.001")
     got = ask(gateway, made["key"], max_tokens=200)
     assert (got.status, got.code) == (400, "invalid_request")
@@ -176,7 +176,9 @@ def test_a_request_that_can_never_be_let_through(gateway: Gateway, provider_a: F
     assert provider_a.requests == []
 
 
-def test_concurrency(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_concurrency_limit_reached_returns_429_until_client_disconnects(
+    gateway: Gateway, provider_a: FakeProvider
+) -> None:
     made = create(gateway, "--name", "narrow", "--concurrency", "2")
     gates = [Gate(), Gate()]
     provider_a.plays(*(hold(gate) + answer(500, b"{}") for gate in gates))
@@ -187,13 +189,13 @@ def test_concurrency(gateway: Gateway, provider_a: FakeProvider) -> None:
             raw.send(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             gate.reached()
         assert ask(gateway, made["key"]).status == 429
-        one.reset()  # a client that leaves frees its place
+        one.reset()  # a disconnected client frees its slot
         until(lambda: ask(gateway, made["key"]).status == 200, 1.0)
     for gate in gates:
         gate.open()
 
 
-def test_a_budget_is_kept_and_seen_after_a_restart(start_gateway: StartGateway) -> None:
+def test_budget_spent_is_enforced_after_restart(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     made = create(gateway, "--name", "spender", "--budget-usd", "0.0001", "--budget-period", "day")
     statuses = []
@@ -225,7 +227,7 @@ def refusal_lines(gateway: Gateway, count: int) -> list[dict[str, object]]:
     return found()
 
 
-def test_spent_total_budget_is_insufficient_quota(start_gateway: StartGateway) -> None:
+def test_budget_total_spent_returns_insufficient_quota(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     made = create(gateway, "--name", "broke", "--budget-usd", "0.00007")
     until(lambda: ask(gateway, made["key"], max_tokens=100).status == 429, 10.0)
@@ -240,7 +242,7 @@ def test_spent_total_budget_is_insufficient_quota(start_gateway: StartGateway) -
     assert message.headers["x-should-retry"] == "false"
 
 
-def test_openai_python_does_not_retry_a_spent_budget(start_gateway: StartGateway) -> None:
+def test_budget_total_spent_openai_client_does_not_retry(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     made = create(gateway, "--name", "broke", "--budget-usd", "0.00007")
     until(lambda: ask(gateway, made["key"], max_tokens=100).status == 429, 10.0)
@@ -255,7 +257,9 @@ def test_openai_python_does_not_retry_a_spent_budget(start_gateway: StartGateway
     assert len(refusal_lines(gateway, before + 1)) == before + 1
 
 
-def test_refusals_name_their_limit(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_limits_429_names_limit_in_message_log_and_metrics(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     gateway = start_gateway(config="[routing]\nretries = 0\n")
     keys = {
         "rpm": create(gateway, "--name", "a", "--rpm", "1"),
@@ -287,14 +291,14 @@ def test_refusals_name_their_limit(start_gateway: StartGateway, provider_a: Fake
         assert f'svc_limits_reached_total{{limit="{limit}"}} {count}\n' in page
 
 
-def test_limits_for_keys_that_carry_none(start_gateway: StartGateway) -> None:
+def test_limits_default_applies_to_keys_without_own_limit(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[limits]\nrpm = 2\n")
     assert [gateway.chat().status for _ in range(3)] == [200, 200, 429]
     made = create(gateway, "--name", "own", "--rpm", "3")
     assert [ask(gateway, made["key"]).status for _ in range(4)] == [200, 200, 200, 429]
 
 
-def test_anthropic_clients_get_their_shape(gateway: Gateway) -> None:
+def test_limits_messages_endpoint_returns_anthropic_error(gateway: Gateway) -> None:
     made = create(gateway, "--name", "messages", "--rpm", "1")
     body = {"model": "claude-3-5-sonnet-20241022", "messages": HI, "max_tokens": 5}
     assert gateway.request("POST", "/v1/messages", body, key=made["key"]).status == 200
@@ -304,26 +308,26 @@ def test_anthropic_clients_get_their_shape(gateway: Gateway) -> None:
     assert got.json["error"]["type"] == "rate_limit_error"
 
 
-def test_many_at_once_get_no_more_than_the_limit(gateway: Gateway) -> None:
+def test_rpm_parallel_requests_never_exceed_limit(gateway: Gateway) -> None:
     made = create(gateway, "--name", "hammered", "--rpm", "50")
-    through: list[int] = []
+    statuses: list[int] = []
 
     def hammer() -> None:
         with gateway.raw() as raw:
             for _ in range(20):
                 got = raw.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
-                through.append(got.status)
+                statuses.append(got.status)
 
     threads = [threading.Thread(target=hammer) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert through.count(200) == 50
-    assert through.count(429) == 150
+    assert statuses.count(200) == 50
+    assert statuses.count(429) == 150
 
 
-def test_tpm_of_model_without_answer_limit_lets_a_small_key_ask_again(
+def test_tpm_model_without_output_limit_reserves_share_of_key_limit(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     config = f"""
@@ -347,6 +351,6 @@ def test_tpm_of_model_without_answer_limit_lets_a_small_key_ask_again(
     thread.start()
     gate.reached()
     during = int(ask(gateway, made["key"], model="unlimited").headers["x-ratelimit-remaining-tokens"])
-    assert 50 <= before - during <= 150  # a tenth of the limit is held for an answer
+    assert 50 <= before - during <= 150  # a tenth of the limit is reserved for the response
     gate.open()
     thread.join(10)

@@ -1,4 +1,4 @@
-"""A gateway on a real PostgreSQL server, which goes away under load and comes back."""
+"""A gateway on a real PostgreSQL server that stops under load and starts again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(gateway: Running, url: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_database_that_goes_away_costs_nothing(start_gateway: StartGateway, server: Any) -> None:
+def test_postgres_outage_under_load_loses_no_request_or_ledger_entry(start_gateway: StartGateway, server: Any) -> None:
     url = server.get_uri()
     gateway = start_gateway(env={"SVC_DATABASE_URL": url})
     made = command(gateway, url, "keys", "create", "--name", "one", "--budget-usd", "100", "--rpm", "100000", "--json")

@@ -1,4 +1,4 @@
-"""Two gateways on one Redis: limits are one for both, and hold on each alone while Redis is away."""
+"""Two gateways on one Redis share their limits. While Redis is down, each enforces them alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.accounts.test_keys import chat, create, until
 from tests.e2e.accounts.test_limits import ask
+from tests.e2e.accounts.test_metrics import metrics
 from tests.e2e.accounts.test_usage import usage
-from tests.e2e.accounts.test_watching import metrics
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import Gateway, run
 from tests.fakes.redis_server import RedisServer
@@ -26,7 +26,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def nodes(start_gateway: StartGateway, server: RedisServer) -> tuple[Gateway, Gateway]:
-    """They share keys and ledger as well; each has a state folder of its own."""
+    """Two gateways that share the key database and the ledger. Each has its own state folder."""
     one = start_gateway(env={"SVC_REDIS_URL": server.url})
     database = f"sqlite:///{one.home / 'svc' / 'svc.db'}"
     two = start_gateway(env={"SVC_REDIS_URL": server.url, "SVC_DATABASE_URL": database})
@@ -38,7 +38,7 @@ def degraded(gateway: Gateway) -> list[str]:
     return found
 
 
-def test_limits_are_one_for_both(nodes: tuple[Gateway, Gateway]) -> None:
+def test_redis_two_gateways_share_rate_limits(nodes: tuple[Gateway, Gateway]) -> None:
     one, two = nodes
     made = create(one, "--name", "both", "--rpm", "10", "--budget-usd", "1")
     got = [ask((one, two)[number % 2], made["key"], max_tokens=10) for number in range(14)]
@@ -47,7 +47,7 @@ def test_limits_are_one_for_both(nodes: tuple[Gateway, Gateway]) -> None:
     assert 50 <= int(got[-1].headers["retry-after"]) <= 61
 
 
-def test_a_budget_is_one_for_both(nodes: tuple[Gateway, Gateway]) -> None:
+def test_redis_two_gateways_share_budget(nodes: tuple[Gateway, Gateway]) -> None:
     one, two = nodes
     made = create(one, "--name", "spender", "--budget-usd", "0.0002")
     statuses = [ask((one, two)[number % 2], made["key"], max_tokens=100).status for number in range(40)]
@@ -58,7 +58,9 @@ def test_a_budget_is_one_for_both(nodes: tuple[Gateway, Gateway]) -> None:
     assert 0.0002 - 0.00008 < total["cost_usd"] <= 0.0002
 
 
-def test_redis_goes_away_under_load_and_comes_back(nodes: tuple[Gateway, Gateway], server: RedisServer) -> None:
+def test_redis_outage_under_load_falls_back_to_local_limits(
+    nodes: tuple[Gateway, Gateway], server: RedisServer
+) -> None:
     made = create(nodes[0], "--name", "one", "--rpm", "100000", "--budget-usd", "100")
     small = create(nodes[0], "--name", "small", "--rpm", "5")
     statuses: list[int] = []
@@ -96,7 +98,7 @@ def test_redis_goes_away_under_load_and_comes_back(nodes: tuple[Gateway, Gateway
     assert total == {made["id"]: len(statuses), small["id"]: 10}
 
 
-def test_a_place_that_a_killed_gateway_held_is_freed(nodes: tuple[Gateway, Gateway], server: RedisServer) -> None:
+def test_redis_slot_of_killed_gateway_is_freed(nodes: tuple[Gateway, Gateway], server: RedisServer) -> None:
     one, two = nodes
     made = create(one, "--name", "narrow", "--concurrency", "1")
     assert chat(one, made["key"]) == 200
@@ -105,6 +107,6 @@ def test_a_place_that_a_killed_gateway_held_is_freed(nodes: tuple[Gateway, Gatew
     assert chat(one, made["key"]) == 200
 
 
-def test_an_address_that_is_none(tmp_path: Path) -> None:
+def test_redis_invalid_url_exits_2(tmp_path: Path) -> None:
     done = run("gateway", "--port", "0", home=tmp_path, env={"SVC_REDIS_URL": "localhost:6379"})
     assert (done.returncode, done.stderr.count("SVC_REDIS_URL is not like redis://")) == (2, 1)

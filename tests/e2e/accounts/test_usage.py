@@ -1,4 +1,4 @@
-"""What a request leaves in the ledger."""
+"""Ledger entries of requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.accounts.test_keys import create
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 from tests.e2e.reading import data_lines
-from tests.e2e.test_healing import logged
+from tests.e2e.test_partial_outages import logged
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
@@ -31,7 +31,7 @@ def usage(gateway: Gateway, *options: str) -> list[dict[str, Any]]:
 
 
 def entry_of(gateway: Gateway, request_id: str, seconds: float = 5.0) -> dict[str, Any]:
-    """The one entry of a request, which must be there in time."""
+    """Wait for the single ledger entry of a request and return it."""
     deadline = time.monotonic() + seconds
     while True:
         rows = gateway.request("GET", "/v1/usage?limit=1000", key=gateway.key).json["data"]
@@ -45,7 +45,7 @@ def entry_of(gateway: Gateway, request_id: str, seconds: float = 5.0) -> dict[st
 
 @pytest.fixture(autouse=True)
 def fresh(fakes: object) -> None:
-    """The fakes begin anew for every test."""
+    """Reset the fake providers before every test."""
 
 
 @pytest.fixture
@@ -53,25 +53,27 @@ def gateway(shared_gateway: Gateway) -> Gateway:
     return shared_gateway
 
 
-def test_an_answer(gateway: Gateway) -> None:
+def test_ledger_json_response_entry_has_tokens_and_cost(gateway: Gateway) -> None:
     began = datetime.now(UTC) - timedelta(seconds=1)
     got = gateway.chat(headers={"x-request-id": "mine-1"})
     entry = entry_of(gateway, got.headers["x-request-id"])
-    told = got.json["usage"]
+    reported = got.json["usage"]
     assert began <= datetime.fromisoformat(entry["time"]) <= datetime.now(UTC)
     assert entry["time"].endswith("Z")
     assert entry["client_request_id"] == "mine-1"
     assert entry["endpoint"] == "/v1/chat/completions"
     assert (entry["model_asked"], entry["model"], entry["provider"]) == (GPT, GPT, "openai")
     assert (entry["attempts"], entry["status"], entry["http_status"]) == (1, "ok", 200)
-    assert entry["prompt_tokens"] == told["prompt_tokens"]
-    assert entry["completion_tokens"] == told["completion_tokens"]
-    assert entry["cost_usd"] == pytest.approx((told["prompt_tokens"] * 0.15 + told["completion_tokens"] * 0.6) / 1e6)
+    assert entry["prompt_tokens"] == reported["prompt_tokens"]
+    assert entry["completion_tokens"] == reported["completion_tokens"]
+    assert entry["cost_usd"] == pytest.approx(
+        (reported["prompt_tokens"] * 0.15 + reported["completion_tokens"] * 0.6) / 1e6
+    )
     assert 0 < entry["ttfb_ms"] <= entry["latency_ms"]
     assert entry["estimated"] is False
 
 
-def test_a_stream_of_another_dialect(gateway: Gateway) -> None:
+def test_ledger_translated_stream_entry_has_tokens_and_cost(gateway: Gateway) -> None:
     got = gateway.chat(CLAUDE, stream=True)
     assert got.whole
     entry = entry_of(gateway, got.headers["x-request-id"])
@@ -81,7 +83,7 @@ def test_a_stream_of_another_dialect(gateway: Gateway) -> None:
     assert entry["cost_usd"] > 0
 
 
-def test_an_answer_of_a_fallback_is_billed_to_what_answered(start_gateway: StartGateway) -> None:
+def test_ledger_fallback_is_billed_to_answering_model(start_gateway: StartGateway) -> None:
     env = {"PROVIDER_A_BASE_URL": f"http://127.0.0.1:{closed_port()}/v1"}
     gateway = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n', env=env)
     got = gateway.chat()
@@ -93,8 +95,8 @@ def test_an_answer_of_a_fallback_is_billed_to_what_answered(start_gateway: Start
     assert entry["cost_usd"] == pytest.approx(cost / 1e6)
 
 
-def test_each_attempt_of_a_failover_is_in_the_entry(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
-    """A fails twice, the second time with a limit; B answers."""
+def test_ledger_failover_entry_lists_each_attempt(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    """Provider A fails twice, the second time with a rate limit. Provider B answers."""
     gateway = start_gateway(config=f'[routing]\nretries = 1\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
     provider_a.plays(answer(500, openai_wire.error("down")))
     provider_a.plays(answer(429, openai_wire.error("too many")))
@@ -130,7 +132,7 @@ def test_each_attempt_of_a_failover_is_in_the_entry(start_gateway: StartGateway,
         assert "no ledger entry of the request 'req_0'" in done.stderr
 
 
-def test_the_one_attempt_of_a_plain_answer_is_shown_and_not_written(gateway: Gateway) -> None:
+def test_ledger_single_attempt_is_shown_but_not_logged(gateway: Gateway) -> None:
     got = gateway.chat()
     entry = entry_of(gateway, got.headers["x-request-id"])
     attempt = {"provider": "openai", "model": GPT, "outcome": "ok", "code": None, "ms": entry["latency_ms"]}
@@ -139,16 +141,19 @@ def test_the_one_attempt_of_a_plain_answer_is_shown_and_not_written(gateway: Gat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tokens_written_to_the_provider_s_cache_have_their_price(
-    gateway: Gateway, provider_b: FakeProvider, stream: bool
-) -> None:
-    told = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 3}
+def test_ledger_cache_write_tokens_have_own_price(gateway: Gateway, provider_b: FakeProvider, stream: bool) -> None:
+    reported = {
+        "input_tokens": 5,
+        "cache_creation_input_tokens": 20,
+        "cache_read_input_tokens": 100,
+        "output_tokens": 3,
+    }
     events = [
-        anthropic_wire.event("message_start", message=anthropic_wire.message(usage=told)),
+        anthropic_wire.event("message_start", message=anthropic_wire.message(usage=reported)),
         *anthropic_wire.block(0, anthropic_wire.text("Hi")),
-        *anthropic_wire.closing(usage=told),
+        *anthropic_wire.closing(usage=reported),
     ]
-    provider_b.plays(sse(events) if stream else answer(200, anthropic_wire.message(usage=told)))
+    provider_b.plays(sse(events) if stream else answer(200, anthropic_wire.message(usage=reported)))
     got = gateway.chat(CLAUDE, stream=stream)
     entry = entry_of(gateway, got.headers["x-request-id"])
     tokens = ("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens")
@@ -157,7 +162,7 @@ def test_tokens_written_to_the_provider_s_cache_have_their_price(
     assert [attempt["provider"] for attempt in entry["attempts_detail"]] == ["anthropic"]
 
 
-def test_an_error_of_the_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_ledger_upstream_error_entry_has_no_tokens(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.always_plays(answer(400, {"error": {"message": "no"}}))
     got = gateway.chat()
     entry = entry_of(gateway, got.headers["x-request-id"])
@@ -169,13 +174,17 @@ def test_an_error_of_the_upstream(gateway: Gateway, provider_a: FakeProvider) ->
 
 @pytest.mark.parametrize("tokens", [2**63, 10**400])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_provider_that_has_lost_count_stops_no_accounting(
+def test_ledger_token_count_out_of_range_is_recorded_as_zero(
     gateway: Gateway, provider_a: FakeProvider, tokens: int, stream: bool
 ) -> None:
-    """A number that no database takes would stand before all that came later."""
-    told = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
-    events = [*openai_wire.stream(usage=False, done=False), openai_wire.chunk(choices=[], usage=told), openai_wire.DONE]
-    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=told)))
+    """A number that no database accepts must not block the entries after it."""
+    reported = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    events = [
+        *openai_wire.stream(usage=False, done=False),
+        openai_wire.chunk(choices=[], usage=reported),
+        openai_wire.DONE,
+    ]
+    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=reported)))
     got = gateway.chat(stream=stream)
     assert got.status == 200
     assert got.whole
@@ -184,28 +193,32 @@ def test_a_provider_that_has_lost_count_stops_no_accounting(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_thinking_that_only_the_total_counts_is_billed_as_output(
+def test_ledger_reasoning_tokens_only_in_total_are_billed_as_output(
     gateway: Gateway, provider_a: FakeProvider, stream: bool
 ) -> None:
-    told = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
-    events = [*openai_wire.stream(usage=False, done=False), openai_wire.chunk(choices=[], usage=told), openai_wire.DONE]
-    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=told)))
+    reported = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
+    events = [
+        *openai_wire.stream(usage=False, done=False),
+        openai_wire.chunk(choices=[], usage=reported),
+        openai_wire.DONE,
+    ]
+    provider_a.plays(sse(events) if stream else answer(200, openai_wire.chat(usage=reported)))
     got = gateway.chat(stream=stream, **({"stream_options": {"include_usage": True}} if stream else {}))
     shown = json.loads(data_lines(got.body)[-2])["usage"] if stream else got.json["usage"]
-    assert shown == told
+    assert shown == reported
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["prompt_tokens"], entry["completion_tokens"]) == (7, 395)
     assert entry["cost_usd"] == pytest.approx((7 * 0.15 + 395 * 0.6) / 1e6)
 
 
-def test_what_never_reached_an_upstream_is_not_in_the_ledger(gateway: Gateway) -> None:
+def test_ledger_request_without_attempt_has_no_entry(gateway: Gateway) -> None:
     refused = gateway.chat(temperature=9).headers["x-request-id"]
     entry_of(gateway, gateway.chat().headers["x-request-id"])
     rows = gateway.request("GET", "/v1/usage?limit=10000", key=gateway.key).json["data"]
     assert refused not in [row["request_id"] for row in rows]
 
 
-def test_a_stream_that_breaks_is_cut_and_billed(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_ledger_interrupted_stream_is_cut_and_estimated(gateway: Gateway, provider_a: FakeProvider) -> None:
     text = "one two three four five six seven eight nine ten"
     provider_a.plays(sse(openai_wire.stream(text)[:6], end=reset()))
     got = gateway.chat(stream=True)
@@ -216,7 +229,7 @@ def test_a_stream_that_breaks_is_cut_and_billed(gateway: Gateway, provider_a: Fa
 
 
 @pytest.mark.parametrize("model", [GPT, CLAUDE])
-def test_a_client_that_hangs_up_pays_for_what_came(
+def test_ledger_client_disconnect_bills_received_tokens(
     gateway: Gateway, provider_a: FakeProvider, provider_b: FakeProvider, model: str
 ) -> None:
     fake, wire = (provider_a, openai_wire) if model == GPT else (provider_b, anthropic_wire)
@@ -239,7 +252,7 @@ def test_a_client_that_hangs_up_pays_for_what_came(
     assert entry["cost_usd"] > 0
 
 
-def test_a_key_sees_its_own_and_an_admin_all(gateway: Gateway) -> None:
+def test_usage_key_sees_own_entries_and_admin_sees_all(gateway: Gateway) -> None:
     one = create(gateway, "--name", "one", "--tag", "team=red")
     two = create(gateway, "--name", "two")
     admin = create(gateway, "--name", "boss", "--scope", "chat,admin")
@@ -270,7 +283,7 @@ def test_a_key_sees_its_own_and_an_admin_all(gateway: Gateway) -> None:
     assert next(row for row in keys if row["id"] == one["id"])["spent_usd"] > 0
 
 
-def test_the_usage_of_a_key_by_its_name_or_its_id(gateway: Gateway) -> None:
+def test_usage_command_selects_key_by_name_or_id(gateway: Gateway) -> None:
     shop = create(gateway, "--name", "the web shop")
     boss = create(gateway, "--name", "head", "--scope", "admin")
     body = {"model": GPT, "messages": HI}
@@ -301,18 +314,18 @@ def test_the_usage_of_a_key_by_its_name_or_its_id(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("query", ["by=nothing", "by=tag:", "since=soon", "limit=0", "limit=x", "limit=10001"])
-def test_a_question_that_makes_no_sense(gateway: Gateway, query: str) -> None:
+def test_usage_invalid_query_returns_400_with_param(gateway: Gateway, query: str) -> None:
     got = gateway.request("GET", f"/v1/usage?{query}", key=gateway.key)
     assert (got.status, got.code) == (400, "invalid_request")
     assert got.json["error"]["param"] == query.partition("=")[0]
 
 
-def test_wrong_use_of_the_command(gateway: Gateway) -> None:
+def test_usage_invalid_since_exits_2_and_missing_key_returns_401(gateway: Gateway) -> None:
     assert run("usage", "--since", "soon", home=gateway.home).returncode == 2
     assert gateway.request("GET", "/v1/usage", key=None).status == 401
 
 
-def test_configured_prices_come_first_and_unknown_ones_are_null(
+def test_ledger_configured_price_is_used_and_unknown_price_is_null(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     models = '{ id = "priced", input_price = 1000.0, output_price = 2000.0 }, { id = "unpriced-model" }'
@@ -325,13 +338,15 @@ def test_configured_prices_come_first_and_unknown_ones_are_null(
     assert entry_of(gateway, gateway.chat("unpriced-model").headers["x-request-id"])["cost_usd"] is None
 
 
-def test_nothing_is_lost_and_nothing_double_after_kill_9(start_gateway: StartGateway) -> None:
-    """Four times: clients hammer, the process dies, and is started again on the same state."""
+def test_ledger_repeated_sigkill_loses_and_duplicates_no_entry(start_gateway: StartGateway) -> None:
+    """Four times: clients send load, the process is killed, and is started again on the same state."""
     gateway = start_gateway()
     seen: set[str] = set()
     for _ in range(4):
         stop = threading.Event()
-        threads = [threading.Thread(target=_hammer, args=(gateway, seen, stop, number % 2 == 0)) for number in range(6)]
+        threads = [
+            threading.Thread(target=_send_load, args=(gateway, seen, stop, number % 2 == 0)) for number in range(6)
+        ]
         for thread in threads:
             thread.start()
         time.sleep(0.6)
@@ -349,7 +364,7 @@ def test_nothing_is_lost_and_nothing_double_after_kill_9(start_gateway: StartGat
     assert sum(row["requests"] for row in usage(gateway, "--by", "day")) == len(rows)
 
 
-def _hammer(gateway: Gateway, seen: set[str], stop: threading.Event, stream: bool) -> None:
+def _send_load(gateway: Gateway, seen: set[str], stop: threading.Event, stream: bool) -> None:
     while not stop.is_set():
         try:
             got = gateway.chat(stream=stream)
@@ -359,7 +374,7 @@ def _hammer(gateway: Gateway, seen: set[str], stop: threading.Event, stream: boo
             seen.add(got.headers["x-request-id"])
 
 
-def test_the_command_takes_in_what_a_dead_gateway_left(start_gateway: StartGateway) -> None:
+def test_usage_command_imports_journal_of_killed_gateway(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     ids = {gateway.chat().headers["x-request-id"] for _ in range(5)}
     os.kill(gateway.process.pid, signal.SIGKILL)

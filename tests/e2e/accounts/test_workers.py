@@ -1,4 +1,4 @@
-"""Several workers on one port: limits hold across them, the dead are replaced, a restart drops nothing."""
+"""Several workers on one port share limits. Killed workers are replaced, and a restart loses no response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.soak.clients import Clients
 
 
 def workers_of(gateway: Gateway) -> list[int]:
-    """The process ids of the workers."""
+    """Return the process ids of the workers."""
     children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text()
     return [int(pid) for pid in children.split()]
 
@@ -32,14 +32,14 @@ def gateway(start_gateway: StartGateway) -> Gateway:
     return start_gateway(config="[gateway]\nworkers = 3\ndrain_timeout = 5\n")
 
 
-def test_a_limit_holds_over_all_workers(gateway: Gateway) -> None:
+def test_workers_share_rpm_limit(gateway: Gateway) -> None:
     assert len(workers_of(gateway)) == 3
     made = create(gateway, "--name", "hammered", "--rpm", "60")
     statuses: list[int] = []
 
     def hammer() -> None:
         for _ in range(10):
-            statuses.append(chat(gateway, made["key"]))  # each on a connection of its own: any worker
+            statuses.append(chat(gateway, made["key"]))  # each on its own connection, so on any worker
 
     threads = [threading.Thread(target=hammer) for _ in range(12)]
     for thread in threads:
@@ -51,7 +51,7 @@ def test_a_limit_holds_over_all_workers(gateway: Gateway) -> None:
     assert sum(row["requests"] for row in usage(gateway, "--by", "key") if row["key"] == made["id"]) == 60
 
 
-def test_a_revoked_key_is_refused_by_every_worker(gateway: Gateway) -> None:
+def test_workers_revoked_key_returns_401_from_every_worker(gateway: Gateway) -> None:
     made = create(gateway, "--name", "leaver")
     assert {chat(gateway, made["key"]) for _ in range(20)} == {200}
     assert run("keys", "revoke", made["id"], home=gateway.home).returncode == 0
@@ -60,8 +60,8 @@ def test_a_revoked_key_is_refused_by_every_worker(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept connections", "new connections"])
-def test_a_rolling_restart_drops_nothing(gateway: Gateway, provider_a: FakeProvider, keep: bool) -> None:
-    """Load and a slow stream go on over it; a kept connection is closed between two answers, as HTTP allows."""
+def test_workers_rolling_restart_loses_no_response(gateway: Gateway, provider_a: FakeProvider, keep: bool) -> None:
+    """Load and a slow stream continue. A persistent connection is closed only between two responses."""
     before = set(workers_of(gateway))
     provider_a.plays(sse(openai_wire.stream("a b c d e f g h i j k l m n o p q r s t"), every=0.15))
     stream: list[bytes] = []
@@ -80,7 +80,7 @@ def test_a_rolling_restart_drops_nothing(gateway: Gateway, provider_a: FakeProvi
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100000"
 
 
-def test_a_stream_is_finished_when_all_are_told_to_stop(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_workers_sigterm_in_mid_stream_completes_stream(gateway: Gateway, provider_a: FakeProvider) -> None:
     gate = Gate()
     events = openai_wire.stream("a b c d e f")
     provider_a.plays(sse(events[:3], end=hold(gate)) + body(b"".join(events[3:])) + end())
@@ -88,9 +88,9 @@ def test_a_stream_is_finished_when_all_are_told_to_stop(gateway: Gateway, provid
     reader = threading.Thread(target=lambda: stream.append(gateway.chat(stream=True).body))
     reader.start()
     gate.reached()
-    gateway.ask_to_stop()
+    gateway.send_sigterm()
     time.sleep(0.5)
-    with pytest.raises(ConnectionRefusedError):  # nobody is let in any more, and the stream goes on
+    with pytest.raises(ConnectionRefusedError):  # new connections are refused while the stream continues
         gateway.chat()
     assert gateway.process.poll() is None
     gate.open()
@@ -100,7 +100,7 @@ def test_a_stream_is_finished_when_all_are_told_to_stop(gateway: Gateway, provid
     assert len(usage(gateway)) == 1
 
 
-def test_one_that_dies_is_replaced(gateway: Gateway) -> None:
+def test_workers_killed_worker_is_replaced(gateway: Gateway) -> None:
     before = workers_of(gateway)
     os.kill(before[0], signal.SIGKILL)
     until(lambda: len(workers_of(gateway)) == 3 and before[0] not in workers_of(gateway), 10)
@@ -108,7 +108,7 @@ def test_one_that_dies_is_replaced(gateway: Gateway) -> None:
     assert {gateway.chat().status for _ in range(12)} == {200}
 
 
-def test_a_broken_configuration_leaves_the_old_workers(gateway: Gateway) -> None:
+def test_workers_reload_invalid_configuration_keeps_running_workers(gateway: Gateway) -> None:
     before = set(workers_of(gateway))
     (gateway.home / "given.toml").write_text("[gateway]\nwrokers = 3\n")
     gateway.process.send_signal(signal.SIGHUP)
@@ -117,7 +117,7 @@ def test_a_broken_configuration_leaves_the_old_workers(gateway: Gateway) -> None
     assert gateway.chat().status == 200
 
 
-def test_workers_end_with_their_supervisor(start_gateway: StartGateway) -> None:
+def test_workers_supervisor_killed_exit(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nworkers = 2\n")
     orphans = workers_of(gateway)
     gateway.process.kill()
@@ -126,11 +126,11 @@ def test_workers_end_with_their_supervisor(start_gateway: StartGateway) -> None:
     gateway.start()
     assert gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}).status == 200
     files = [path.name for path in (gateway.home / "svc" / "run").iterdir() if path.is_file()]
-    assert files == [f"counters-{gateway.process.pid}"]  # those of the one that was killed are gone
+    assert files == [f"counters-{gateway.process.pid}"]  # the files of the killed supervisor are removed
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_new_start_forgets_no_limit(start_gateway: StartGateway, workers: int) -> None:
+def test_workers_restart_after_sigkill_keeps_rpm_window(start_gateway: StartGateway, workers: int) -> None:
     gateway = start_gateway(config=f"[gateway]\nworkers = {workers}\n")
     made = create(gateway, "--name", "patient", "--rpm", "5", "--tpm", "100000")
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200] * 3
@@ -140,13 +140,13 @@ def test_a_new_start_forgets_no_limit(start_gateway: StartGateway, workers: int)
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
 
 
-def test_what_workers_without_a_supervisor_let_through_counts(start_gateway: StartGateway) -> None:
+def test_workers_orphaned_by_killed_supervisor_keep_rpm_window(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nworkers = 2\n")
     made = create(gateway, "--name", "patient", "--rpm", "5")
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200] * 3
     orphans = workers_of(gateway)
 
-    def go_on() -> None:
+    def resume_orphans() -> None:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -155,14 +155,14 @@ def test_what_workers_without_a_supervisor_let_through_counts(start_gateway: Sta
         os.kill(pid, signal.SIGSTOP)
     gateway.process.kill()
     gateway.process.wait(5)
-    later = threading.Timer(0.8, go_on)
+    later = threading.Timer(0.8, resume_orphans)
     later.start()
     gateway.start()
     later.join()
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_second_gateway_of_the_same_folder_says_what_it_means(start_gateway: StartGateway) -> None:
+def test_gateway_second_on_same_state_folder_logs_warning(start_gateway: StartGateway) -> None:
     first = start_gateway()
     second = Gateway(first.home, env={})
     second.log_path = first.home / "second.log"

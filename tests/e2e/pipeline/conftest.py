@@ -70,11 +70,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     try:
         deadline = time.monotonic() + 20
-        while not (said := ADDRESS.search(log.read_text())):
+        while not (match := ADDRESS.search(log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.02)
-        yield said[0]
+        yield match[0]
     finally:
         process.terminate()
         process.wait(10)

@@ -109,9 +109,9 @@ def test_ray_run_killed_node_actor_retries_lost_input(cluster: Cluster, tmp_path
             fake.until(lambda: first.left is not None or second.left is not None, 20)
             for gate in gates:
                 gate.open()
-            said = process.communicate(timeout=100)[1]
-        assert process.returncode == 1, said
-        assert "1 of 8 inputs failed" in said
+            stderr = process.communicate(timeout=100)[1]
+        assert process.returncode == 1, stderr
+        assert "1 of 8 inputs failed" in stderr
         lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         assert [line["input"] for line in lines] == [f"input {number}" for number in range(8)]
         failed = [line["error"] for line in lines if line["error"]]

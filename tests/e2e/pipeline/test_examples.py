@@ -30,8 +30,8 @@ def test_example_transcribe_returns_transcript_of_wav(machine: Machine, clips: d
     checked = machine.run("transcribe", "run", pipeline, "--check")
     assert "MB to download" in checked
     assert not list((machine.home / "transcribe").rglob("*.ort"))
-    said = machine.run("transcribe", "run", pipeline, "--input", str(clips["beckett"]))
-    assert count_word_errors(TEXTS["beckett"], said) <= 1
+    output = machine.run("transcribe", "run", pipeline, "--input", str(clips["beckett"]))
+    assert count_word_errors(TEXTS["beckett"], output) <= 1
     assert "content" in machine.run("transcribe", "run", pipeline, "--check")
 
 
@@ -62,9 +62,9 @@ def test_example_voice_assistant_audio_matches_answer_text(machine: Machine) -> 
         assert file.getnchannels() == 1
         assert file.getnframes() / file.getframerate() == pytest.approx(got["output"]["seconds"], abs=0.01)
     text = answer["output"]["text"]
-    heard = machine.run("assistant", "run", str(EXAMPLES / "transcribe.yaml"), "--input", str(out))
+    transcript = machine.run("assistant", "run", str(EXAMPLES / "transcribe.yaml"), "--input", str(out))
     # Synthetic voice and small model: most of the words are recognized.
-    assert count_word_errors(text, heard) <= 0.25 * len(words(text)), (text, heard)
+    assert count_word_errors(text, transcript) <= 0.25 * len(words(text)), (text, transcript)
     assert len(list((machine.home / "kept").iterdir())) == 3
 
 
@@ -72,8 +72,8 @@ def test_pipeline_espeak_audio_transcribes_to_same_text(machine: Machine) -> Non
     text = "The quick brown fox jumps over the lazy dog. It was the best of times."
     (machine.home / "say.yaml").write_text("name: say\nstages: [espeak-en-us@1.0.0]\n")
     machine.run("say", "run", "say.yaml", "--input", text, "-o", "said.wav")
-    heard = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
-    assert count_word_errors(text, heard) <= 2, heard
+    transcript = machine.run("say", "run", str(EXAMPLES / "transcribe.yaml"), "--input", "said.wav")
+    assert count_word_errors(text, transcript) <= 2, transcript
     assert "set a file" in run_invalid(machine, "say", "run", "say.yaml", "--input", text)
 
 
@@ -111,5 +111,5 @@ def test_pipeline_piper_audio_transcribes_to_same_text(machine: Machine) -> None
     stages = "stages: [piper-joe-en-us@1.0.0, moonshine-tiny-en@1.0.0]"
     (machine.home / "natural.yaml").write_text(f"name: natural\nregistry: {{local_path: {root}}}\n{stages}\n")
     text = "The quick brown fox jumps over the lazy dog."
-    said = machine.run("natural", "run", "natural.yaml", "--input", text)
-    assert count_word_errors(text, said) <= 1
+    output = machine.run("natural", "run", "natural.yaml", "--input", text)
+    assert count_word_errors(text, output) <= 1

@@ -63,12 +63,12 @@ def test_sdk_live_session_feed_flush_reset_finish(client: svc.Client, clips: dic
         assert material.count_word_errors(TEXTS["beckett"], live.finish().text) <= 1
         live.feed(material.read_pcm(clips["en-hello-world"]))
         live.flush()
-        heard = []
+        events = []
         for event in live:
-            heard.append(event)
+            events.append(event)
             if isinstance(event, svc.Final):
                 break
-        assert material.words(heard[-1].text) == ["hello", "world"]
+        assert material.words(events[-1].text) == ["hello", "world"]
         live.feed(material.read_pcm(clips["beckett"]))
         live.reset()
         assert live.finish().text == ""

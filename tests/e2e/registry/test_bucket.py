@@ -34,8 +34,8 @@ def test_bucket_two_servers_share_bundles(bucket, machine, tmp_path):
     assert "other bytes" in client.run("registry", "push", other, "--registry", proxying.url, check=1).stderr
     for server, name in ((redirecting, "a"), (proxying, "b")):
         reader = machine(f"reader-{name}")
-        said = json.loads(reader.run("registry", "pull", "m@1.0", "--registry", server.url, "--json").stdout)
-        assert os.path.getsize(f"{said['path']}/w.bin") == 12 << 20
+        output = json.loads(reader.run("registry", "pull", "m@1.0", "--registry", server.url, "--json").stdout)
+        assert os.path.getsize(f"{output['path']}/w.bin") == 12 << 20
     connection = http.client.HTTPConnection("127.0.0.1", redirecting.port)
     connection.request("GET", "/bundles/m/1.0/any/m.xyb")
     answer = connection.getresponse()
@@ -51,20 +51,20 @@ def test_bucket_two_servers_share_bundles(bucket, machine, tmp_path):
 
 def test_bucket_unusable_at_start_exits_2(bucket, machine):
     wrong = machine("wrong", **{**bucket, "SVC_BLOB_URL": "s3://no-such-bucket/x", "AWS_SECRET_ACCESS_KEY": "wrong"})
-    said = wrong.run("registry", "serve", "--port", "0", check=2).stderr
-    assert "cannot be used" in said
-    assert len(said.splitlines()) == 1
+    output = wrong.run("registry", "serve", "--port", "0", check=2).stderr
+    assert "cannot be used" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_bucket_registry_commands_work(bucket, machine, tmp_path, monkeypatch):
     one = machine("one", **{**bucket, "SVC_BLOB_URL": "s3://bundles/commands"})
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(1 << 20))
-    said = one.run("registry", "add", path).stdout
-    assert "m/1.0/any added: s3://bundles/commands/blobs/" in said
+    output = one.run("registry", "add", path).stdout
+    assert "m/1.0/any added: s3://bundles/commands/blobs/" in output
     assert "already" in one.run("registry", "add", path).stdout
     one.run("registry", "add", make_bundle(tmp_path / "o.xyb", data=b"other"), check=1)
     (entry,) = json.loads(one.run("registry", "ls", "--json").stdout)
-    assert entry["path"] in said
+    assert entry["path"] in output
     one.run("registry", "yank", "m@1.0")
     assert json.loads(one.run("registry", "ls", "--json").stdout)[0]["yanked"]
     one.run("registry", "unyank", "m@1.0")
@@ -128,8 +128,8 @@ def test_bucket_ignoring_if_none_match_is_rejected(bucket, machine):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     one = machine("one", **{**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"})
     for command in (("serve", "--port", "0"), ("ls",)):
-        said = one.run("registry", *command, check=2).stderr
-        assert "ignores If-None-Match" in said
-        assert len(said.splitlines()) == 1
+        output = one.run("registry", *command, check=2).stderr
+        assert "ignores If-None-Match" in output
+        assert len(output.splitlines()) == 1
     server.shutdown()
     server.server_close()

@@ -52,15 +52,15 @@ def test_oci_pull_by_digest_ignores_moved_tag(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(3 << 20))
     push = ("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:1.0")
-    said = json.loads(one.run(*push, "--json").stdout)
-    assert json.loads(one.run(*push, "--json").stdout) == said, "a second push changes nothing"
+    output = json.loads(one.run(*push, "--json").stdout)
+    assert json.loads(one.run(*push, "--json").stdout) == output, "a second push changes nothing"
     two = machine("two", SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
-    two.run("registry", "pull", f"oci://{said['reference']}")
+    two.run("registry", "pull", f"oci://{output['reference']}")
     assert (two.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes()
     other = make_bundle(tmp_path / "o.xyb", data=b"other")
     one.run("registry", "push", other, "--oci", f"127.0.0.1:{oci}/team/m:1.0")
     three = machine("three", SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
-    three.run("registry", "pull", f"oci://{said['reference']}")
+    three.run("registry", "pull", f"oci://{output['reference']}")
     assert (three.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes(), "the tag moved, the digest did not"
 
 
@@ -95,6 +95,8 @@ def test_oci_pull_interrupted_resumes(oci, machine, tmp_path):
 def test_oci_push_unauthorized_prints_one_line(oci, machine, tmp_path):
     path = make_bundle(tmp_path / "m.xyb")
     for environ in ({}, {"SVC_OCI_USER": "u", "SVC_OCI_PASSWORD": "wrong"}):
-        said = machine().run("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:9", check=1, **environ).stderr
-        assert "401" in said
-        assert len(said.splitlines()) == 1
+        output = (
+            machine().run("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:9", check=1, **environ).stderr
+        )
+        assert "401" in output
+        assert len(output.splitlines()) == 1

@@ -67,16 +67,16 @@ def test_registry_full_disk_writes_return_507_and_reads_work(machine, disk, tmp_
     before = state(one.root)
     fill(disk)
     for body in (first.replace(b'"a"', b'"b"'), more):
-        status, said = ask(server, "PUT", "/bundles/b/1/any/b.xyb", body)
-        assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+        status, response_body = ask(server, "PUT", "/bundles/b/1/any/b.xyb", body)
+        assert (status, json.loads(response_body)["error"]["code"]) == (507, "insufficient_storage")
     for number in range(2000):  # SQLite first uses the pages already allocated to its log
-        status, said = ask(server, "POST", f"/bundles/a/1/any/{'un' * (number % 2)}yank")
+        status, response_body = ask(server, "POST", f"/bundles/a/1/any/{'un' * (number % 2)}yank")
         if status != 200:
             break
-    assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+    assert (status, json.loads(response_body)["error"]["code"]) == (507, "insufficient_storage")
     assert ask(server, "GET", "/bundles/a/1/any/a.xyb") == (200, first)
-    status, said = ask(server, "GET", "/index")
-    assert (status, list(json.loads(said))) == (200, ["a/1/any"])
+    status, response_body = ask(server, "GET", "/index")
+    assert (status, list(json.loads(response_body))) == (200, ["a/1/any"])
     assert state(one.root) == before, "a partial file remains"
     assert one.run("registry", "add", tmp_path / "b.xyb", check=1).stderr.startswith("svc: ")
     free(disk)
@@ -103,9 +103,9 @@ def test_pull_full_disk_fails_until_space_is_freed(machine, disk, tmp_path):
     ):  # space for nothing, the records, a part, the file but not its content
         size = (disk / "ballast").stat().st_size
         os.truncate(disk / "ballast", size - reserve)
-        said = two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1).stderr
-        assert said.splitlines()[-1].startswith("svc: "), said
-        assert "Traceback" not in said
+        response_body = two.run("registry", "pull", "m@1.0", "--registry", server.url, check=1).stderr
+        assert response_body.splitlines()[-1].startswith("svc: "), response_body
+        assert "Traceback" not in response_body
         assert not (disk / "registry/m/1.0/any/content").exists()
     free(disk)
     two.run("registry", "pull", "m@1.0", "--registry", server.url)
@@ -121,8 +121,8 @@ def test_pull_through_full_disk_returns_507_until_space_is_freed(machine, disk, 
     two = machine("two", SVC_REGISTRY_ROOT=str(disk / "registry"))
     server = two.serve("--upstream", upstream.url)
     fill(disk)
-    status, said = ask(server, "GET", "/bundles/m/1.0/any/m.xyb")
-    assert (status, json.loads(said)["error"]["code"]) == (507, "insufficient_storage")
+    status, response_body = ask(server, "GET", "/bundles/m/1.0/any/m.xyb")
+    assert (status, json.loads(response_body)["error"]["code"]) == (507, "insufficient_storage")
     assert ask(server, "GET", "/index")[0] == 200
     free(disk)
     assert ask(server, "GET", "/bundles/m/1.0/any/m.xyb") == (200, (tmp_path / "m.xyb").read_bytes())

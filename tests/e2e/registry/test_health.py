@@ -40,12 +40,12 @@ def test_publish_file_size_limit_returns_507_and_leaves_no_file(machine, tmp_pat
     one = machine(SVC_REGISTRY_KEYS="k1")
     server = Server(one.start("registry", "serve", "--port", "0", preexec_fn=small_files))
     large = make_bundle(tmp_path / "l.xyb", "large", "1", data=os.urandom(5 * MIB)).read_bytes()
-    status, said = put(server, "/bundles/large/1/any/large.xyb", large)
-    assert (status, said["error"]["code"]) == (507, "insufficient_storage")
+    status, response = put(server, "/bundles/large/1/any/large.xyb", large)
+    assert (status, response["error"]["code"]) == (507, "insufficient_storage")
     assert not list((one.root / ".registry/uploads").iterdir())
     assert not (one.root / "large").exists()
-    status, said = put(server, "/bundles/huge/1/any/huge.xyb", b"PK\x03\x04", length=10**15)
-    assert (status, said["error"]["code"]) == (507, "insufficient_storage"), (
+    status, response = put(server, "/bundles/huge/1/any/huge.xyb", b"PK\x03\x04", length=10**15)
+    assert (status, response["error"]["code"]) == (507, "insufficient_storage"), (
         "a body larger than the disk is rejected immediately"
     )
     small = make_bundle(tmp_path / "s.xyb", "small", "1").read_bytes()
@@ -210,9 +210,9 @@ def test_records_corrupt_prints_one_line_and_are_rebuilt(machine, tmp_path):
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
     records = one.root / ".registry/records.sqlite"
     records.write_bytes(b"no database" * 100)
-    said = one.run("registry", "ls", check=1).stderr
-    assert said.startswith("svc: ")
-    assert said.count("\n") == 1
+    response = one.run("registry", "ls", check=1).stderr
+    assert response.startswith("svc: ")
+    assert response.count("\n") == 1
     records.unlink()
     assert "m/1.0/any" in one.run("registry", "verify").stdout
 

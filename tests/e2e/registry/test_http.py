@@ -79,23 +79,23 @@ def test_http_range_forms_return_206_416_or_200(registry, name):
     server, data, _ = registry
     path, whole = f"/bundles/{name}/1.0/any/{name}.xyb", data[name]
     size, tag = len(whole), ask(server, "HEAD", path)[0].headers["etag"]
-    for asked, expected in (
+    for range_spec, expected in (
         ("0-0", whole[:1]),
         ("-5", whole[-5:]),
         (f"-{size + 9}", whole),
         (f"{size - 3}-", whole[-3:]),
     ):
-        answer, body = ask(server, "GET", path, range=f"bytes={asked}")
-        assert (answer.status, body) == (206, expected), asked
-        start = size - len(expected) if asked != "0-0" else 0
+        answer, body = ask(server, "GET", path, range=f"bytes={range_spec}")
+        assert (answer.status, body) == (206, expected), range_spec
+        start = size - len(expected) if range_spec != "0-0" else 0
         assert answer.headers["content-range"] == f"bytes {start}-{start + len(expected) - 1}/{size}"
         assert answer.headers["etag"] == tag
-    for asked in (f"{size}-", f"{size + 7}-{size + 9}", "-0"):
-        answer, body = ask(server, "GET", path, range=f"bytes={asked}")
+    for range_spec in (f"{size}-", f"{size + 7}-{size + 9}", "-0"):
+        answer, body = ask(server, "GET", path, range=f"bytes={range_spec}")
         assert (answer.status, body, answer.headers["content-range"]) == (416, b"", f"bytes */{size}")
-    for asked in ("bytes=0-1,5-6", "bytes=5-2", "lines=0-1", "bytes=-", "bytes=a-b"):
-        answer, body = ask(server, "GET", path, range=asked)
-        assert (answer.status, body) == (200, whole), asked
+    for range_spec in ("bytes=0-1,5-6", "bytes=5-2", "lines=0-1", "bytes=-", "bytes=a-b"):
+        answer, body = ask(server, "GET", path, range=range_spec)
+        assert (answer.status, body) == (200, whole), range_spec
 
 
 def test_http_if_range_requires_strong_match(registry):

@@ -21,8 +21,8 @@ def oci():
 def test_oci_pull_interrupted_by_digest_or_tag_resumes(oci, machine, tmp_path):
     one = machine(SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(2 << 20))
-    said = one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1.0", "--json").stdout
-    pinned = json.loads(said)["reference"]
+    output = one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1.0", "--json").stdout
+    pinned = json.loads(output)["reference"]
     oci.cut = 1 << 20
     for name, reference in (("two", pinned), ("three", f"{oci.host}/team/m:1.0")):
         two = machine(name, SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
@@ -40,8 +40,8 @@ def test_oci_pull_content_not_matching_digest_is_rejected(oci, machine, tmp_path
     pinned = json.loads(one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1", "--json").stdout)
     layer = f"sha256:{pinned['sha256']}"
     oci.contents[layer] = bytes(len(oci.contents[layer]))
-    said = one.run("registry", "pull", f"oci://{pinned['reference']}", check=1).stderr
-    assert "do not match" in said
+    output = one.run("registry", "pull", f"oci://{pinned['reference']}", check=1).stderr
+    assert "do not match" in output
     oci.contents[pinned["digest"]] = oci.contents[pinned["digest"]].replace(b'"m"', b'"n"')
     assert "sent a manifest that is not" in one.run("registry", "pull", f"oci://{pinned['reference']}", check=1).stderr
     assert not (one.root / "m").exists()

@@ -27,8 +27,8 @@ def served(machine, tmp_path):
 
 def test_pull_cached_bundle_works_without_network(served, machine):
     two = machine("two")
-    said = json.loads(two.run("registry", "pull", "m@1.0", "--registry", served.url, "--json").stdout)
-    assert said["path"] == str(two.root / "m/1.0/any/content")
+    output = json.loads(two.run("registry", "pull", "m@1.0", "--registry", served.url, "--json").stdout)
+    assert output["path"] == str(two.root / "m/1.0/any/content")
     assert (two.root / "m/1.0/any/content/w.bin").read_bytes() == b"weights"
     served.kill()
     two.run("registry", "pull", "m@1.0", "--registry", served.url)
@@ -90,8 +90,8 @@ def test_bundle_size_limit_is_enforced_by_add_push_and_pull(served, machine, tmp
 def test_pull_failure_prints_one_line(served, machine):
     two = machine("two")
     for name in ("m@2", "gone", "../m"):
-        said = two.run("registry", "pull", name, "--registry", served.url, check=1)
-        assert len(said.stderr.splitlines()) == 1
+        output = two.run("registry", "pull", name, "--registry", served.url, check=1)
+        assert len(output.stderr.splitlines()) == 1
     two.run("registry", "pull", "m@1.0", "--registry", "ftp://x", check=2)
     two.run("registry", "pull", "m@1.0", "--registry", served.url, "--platform", "ios-arm64")
     served.kill()
@@ -237,8 +237,8 @@ def test_mirror_killed_resumes(machine, tmp_path):
     until(lambda: list(two.root.glob("*/1/any/*.xyb")) and list(two.root.glob(".registry/downloads/*.part")))
     first.kill()
     first.wait(10)
-    said = json.loads(two.run("registry", "mirror", url, "--json").stdout)
-    assert (len(said["present"]), len(said["fetched"]), said["failed"]) == (1, 1, [])
+    output = json.loads(two.run("registry", "mirror", url, "--json").stdout)
+    assert (len(output["present"]), len(output["fetched"]), output["failed"]) == (1, 1, [])
     assert throttle.sent < 1.5 * (16 << 20)
     assert two.run("registry", "verify").stdout.count("ok") == 2
     throttle.close()
@@ -267,8 +267,8 @@ def test_pull_through_serves_cached_bundle_without_upstream(served, machine, tmp
     two.run("registry", "pull", "m", "--registry", middle.url)
     served.kill()
     machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
-    said = machine("four").run("registry", "pull", "gone@1", "--registry", middle.url, check=1).stderr
-    assert "no bundle gone@1" in said
+    output = machine("four").run("registry", "pull", "gone@1", "--registry", middle.url, check=1).stderr
+    assert "no bundle gone@1" in output
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -285,9 +285,9 @@ def test_pull_bundle_with_wrong_crc_is_rejected(machine, tmp_path, method):
     index = json.dumps({"m/1/any": entry | {"sha256": hashlib.sha256(data).hexdigest()}}).encode()
     with WebServer(lambda request: Answer(body=index if request.path.startswith("/index") else data)) as server:
         one = machine()
-        said = one.run("registry", "pull", "m@1", "--registry", server.url, check=1).stderr
-        assert "damaged" in said
-        assert said.count("\n") == 1
+        output = one.run("registry", "pull", "m@1", "--registry", server.url, check=1).stderr
+        assert "damaged" in output
+        assert output.count("\n") == 1
         assert not (one.root / "m").exists()
         assert json.loads(one.run("registry", "ls", "--json").stdout) == []
         assert not list((one.root / ".registry/downloads").iterdir())

@@ -1,4 +1,4 @@
-"""Metrics and health, as an operator reads them."""
+"""Metrics, health and access log as an operator reads them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def metrics(gateway: Gateway) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_numbers_of_all_workers(start_gateway: StartGateway, workers: int) -> None:
+def test_metrics_sum_counters_of_all_workers(start_gateway: StartGateway, workers: int) -> None:
     gateway = start_gateway(config=f"[gateway]\nworkers = {workers}\n")
     made = create(gateway, "--name", "one", "--rpm", "5")
     statuses = [ask(gateway, made["key"]).status for _ in range(7)]
@@ -68,10 +68,10 @@ def attempts(gateway: Gateway) -> dict[str, float]:
     return {name[len("svc_attempts_total") :]: found[name] for name in found if name.startswith("svc_attempts_total")}
 
 
-GPT_AT, CLAUDE_AT = 'provider="openai",model="gpt-4o-mini"', f'provider="anthropic",model="{CLAUDE}"'
+GPT_LABELS, CLAUDE_LABELS = 'provider="openai",model="gpt-4o-mini"', f'provider="anthropic",model="{CLAUDE}"'
 
 
-def test_attempts_count_under_the_provider_that_they_went_to(
+def test_metrics_attempts_are_labelled_with_their_provider(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     gateway = start_gateway(config=f'[routing]\nretries = 1\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
@@ -82,75 +82,77 @@ def test_attempts_count_under_the_provider_that_they_went_to(
     assert gateway.chat().status == 200
     found = metrics(gateway)
     assert attempts(gateway) == {
-        f'{{{GPT_AT},outcome="error",code="provider_error"}}': 2,
-        f'{{{GPT_AT},outcome="error",code="rate_limit_exceeded"}}': 1,
-        f'{{{CLAUDE_AT},outcome="ok"}}': 2,
+        f'{{{GPT_LABELS},outcome="error",code="provider_error"}}': 2,
+        f'{{{GPT_LABELS},outcome="error",code="rate_limit_exceeded"}}': 1,
+        f'{{{CLAUDE_LABELS},outcome="ok"}}': 2,
     }
-    assert found[f'svc_attempt_seconds_count{{{GPT_AT},outcome="error"}}'] == 3
-    assert found[f"svc_retries_total{{{GPT_AT}}}"] == 1
-    assert found[f"svc_retries_total{{{CLAUDE_AT}}}"] == 2
+    assert found[f'svc_attempt_seconds_count{{{GPT_LABELS},outcome="error"}}'] == 3
+    assert found[f"svc_retries_total{{{GPT_LABELS}}}"] == 1
+    assert found[f"svc_retries_total{{{CLAUDE_LABELS}}}"] == 2
 
 
-def test_slow_provider_is_slow_under_its_own_name(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_metrics_slow_attempt_duration_is_labelled_with_its_provider(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     gateway = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
     provider_a.plays(pause(1.0) + answer(500, b"{}"))
     assert gateway.chat().status == 200
     found = metrics(gateway)
-    assert found[f'svc_attempt_seconds_sum{{{GPT_AT},outcome="error"}}'] >= 1.0
-    assert found[f'svc_attempt_seconds_sum{{{CLAUDE_AT},outcome="ok"}}'] < 1.0
+    assert found[f'svc_attempt_seconds_sum{{{GPT_LABELS},outcome="error"}}'] >= 1.0
+    assert found[f'svc_attempt_seconds_sum{{{CLAUDE_LABELS},outcome="ok"}}'] < 1.0
 
 
-def test_broken_and_abandoned_streams_count_as_error_and_cancelled(
+def test_metrics_interrupted_and_abandoned_streams_are_error_and_cancelled(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     gateway = start_gateway()
     provider_a.plays(sse(openai_wire.stream()[:3], end=reset()))
     assert gateway.chat(stream=True).status == 200
-    assert attempts(gateway) == {f'{{{GPT_AT},outcome="error",code="provider_error"}}': 1}
+    assert attempts(gateway) == {f'{{{GPT_LABELS},outcome="error",code="provider_error"}}': 1}
     provider_a.plays(sse(openai_wire.stream()[:3], end=stall()))
     with gateway.raw() as raw:
         raw.send(request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI, "stream": True}, key=KEY))
         until(lambda: metrics(gateway)["svc_open_streams"] == 1, 5.0)
-    until(lambda: f'{{{GPT_AT},outcome="cancelled"}}' in attempts(gateway), 5.0)
+    until(lambda: f'{{{GPT_LABELS},outcome="cancelled"}}' in attempts(gateway), 5.0)
     assert gateway.chat(stream=True).status == 200
     assert attempts(gateway) == {
-        f'{{{GPT_AT},outcome="error",code="provider_error"}}': 1,
-        f'{{{GPT_AT},outcome="cancelled"}}': 1,
-        f'{{{GPT_AT},outcome="ok"}}': 1,
+        f'{{{GPT_LABELS},outcome="error",code="provider_error"}}': 1,
+        f'{{{GPT_LABELS},outcome="cancelled"}}': 1,
+        f'{{{GPT_LABELS},outcome="ok"}}': 1,
     }
 
 
-def test_loser_of_a_hedge_counts_as_cancelled(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_metrics_hedge_loser_counts_as_cancelled(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     config = f'[routing]\nhedge_after = 0.2\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n'
     gateway = start_gateway(config=config)
     provider_a.plays(stall())
     assert gateway.chat().headers["x-svc-provider"] == "anthropic"
-    assert attempts(gateway) == {f'{{{GPT_AT},outcome="cancelled"}}': 1, f'{{{CLAUDE_AT},outcome="ok"}}': 1}
+    assert attempts(gateway) == {f'{{{GPT_LABELS},outcome="cancelled"}}': 1, f'{{{CLAUDE_LABELS},outcome="ok"}}': 1}
 
 
-def test_every_answer_leaves_one_line(start_gateway: StartGateway) -> None:
+def test_access_log_every_response_writes_one_line(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     wanted: dict[str, tuple[int, str | None]] = {}
 
-    def saw(got: Got, code: str | None = None) -> None:
+    def expect(got: Got, code: str | None = None) -> None:
         wanted[got.headers["x-request-id"]] = (got.status, code)
 
-    saw(gateway.chat())
-    saw(gateway.chat(stream=True))
-    saw(gateway.message())
-    saw(gateway.chat("nope"), "model_not_found")
-    saw(gateway.chat(temperature=9), "invalid_request")
-    saw(gateway.request("POST", "/v1/chat/completions", {"model": "x"}, key="wrong"), "authentication_error")
-    saw(gateway.request("GET", "/v1/models"))
-    saw(gateway.request("GET", "/v1/models?x=" + "y" * 500, key=None), "authentication_error")
-    saw(gateway.request("GET", "/v1/admin/keys"), "permission_denied")
-    saw(gateway.request("GET", "/nothing/" + "z" * 1000), "not_found")
-    saw(gateway.request("DELETE", "/v1/models"), "method_not_allowed")
-    saw(gateway.request("GET", "/health", headers={"x-request-id": "mine"}))
-    saw(gateway.request("GET", "/v1/audio/transcriptions/stream", headers=UPGRADE, key=None), "authentication_error")
+    expect(gateway.chat())
+    expect(gateway.chat(stream=True))
+    expect(gateway.message())
+    expect(gateway.chat("nope"), "model_not_found")
+    expect(gateway.chat(temperature=9), "invalid_request")
+    expect(gateway.request("POST", "/v1/chat/completions", {"model": "x"}, key="wrong"), "authentication_error")
+    expect(gateway.request("GET", "/v1/models"))
+    expect(gateway.request("GET", "/v1/models?x=" + "y" * 500, key=None), "authentication_error")
+    expect(gateway.request("GET", "/v1/admin/keys"), "permission_denied")
+    expect(gateway.request("GET", "/nothing/" + "z" * 1000), "not_found")
+    expect(gateway.request("DELETE", "/v1/models"), "method_not_allowed")
+    expect(gateway.request("GET", "/health", headers={"x-request-id": "mine"}))
+    expect(gateway.request("GET", "/v1/audio/transcriptions/stream", headers=UPGRADE, key=None), "authentication_error")
     with gateway.raw() as raw:
         raw.send(b"GET / HTTP/9.9\r\n\r\n")
-        saw(raw.read(), "invalid_request")
+        expect(raw.read(), "invalid_request")
     time.sleep(0.6)
     lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
     found = {line["request_id"]: (line["http_status"], line["code"]) for line in lines}
@@ -163,7 +165,9 @@ def test_every_answer_leaves_one_line(start_gateway: StartGateway) -> None:
     assert sum(errors.values()) == sum(code is not None for _, code in wanted.values())
 
 
-def test_what_is_open_now(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_metrics_open_stream_is_counted_until_client_disconnects(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     gateway = start_gateway()
     provider_a.plays(sse(openai_wire.stream()[:3], end=stall()))
     with gateway.raw() as raw:
@@ -174,7 +178,7 @@ def test_what_is_open_now(start_gateway: StartGateway, provider_a: FakeProvider)
     until(lambda: metrics(gateway)["svc_open_streams"] == 0, 5.0)
 
 
-def test_strangers_need_the_scope(start_gateway: StartGateway) -> None:
+def test_metrics_through_proxy_requires_scope(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     through_proxy = {"x-forwarded-for": "203.0.113.9"}
     assert gateway.request("GET", "/metrics", key=None, headers=through_proxy).status == 401
@@ -183,7 +187,7 @@ def test_strangers_need_the_scope(start_gateway: StartGateway) -> None:
     assert gateway.request("GET", "/metrics", key=made["key"], headers=through_proxy).status == 403
 
 
-def test_what_is_degraded(start_gateway: StartGateway, tmp_path: object) -> None:
+def test_health_database_unavailable_lists_degraded_parts(start_gateway: StartGateway, tmp_path: object) -> None:
     gateway = start_gateway()
     assert gateway.request("GET", "/health?verbose=1", key=None).json["degraded"] == []
     assert "degraded" not in gateway.request("GET", "/health", key=None).json

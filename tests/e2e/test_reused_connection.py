@@ -1,4 +1,4 @@
-"""A connection that reads freely, since its requests were small and known: every limit holds as on one that is new."""
+"""A connection after several small requests: the same limits apply as on a new connection."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ SETTINGS = "[gateway]\nheader_timeout = 0.4\nbody_timeout = 0.4\nkeep_alive = 1.
 
 
 @pytest.fixture(scope="module")
-def hasty(all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def short_timeout_gateway(
+    all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     yield from serve(all_fakes, tmp_path_factory.mktemp("gateway"), SETTINGS)
 
 
-def free(gateway: Gateway) -> RawClient:
+def reused_connection(gateway: Gateway) -> RawClient:
     raw = gateway.raw()
     for _ in range(3):
         raw.send(USUAL)
@@ -37,36 +39,36 @@ def free(gateway: Gateway) -> RawClient:
     return raw
 
 
-LATE = {
-    "a head": USUAL[:30],
-    "a small body": USUAL[:-5],
-    "a middling body": LONG[:9000],
-    "a long body": LONG[:200_000],
-    "all of a long body but a byte": LONG[:-1],
+INCOMPLETE_REQUESTS = {
+    "head": USUAL[:30],
+    "small body": USUAL[:-5],
+    "medium body": LONG[:9000],
+    "long body": LONG[:200_000],
+    "long body without last byte": LONG[:-1],
     "chunks": HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\n{    \r\n",
-    "an expected body": HEAD + b"expect: 100-continue\r\ncontent-length: 300000\r\n\r\n",
+    "body after 100-continue": HEAD + b"expect: 100-continue\r\ncontent-length: 300000\r\n\r\n",
 }
 
 
-@pytest.mark.parametrize("name", LATE)
-def test_what_does_not_come_in_time(hasty: Gateway, name: str) -> None:
-    with free(hasty) as raw:
-        raw.send(LATE[name])
+@pytest.mark.parametrize("name", INCOMPLETE_REQUESTS)
+def test_reused_connection_incomplete_request_returns_408(short_timeout_gateway: Gateway, name: str) -> None:
+    with reused_connection(short_timeout_gateway) as raw:
+        raw.send(INCOMPLETE_REQUESTS[name])
         got = raw.read()
         assert (got.status, got.whole) == (408, True)
 
 
 TOO_LARGE = {
-    "a header": (b"x: " + b"y" * 66_000, 431),
+    "long header": (b"x: " + b"y" * 66_000, 431),
     "many headers": (b"\r\n".join(b"x%d: y" % number for number in range(101)), 431),
 }
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
-def test_a_head_that_is_too_large(hasty: Gateway, name: str) -> None:
+def test_reused_connection_head_too_large_returns_431(short_timeout_gateway: Gateway, name: str) -> None:
     headers, status = TOO_LARGE[name]
     for cut in (len(HEAD) + len(headers) + 4, 9_000, 40_000):
-        with free(hasty) as raw:
+        with reused_connection(short_timeout_gateway) as raw:
             data = HEAD + headers + b"\r\n\r\n"
             raw.send(data[:cut])
             time.sleep(0.01)
@@ -74,17 +76,19 @@ def test_a_head_that_is_too_large(hasty: Gateway, name: str) -> None:
             assert raw.read().status == status
 
 
-def test_an_unused_one_is_closed(hasty: Gateway) -> None:
-    with free(hasty) as raw:
+def test_reused_connection_idle_is_closed_after_keep_alive(short_timeout_gateway: Gateway) -> None:
+    with reused_connection(short_timeout_gateway) as raw:
         began = time.monotonic()
         assert raw.closed()
         assert 1.2 < time.monotonic() - began < 4
 
 
-def test_who_leaves_before_the_end_is_let_go(hasty: Gateway, provider_a: FakeProvider) -> None:
+def test_reused_connection_client_half_close_closes_upstream(
+    short_timeout_gateway: Gateway, provider_a: FakeProvider
+) -> None:
     gate = Gate()
     for script in (hold(gate) + answer(200, b"{}"), sse([openai_wire.role()]) + hold(gate)):
-        with free(hasty) as raw:
+        with reused_connection(short_timeout_gateway) as raw:
             provider_a.requests.clear()
             provider_a.plays(script)
             raw.send(USUAL)
@@ -94,18 +98,20 @@ def test_who_leaves_before_the_end_is_let_go(hasty: Gateway, provider_a: FakePro
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_the_server_stops(start_gateway: StartGateway, provider_a: FakeProvider, running: bool) -> None:
+def test_reused_connection_sigterm_completes_request_and_closes(
+    start_gateway: StartGateway, provider_a: FakeProvider, running: bool
+) -> None:
     gateway, gate = start_gateway(), Gate()
-    with free(gateway) as raw:
+    with reused_connection(gateway) as raw:
         if running:
             provider_a.requests.clear()
             provider_a.plays(hold(gate) + answer(200, openai_wire.chat("last")))
             raw.send(USUAL)
             provider_a.wait()
-        gateway.ask_to_stop()
+        gateway.send_sigterm()
         time.sleep(0.3)
         gate.opened.set()
-        if not running:  # it may have been on its way
+        if not running:  # the request may be in flight when the server stops
             raw.send(USUAL)
         got = raw.read()
         assert (got.status, got.headers["connection"]) == (200, "close")

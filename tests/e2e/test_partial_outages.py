@@ -1,4 +1,4 @@
-"""Partial outages: what a client feels of a provider that fails, is slow, or is too small."""
+"""Partial outages: the client's view of a provider that fails, is slow, or has a small context window."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CHAIN = f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}", "{LLAMA}"]\n'
 DOWN = answer(500, openai_wire.error("down"))
 
 
-def many(gateway: Gateway, count: int, model: str = GPT, **fields: object) -> list[Got]:
+def send_many(gateway: Gateway, count: int, model: str = GPT, **fields: object) -> list[Got]:
     with ThreadPoolExecutor(20) as pool:
         return list(pool.map(lambda _: gateway.chat(model, **fields), range(count)))
 
 
-def asked(gateway: Gateway) -> bytes:
+def chat_request(gateway: Gateway) -> bytes:
     return request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=gateway.key)
 
 
 def logged(gateway: Gateway, got: Got) -> dict[str, Any]:
-    """The ledger's entry for an answer, as the log has it."""
+    """Wait for the access-log line of a response and return it."""
     mark = f'"request_id":"{got.headers["x-request-id"]}"'
     (line,) = [line for line in gateway.logged(mark).splitlines() if mark in line and '"attempts":' in line]
     return dict(json.loads(line))
@@ -43,17 +43,17 @@ def providers(answers: list[Got]) -> set[str]:
     return {got.headers.get("x-svc-provider", "none") for got in answers}
 
 
-def test_retries_do_not_pile_up_in_an_outage(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_retry_budget_limits_retries_during_outage(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config="[routing]\nbreaker = false\n")
     provider_a.always_plays(DOWN)
-    answers = many(started, 40)
+    answers = send_many(started, 40)
     assert {got.status for got in answers} == {502}
     assert 40 + 10 <= len(provider_a.requests) <= 40 + 14
 
 
 @pytest.mark.parametrize("how", [fin(), reset()], ids=["closed", "reset"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_goes_out_again_after_an_old_connection_counts(
+def test_attempts_resend_after_closed_idle_connection_counts(
     gateway: Gateway, provider_a: FakeProvider, how: Script, stream: bool
 ) -> None:
     assert gateway.chat().headers["x-svc-attempts"] == "1"
@@ -65,10 +65,12 @@ def test_what_goes_out_again_after_an_old_connection_counts(
     assert logged(gateway, got)["attempts"] == 2
 
 
-def test_a_dead_target_is_left_alone_and_comes_back(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_breaker_open_rejects_requests_until_target_recovers(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     started = start_gateway(config="[routing]\nretries = 0\n")
     provider_a.always_plays(DOWN)
-    many(started, 20)
+    send_many(started, 20)
     assert len(provider_a.requests) == 20
     refused = started.chat()
     assert (refused.status, refused.code, refused.headers["x-should-retry"]) == (502, "provider_error", "false")
@@ -79,44 +81,44 @@ def test_a_dead_target_is_left_alone_and_comes_back(start_gateway: StartGateway,
     while started.chat().status != 200:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert {got.status for got in many(started, 20)} == {200}
+    assert {got.status for got in send_many(started, 20)} == {200}
 
 
-def test_an_open_breaker_sends_requests_elsewhere(
+def test_breaker_open_uses_fallback_in_first_attempt(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
     started = start_gateway(config=f"[routing]\nretries = 0\n{CHAIN}")
     provider_a.always_plays(DOWN)
-    assert {got.status for got in many(started, 20)} == {200}
+    assert {got.status for got in send_many(started, 20)} == {200}
     assert len(provider_a.requests) == 20
-    answers = many(started, 10)
+    answers = send_many(started, 10)
     assert providers(answers) == {"anthropic"}
     assert {got.headers["x-svc-attempts"] for got in answers} == {"1"}
     assert len(provider_a.requests) == 20
     assert "breaker of openai/gpt-4o-mini: closed -> open" in started.logged("closed -> open")
 
 
-def test_a_provider_that_answers_slowly_is_an_outage(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_breaker_slow_responses_open_it_with_fallback(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config=f"[routing]\nretries = 0\nslow_after = 0.3\n{CHAIN}")
     provider_a.always_plays(pause(0.4) + answer(200, openai_wire.chat("slow")))
-    assert providers(many(started, 20)) == {"openai"}
-    assert providers(many(started, 10)) == {"anthropic"}
+    assert providers(send_many(started, 20)) == {"openai"}
+    assert providers(send_many(started, 10)) == {"anthropic"}
 
 
-def test_a_slow_provider_without_a_fallback_is_still_asked(
+def test_breaker_slow_responses_without_fallback_do_not_open_it(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     started = start_gateway(config="[routing]\nslow_after = 0.05\n")
     provider_a.always_plays(pause(0.1) + answer(200, openai_wire.chat("slow")))
-    assert {got.status for got in many(started, 30)} == {200}
+    assert {got.status for got in send_many(started, 30)} == {200}
 
 
-def test_clients_that_leave_do_not_open_a_breaker(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_breaker_client_disconnects_do_not_open_it(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway()
     provider_a.always_plays(stall())
     for number in range(25):
         with started.raw() as raw:
-            raw.send(asked(started))
+            raw.send(chat_request(started))
             provider_a.wait(number + 1)
     for seen in provider_a.requests:
         seen.wait_left(1.0)
@@ -124,10 +126,10 @@ def test_clients_that_leave_do_not_open_a_breaker(start_gateway: StartGateway, p
     assert started.chat().status == 200
 
 
-def test_a_target_that_uses_up_the_total_time_fails(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_breaker_total_timeouts_open_it(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     started = start_gateway(config="[gateway]\ntotal_timeout = 0.5\n")
     provider_a.always_plays(stall())
-    assert {got.status for got in many(started, 20)} == {502}
+    assert {got.status for got in send_many(started, 20)} == {502}
     began = time.monotonic()
     assert started.chat().status == 502
     assert time.monotonic() - began < 0.3
@@ -135,7 +137,7 @@ def test_a_target_that_uses_up_the_total_time_fails(start_gateway: StartGateway,
 
 
 @pytest.mark.parametrize("wait", [{"retry-after": "9" * 400}, {"retry-after-ms": "inf"}, {"retry-after": "-1"}])
-def test_a_wait_that_makes_no_sense(
+def test_retry_after_invalid_is_clamped(
     start_gateway: StartGateway, provider_a: FakeProvider, wait: dict[str, str]
 ) -> None:
     started = start_gateway(config="[routing]\nretries = 0\n")
@@ -144,7 +146,7 @@ def test_a_wait_that_makes_no_sense(
     assert (got.status, got.headers["retry-after"]) == (429, "1" if "-1" in wait.values() else "120")
 
 
-def test_a_rate_limited_provider_is_passed_over_for_a_while(
+def test_rate_limited_provider_is_skipped_until_retry_after(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:
     started = start_gateway(config=CHAIN)
@@ -155,13 +157,13 @@ def test_a_rate_limited_provider_is_passed_over_for_a_while(
     assert len(provider_a.requests) == 1
 
 
-def test_a_retry_after_that_no_clock_can_count_is_a_long_one(gateway: Gateway, provider_a: FakeProvider) -> None:
+def test_retry_after_beyond_clock_range_is_clamped_to_maximum(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.plays(answer(429, openai_wire.error("slow down"), headers={"retry-after": "9" * 400}))
     got = gateway.chat()
     assert (got.status, got.headers["retry-after"], got.headers["x-svc-attempts"]) == (429, "120", "1")
 
 
-def test_a_prompt_that_does_not_fit_goes_where_it_does(
+def test_routing_prompt_beyond_context_window_uses_fallback(
     start_gateway: StartGateway, provider_b: FakeProvider, provider_c: FakeProvider
 ) -> None:
     started = start_gateway(config=f'[routing.fallbacks]\n"{LLAMA}" = ["{CLAUDE}"]\n')
@@ -173,13 +175,15 @@ def test_a_prompt_that_does_not_fit_goes_where_it_does(
     assert started.chat(LLAMA).headers["x-svc-provider"] == "groq"
 
 
-def test_a_prompt_that_fits_nowhere_is_for_the_provider_to_judge(gateway: Gateway, provider_c: FakeProvider) -> None:
+def test_routing_prompt_beyond_every_context_window_is_sent_upstream(
+    gateway: Gateway, provider_c: FakeProvider
+) -> None:
     provider_c.plays(answer(400, openai_wire.error("context length exceeded", code="context_length_exceeded")))
     got = gateway.chat(LLAMA, messages=[{"role": "user", "content": "word " * 40_000}])
     assert (got.status, got.code) == (400, "invalid_request")
 
 
-def test_a_fallback_that_cannot_say_the_request_is_passed_over(
+def test_fallback_that_cannot_express_request_is_skipped(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
 ) -> None:
     started = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
@@ -202,7 +206,7 @@ models = [{{ id = "gpt-4o-mini" }}]
 
 @pytest.mark.parametrize("fault", [answer(429, headers={"retry-after": "30"}), answer(401), reset(), DOWN])
 @pytest.mark.parametrize("stream", [False, True])
-def test_failing_provider_falls_back_to_the_second_provider_of_the_model(
+def test_fallback_uses_second_provider_of_same_model(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider, fault: Script, stream: bool
 ) -> None:
     started = start_gateway(config=SECOND_PROVIDER.format(c=provider_c.address))
@@ -228,7 +232,7 @@ accounts = [{{ api_key_env = "PROVIDER_C_API_KEY", base_url = "{c}/v1" }}]
 
 
 @pytest.mark.parametrize("fault", [answer(429, headers={"retry-after": "30"}), answer(401), reset(), DOWN])
-def test_another_account_of_the_provider_answers(
+def test_accounts_failing_account_is_replaced_by_another(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider, fault: Script
 ) -> None:
     started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
@@ -239,49 +243,49 @@ def test_another_account_of_the_provider_answers(
     assert len(provider_c.requests) == 12
 
 
-def test_a_probe_that_fails_is_answered_by_another_account(
+def test_accounts_failed_breaker_probe_is_retried_on_another_account(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
 ) -> None:
-    """Nor does a client see anything of the many requests that it takes to open the breaker."""
+    """No client sees a failure, even of the requests that open the breaker."""
     started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
     provider_a.always_plays(DOWN)
-    assert {got.status for got in many(started, 80, "shared")} == {200}
+    assert {got.status for got in send_many(started, 80, "shared")} == {200}
     started.logged("closed -> open")
     time.sleep(2.1)
-    asked = len(provider_a.requests)
-    assert {got.status for got in many(started, 30, "shared")} == {200}
-    assert len(provider_a.requests) == asked + 1
+    sent = len(provider_a.requests)
+    assert {got.status for got in send_many(started, 30, "shared")} == {200}
+    assert len(provider_a.requests) == sent + 1
 
 
-def test_accounts_that_all_fail_are_left_alone(
+def test_accounts_all_failing_open_breakers_and_stop_requests(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
 ) -> None:
     started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
     for fake in (provider_a, provider_c):
         fake.always_plays(DOWN)
-    assert {got.status for got in many(started, 60, "shared")} == {502}
+    assert {got.status for got in send_many(started, 60, "shared")} == {502}
     for fake in (provider_a, provider_c):
         assert 20 <= len(fake.requests) < 50
-    asked = len(provider_a.requests) + len(provider_c.requests)
-    assert {got.status for got in many(started, 10, "shared")} == {502}
-    assert len(provider_a.requests) + len(provider_c.requests) == asked
+    sent = len(provider_a.requests) + len(provider_c.requests)
+    assert {got.status for got in send_many(started, 10, "shared")} == {502}
+    assert len(provider_a.requests) + len(provider_c.requests) == sent
 
 
-def test_requests_are_spread_over_accounts(
+def test_accounts_requests_are_balanced_by_remaining_rate_limit(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
 ) -> None:
     started = start_gateway(config=ACCOUNTS.format(a=provider_a.address, c=provider_c.address))
     left = {"x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "1"}
     provider_a.always_plays(answer(200, openai_wire.chat("A"), headers=left))
-    assert {got.status for got in many(started, 60, "shared")} == {200}
+    assert {got.status for got in send_many(started, 60, "shared")} == {200}
     assert 1 <= len(provider_a.requests) < len(provider_c.requests)
     provider_a.always_plays(
         answer(200, openai_wire.chat("A"), headers={**left, "x-ratelimit-remaining-requests": "9" * 400})
     )
-    assert {got.status for got in many(started, 30, "shared")} == {200}
+    assert {got.status for got in send_many(started, 30, "shared")} == {200}
 
 
-SILENT_NAMES = """
+SLOW_RESOLVER = """
 import socket, sys, time
 real = socket.getaddrinfo
 def slow(host, *more, **named):
@@ -295,23 +299,21 @@ sys.exit(main())
 """
 
 
-def test_a_name_server_that_is_silent_for_one_provider_is_no_outage_of_others(
-    fakes: Mapping[str, FakeProvider], tmp_path: Path
-) -> None:
+def test_dns_timeout_for_one_provider_does_not_affect_others(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> None:
     env = provider_environment(fakes)
     env |= {
         "PROVIDER_A_BASE_URL": "http://silent.example/v1",
         "PROVIDER_B_BASE_URL": f"http://localhost:{fakes['B'].port}",
     }
     gateway = Gateway(tmp_path, env=env, config="[gateway]\nconnect_timeout = 1\n[routing]\nbreaker = false\n")
-    gateway.command = [sys.executable, "-c", SILENT_NAMES]
+    gateway.command = [sys.executable, "-c", SLOW_RESOLVER]
     gateway.start()
     with ThreadPoolExecutor(60) as pool:
-        silent = [pool.submit(gateway.chat, GPT) for _ in range(50)]
+        pending = [pool.submit(gateway.chat, GPT) for _ in range(50)]
         time.sleep(0.3)
         began = time.monotonic()
         assert gateway.chat(CLAUDE).status == 200
         assert time.monotonic() - began < 0.8
-        assert {one.result().status for one in silent} == {502}
+        assert {one.result().status for one in pending} == {502}
     assert gateway.stop() == 0
     assert "Traceback" not in gateway.log

@@ -1,4 +1,4 @@
-"""How streams end of which most has gone from connection to connection: nothing that the long way does is lost."""
+"""Ends of streams whose chunks were forwarded unchanged: everything that the general path does still happens."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway, run
-from tests.e2e.reading import broken_stream, text_of, whole_chunks
-from tests.e2e.test_healing import logged
-from tests.e2e.test_relay import chunked
+from tests.e2e.reading import broken_stream, complete_chunks, text_of
+from tests.e2e.test_partial_outages import logged
+from tests.e2e.test_splice import chunked
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import Got, RawClient, request_bytes
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, Script, body, end, fin, head, hold, pause, raw, reset, sse, stall
 
 A_AND_B = [("A", GPT), ("B", CLAUDE)]
-"""Each asked in its own dialect: only then chunks go on as they are."""
+"""Each provider is used in its own dialect: only then are chunks forwarded unchanged."""
 PATHS = {"A": "/v1/chat/completions", "B": "/v1/messages"}
 
 
@@ -50,85 +50,85 @@ def words(count: int) -> list[str]:
     return [f" word{number}" for number in range(count)]
 
 
-SAID = "".join(words(30))
+TEXT = "".join(words(30))
 
 
-def carried(letter: str, texts: Iterable[str], ending: Script | None = None, *, every: float = 0.004) -> Script:
-    """A read of its own for each text, nearly always."""
+def word_stream(letter: str, texts: Iterable[str], ending: Script | None = None, *, every: float = 0.004) -> Script:
+    """Send each text so that the gateway normally reads it separately."""
     script = head(content_type="text/event-stream") + body(b"".join(opening(letter)))
     for text in texts:
         script += raw(chunked(word(letter, text))) + pause(every)
     return script + (ending or body(b"".join(closing(letter))) + end())
 
 
-def asked(gateway: Gateway, letter: str, model: str, key: str | None = None) -> bytes:
+def stream_request(gateway: Gateway, letter: str, model: str, key: str | None = None) -> bytes:
     return request_bytes("POST", PATHS[letter], {**STREAM, "model": model}, key=key or gateway.key)
 
 
 def ask(gateway: Gateway, letter: str, model: str, key: str | None = None) -> Got:
     with gateway.raw(timeout=30) as client:
-        client.send(asked(gateway, letter, model, key))
+        client.send(stream_request(gateway, letter, model, key))
         return client.read()
 
 
 def read(letter: str, got: Got) -> tuple[str, str | None]:
-    """The text, and the kind of error that it ended in; None for a whole answer."""
+    """Return the text and the error code of a stream. The code is None for a complete stream."""
     assert (got.status, got.whole) == (200, True)
     if letter == "A" and got.body.endswith(openai_wire.DONE):
-        return text_of(whole_chunks(got.body)), None
+        return text_of(complete_chunks(got.body)), None
     if letter == "A":
         chunks, error = broken_stream(got.body)
         return text_of(chunks), error["code"]
     events = [json.loads(line[6:]) for line in got.body.decode().splitlines() if line.startswith("data: ")]
-    said = "".join(each["delta"].get("text", "") for each in events if each["type"] == "content_block_delta")
-    return said, {"message_stop": None, "error": "provider_error"}[events[-1]["type"]]
+    text = "".join(each["delta"].get("text", "") for each in events if each["type"] == "content_block_delta")
+    return text, {"message_stop": None, "error": "provider_error"}[events[-1]["type"]]
 
 
 @contextlib.contextmanager
-def running(gateway: Gateway, letter: str, model: str, key: str | None = None) -> Iterator[RawClient]:
-    """A client in mid-stream."""
+def client_in_mid_stream(gateway: Gateway, letter: str, model: str, key: str | None = None) -> Iterator[RawClient]:
+    """Start a stream and yield its client in mid-stream."""
     with gateway.raw(timeout=30) as client:
-        client.send(asked(gateway, letter, model, key))
+        client.send(stream_request(gateway, letter, model, key))
         client.read_until(b" word20")
         yield client
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_idleness_is_counted_from_the_last_chunk(
+def test_splice_idle_timeout_starts_at_last_chunk(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway(config="[gateway]\nidle_timeout = 0.4\n")
-    fakes[letter].plays(carried(letter, words(30), stall(), every=0.05))
+    fakes[letter].plays(word_stream(letter, words(30), stall(), every=0.05))
     began = time.monotonic()
-    said, error = read(letter, ask(gateway, letter, model))
-    assert (said, error) == (SAID, "provider_error")
+    text, error = read(letter, ask(gateway, letter, model))
+    assert (text, error) == (TEXT, "provider_error")
     assert 30 * 0.05 + 0.3 <= time.monotonic() - began < 4
     fakes[letter].requests[-1].wait_left(1)
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_the_total_time_holds_for_what_is_carried(
+def test_splice_total_timeout_interrupts_stream(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway(config="[gateway]\ntotal_timeout = 0.6\n")
-    fakes[letter].plays(carried(letter, words(500), stall(), every=0.01))
+    fakes[letter].plays(word_stream(letter, words(500), stall(), every=0.01))
     began = time.monotonic()
-    said, error = read(letter, ask(gateway, letter, model))
+    text, error = read(letter, ask(gateway, letter, model))
     assert error == "provider_error"
-    assert said
-    assert "".join(words(500)).startswith(said)
+    assert text
+    assert "".join(words(500)).startswith(text)
     assert 0.4 <= time.monotonic() - began < 3
     fakes[letter].requests[-1].wait_left(1)
 
 
-def test_pace_counts_what_is_carried(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
-    """Ten tokens a second are asked for."""
+def test_splice_min_pace_counts_forwarded_tokens(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    """The minimum pace is ten tokens per second."""
     gateway = start_gateway(config="[routing]\nmin_pace = 10\n")
-    provider_a.plays(carried("A", words(280), every=0.02), carried("A", words(60), every=0.2))
+    provider_a.plays(word_stream("A", words(280), every=0.02), word_stream("A", words(60), every=0.2))
     answers: list[Got] = []
     with gateway.raw(timeout=20) as fast, gateway.raw(timeout=20) as slow:
         for client in (fast, slow):
-            client.send(asked(gateway, "A", GPT))
+            client.send(stream_request(gateway, "A", GPT))
             client.read_until(b" word1")
         threads = [threading.Thread(target=lambda one=one: answers.append(one.read())) for one in (slow, fast)]
         for thread in threads:
@@ -143,12 +143,12 @@ def test_pace_counts_what_is_carried(start_gateway: StartGateway, provider_a: Fa
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_a_client_that_leaves_takes_the_upstream_along_and_owes_for_what_it_got(
+def test_splice_client_disconnect_closes_upstream_and_bills_forwarded_tokens(
     gateway: Gateway, fakes: Mapping[str, FakeProvider], letter: str, model: str, how: str
 ) -> None:
     gate = Gate()
-    fakes[letter].plays(carried(letter, words(40), hold(gate) + stall()))
-    with running(gateway, letter, model) as client:
+    fakes[letter].plays(word_stream(letter, words(40), hold(gate) + stall()))
+    with client_in_mid_stream(gateway, letter, model) as client:
         request_id = client.read_until(b" word39").headers["x-request-id"]
         gate.reached()
         left = time.monotonic()
@@ -163,14 +163,14 @@ def test_a_client_that_leaves_takes_the_upstream_along_and_owes_for_what_it_got(
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_who_stops_reading_in_mid_stream_loses_nothing(
+def test_splice_client_pausing_in_mid_stream_loses_nothing(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
-    """Chunks as large as are carried, more than the system's buffers hold; that nothing moves is no idleness."""
+    """Chunks of the largest size for a splice, more than the socket buffers hold. A paused client is not idleness."""
     gateway = start_gateway(config="[gateway]\nidle_timeout = 0.5\n")
     texts = [f"{number:08}" + "x" * 1600 for number in range(14_000)]
-    fakes[letter].plays(carried(letter, [*words(25), *texts], every=0))
-    with running(gateway, letter, model) as client:
+    fakes[letter].plays(word_stream(letter, [*words(25), *texts], every=0))
+    with client_in_mid_stream(gateway, letter, model) as client:
         seen, before = fakes[letter].wait(), -1
         while seen.sent != before:
             before = seen.sent
@@ -179,41 +179,43 @@ def test_who_stops_reading_in_mid_stream_loses_nothing(
         assert read(letter, client.read()) == ("".join([*words(25), *texts]), None)
 
 
-def test_who_stops_reading_for_good_is_dropped(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_splice_client_never_reading_again_is_closed(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     gateway = start_gateway(config="[gateway]\nwrite_timeout = 0.5\nidle_timeout = 0.2\n")
-    provider_a.plays(carried("A", [*words(25), *["x" * 1600] * 24_000], every=0))  # more than the system's buffers hold
-    with running(gateway, "A", GPT):
+    provider_a.plays(
+        word_stream("A", [*words(25), *["x" * 1600] * 24_000], every=0)
+    )  # more than the socket buffers hold
+    with client_in_mid_stream(gateway, "A", GPT):
         provider_a.wait().wait_left(10)
     gateway.logged("client_closed")
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_a_key_that_is_revoked_in_mid_stream(
+def test_splice_key_revoked_in_mid_stream_completes_stream(
     gateway: Gateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
-    """What runs ends as it would, and is the last."""
+    """The stream in progress completes, and the next request is rejected."""
     made, gate = create(gateway, "--name", f"short-lived-{letter}"), Gate()
     rest = b"".join([word(letter, " end"), *closing(letter)])
-    fakes[letter].plays(carried(letter, words(30), hold(gate) + body(rest) + end()))
-    with running(gateway, letter, model, made["key"]) as client:
+    fakes[letter].plays(word_stream(letter, words(30), hold(gate) + body(rest) + end()))
+    with client_in_mid_stream(gateway, letter, model, made["key"]) as client:
         gate.reached()
         assert run("keys", "revoke", made["id"], home=gateway.home).returncode == 0
         until(lambda: ask(gateway, letter, model, made["key"]).status == 401, 1.0)
         gate.open()
         got = client.read()
-    assert read(letter, got) == (SAID + " end", None)
+    assert read(letter, got) == (TEXT + " end", None)
     assert logged(gateway, got)["key_id"] == made["id"]
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_a_budget_that_is_used_up_in_mid_stream(
+def test_splice_budget_exceeded_in_mid_stream_rejects_next_request(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
-    """The provider says more than was asked for, then breaks off: it is owed, and was the last."""
+    """The provider sends more than requested and disconnects. The tokens are billed. The next request is rejected."""
     gateway = start_gateway(env={"SVC_FASTPATH": "1"})  # the splice counts what it forwards
     budget = {"A": 0.0001, "B": 0.002}[letter]
     made = create(gateway, "--name", f"poor-{letter}", "--budget-usd", f"{budget:f}", "--budget-period", "day")
-    fakes[letter].plays(carried(letter, words(300), fin()))
+    fakes[letter].plays(word_stream(letter, words(300), fin()))
     got = ask(gateway, letter, model, made["key"])
     assert read(letter, got) == ("".join(words(300)), "provider_error")
     entry = logged(gateway, got)
@@ -224,28 +226,28 @@ def test_a_budget_that_is_used_up_in_mid_stream(
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_sigterm_lets_it_end(
+def test_splice_sigterm_completes_stream(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway()
-    fakes[letter].plays(carried(letter, words(100), every=0.01))
-    with running(gateway, letter, model) as client:
-        gateway.ask_to_stop()
+    fakes[letter].plays(word_stream(letter, words(100), every=0.01))
+    with client_in_mid_stream(gateway, letter, model) as client:
+        gateway.send_sigterm()
         assert read(letter, client.read()) == ("".join(words(100)), None)
         assert client.closed()
     assert gateway.process.wait(5) == 0
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_the_end_of_the_drain_is_told(
+def test_splice_drain_timeout_ends_stream_with_error(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway(config="[gateway]\ndrain_timeout = 0.5\n")
-    fakes[letter].plays(carried(letter, words(2000), every=0.01))
-    with running(gateway, letter, model) as client:
-        gateway.ask_to_stop()
-        said, error = read(letter, client.read())
-    assert "".join(words(2000)).startswith(said)
+    fakes[letter].plays(word_stream(letter, words(2000), every=0.01))
+    with client_in_mid_stream(gateway, letter, model) as client:
+        gateway.send_sigterm()
+        text, error = read(letter, client.read())
+    assert "".join(words(2000)).startswith(text)
     assert error == "provider_error"
     assert gateway.process.wait(5) == 0
     fakes[letter].wait().wait_left(1)
@@ -253,38 +255,38 @@ def test_the_end_of_the_drain_is_told(
 
 @pytest.mark.parametrize("ending", [None, fin()], ids=["whole", "cut"])
 @pytest.mark.parametrize("winner", ["A", "C"])
-def test_of_two_that_run_the_winner_is_carried(
+def test_splice_hedge_winner_is_forwarded(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider, winner: str, ending: Script | None
 ) -> None:
     gateway = start_gateway(
         config=f'[routing]\nretries = 0\nhedge_after = 0.2\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n'
     )
-    said = carried("A", words(60), ending)
-    provider_a.plays(pause(0.5) + said if winner == "A" else stall())
-    provider_c.plays(said if winner == "C" else stall())
+    script = word_stream("A", words(60), ending)
+    provider_a.plays(pause(0.5) + script if winner == "A" else stall())
+    provider_c.plays(script if winner == "C" else stall())
     got = ask(gateway, "A", GPT)
     assert read("A", got) == ("".join(words(60)), "provider_error" if ending else None)
     assert (got.headers["x-svc-attempts"], got.headers["x-svc-provider"]) == ("2", {"A": "openai", "C": "groq"}[winner])
     (provider_c if winner == "A" else provider_a).wait().wait_left(1)
 
 
-def test_a_stream_that_breaks_goes_on_elsewhere(
+def test_splice_interrupted_stream_is_resumed(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
 ) -> None:
     gateway = start_gateway(
         config=f'[routing]\nretries = 0\nresume = true\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n'
     )
-    provider_a.plays(carried("A", words(50), reset()))
-    provider_c.plays(carried("A", [" and", " on"]))
+    provider_a.plays(word_stream("A", words(50), reset()))
+    provider_c.plays(word_stream("A", [" and", " on"]))
     assert read("A", ask(gateway, "A", GPT)) == ("".join(words(50)) + " and on", None)
 
 
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_what_is_kept_is_whole(
+def test_splice_cached_response_is_complete(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway(config="[cache]\nenabled = true\n")
-    fakes[letter].plays(carried(letter, words(60), fin()), carried(letter, words(60)))
+    fakes[letter].plays(word_stream(letter, words(60), fin()), word_stream(letter, words(60)))
     cut, first, second = (ask(gateway, letter, model) for _ in range(3))
     assert [got.headers["x-svc-cache"] for got in (cut, first, second)] == ["miss", "miss", "hit"]
     assert read(letter, first) == ("".join(words(60)), None)
@@ -298,7 +300,7 @@ ENDINGS = {
     "not HTTP": raw(b"\xff\xfe\x00garbage\r\n") + stall(),
     "not JSON": body(NOT_JSON) + stall(),
     "not UTF-8": body(b"data: \xff\xfe\n\n") + stall(),
-    "a size that is none": raw(b"-1\r\n") + stall(),
+    "invalid chunk size": raw(b"-1\r\n") + stall(),
     "half an event": body(NOT_JSON[:20]) + end(),
     "half a chunk": raw(b"7f\r\ndata: {") + fin(),
     "no finish": end(),
@@ -307,16 +309,16 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
-def test_the_truth_of_every_end(
+def test_splice_every_abnormal_end_is_provider_error(
     gateway: Gateway, fakes: Mapping[str, FakeProvider], letter: str, model: str, ending: str
 ) -> None:
-    fakes[letter].plays(carried(letter, words(50), ENDINGS[ending]))
+    fakes[letter].plays(word_stream(letter, words(50), ENDINGS[ending]))
     assert read(letter, ask(gateway, letter, model)) == ("".join(words(50)), "provider_error")
     fakes[letter].until(lambda: not any(one.busy for one in fakes[letter].connections), 1)
 
 
-def test_blocks_one_after_the_other(gateway: Gateway, provider_b: FakeProvider) -> None:
-    """The frame of one is not that of the next."""
+def test_splice_anthropic_blocks_are_forwarded_unchanged(gateway: Gateway, provider_b: FakeProvider) -> None:
+    """Consecutive content blocks have different framing."""
     kinds = [
         anthropic_wire.thinking("so it may be " * 4),
         anthropic_wire.text("well " * 9),
@@ -328,19 +330,19 @@ def test_blocks_one_after_the_other(gateway: Gateway, provider_b: FakeProvider) 
     assert ask(gateway, "B", CLAUDE).body == b"".join(events)
 
 
-def test_what_follows_on_the_same_two_connections(gateway: Gateway, provider_a: FakeProvider) -> None:
-    """The second answer has a length instead of chunks, and what looks like a chunk in it."""
+def test_splice_connection_serves_next_response_with_other_framing(gateway: Gateway, provider_a: FakeProvider) -> None:
+    """The second response has a Content-Length, and its body holds bytes that resemble a chunk."""
     first, second, third, *rest = openai_wire.stream("eins zwei drei")
     parts = [first + second, third, chunked(word("A", " und")), b"".join(rest)]
     plain = head(content_type="text/event-stream", framing="length", length=sum(map(len, parts)))
     for part in parts:
         plain += raw(part) + pause(0.05)
-    provider_a.plays(carried("A", words(30)), plain, carried("A", words(30)))
+    provider_a.plays(word_stream("A", words(30)), plain, word_stream("A", words(30)))
     with gateway.raw() as client:
         seen = []
         for _ in range(3):
             seen.append(client.request("POST", PATHS["A"], STREAM, key=gateway.key))
             provider_a.until(lambda: provider_a.requests[-1].played)
-            gateway.request("GET", "/health")  # by its answer the gateway has read what came before it
-    assert [read("A", got) for got in seen] == [(text, None) for text in (SAID, "eins zwei und drei", SAID)]
+            gateway.request("GET", "/health")  # after this response, the gateway has read all earlier data
+    assert [read("A", got) for got in seen] == [(text, None) for text in (TEXT, "eins zwei und drei", TEXT)]
     assert len({one.connection for one in provider_a.requests}) == 1

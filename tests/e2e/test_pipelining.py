@@ -1,4 +1,4 @@
-"""Very many requests that are sent while an answer is running: what they cost has a limit."""
+"""Many requests pipelined behind a response in progress use bounded memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, hold
 
 CHAT = request_bytes("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=KEY)
-REFUSED = b"POST /v1/messages HTTP/1.1\r\nhost:\r\n\r\n"
-"""About as short as a request can be; the door itself answers it, with 401."""
+REJECTED = b"POST /v1/messages HTTP/1.1\r\nhost:\r\n\r\n"
+"""A minimal request, which the connection handler itself answers with 401."""
 CLIENTS = 8
 KIB = 1024
 
 
 def send_at_once(gateway: Gateway, clients: list[RawClient], data: bytes) -> None:
-    """The gateway finds as much of it as the system has kept meanwhile."""
+    """Stop the gateway while sending, so that it then reads everything that fits into the socket buffers."""
     gateway.process.send_signal(signal.SIGSTOP)
     for raw in clients:
         raw.socket.setblocking(False)
@@ -32,21 +32,23 @@ def send_at_once(gateway: Gateway, clients: list[RawClient], data: bytes) -> Non
     gateway.process.send_signal(signal.SIGCONT)
 
 
-def test_what_comes_at_once_has_a_limit(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+def test_pipelining_many_requests_in_one_read_use_bounded_memory(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
     gateway, gate = start_gateway(env={"SVC_FASTPATH": "1"}), Gate()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(gateway.raw()) for _ in range(CLIENTS)]
-        for raw in clients * 3:  # a known head lets the gateway read all at once
+        for raw in clients * 3:  # a cached head lets the gateway read all requests together
             raw.send(CHAT)
             assert raw.read().status == 200
-        asked = len(provider_a.requests)
+        sent_before = len(provider_a.requests)
         provider_a.always_plays(hold(gate) + answer(200, openai_wire.chat("one")))
         for raw in clients:
             raw.send(CHAT)
-        provider_a.wait(asked + CLIENTS)
+        provider_a.wait(sent_before + CLIENTS)
         before = resident(gateway)
-        send_at_once(gateway, clients, REFUSED * 6000)
-        assert gateway.request("GET", "/health").status == 200  # what came before is read
+        send_at_once(gateway, clients, REJECTED * 6000)
+        assert gateway.request("GET", "/health").status == 200  # the pipelined requests have been read by now
         assert (resident(gateway) - before) / CLIENTS < 2500 * KIB
         gate.opened.set()
         for raw in clients:

@@ -18,13 +18,13 @@ from tests.e2e.harness import KEY, Gateway
 from tests.fakes.http_client import RawClient
 
 PATH = "/v1/audio/transcriptions/stream"
-MASK = bytes(4)  # which leaves the payload as it is
+MASK = bytes(4)  # a zero mask leaves the payload unchanged
 PING = b"\x89\xfd" + MASK + b"p" * 125
 MIB = 1 << 20
 
 
 def connect(gateway: Gateway) -> RawClient:
-    """An open WebSocket."""
+    """Open a WebSocket and return its client."""
     client = gateway.raw(timeout=10)
     key = base64.b64encode(os.urandom(16)).decode()
     client.send(
@@ -39,7 +39,7 @@ def connect(gateway: Gateway) -> RawClient:
 
 
 def send_until_blocked(sock: socket.socket, data: bytes, most: int) -> int:
-    """Sends `data` again and again until the other side has taken nothing for two seconds; the bytes that it took."""
+    """Send `data` repeatedly until nothing is accepted for two seconds, and return the number of bytes sent."""
     sent = 0
     sock.settimeout(2)
     try:
@@ -51,21 +51,21 @@ def send_until_blocked(sock: socket.socket, data: bytes, most: int) -> int:
 
 
 def memory_of(process: int) -> int:
-    """Bytes in memory."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_socket_pings_of_a_client_that_does_not_read_are_not_read(start_gateway: StartGateway) -> None:
+def test_websocket_pings_of_client_not_reading_are_not_read(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     with connect(gateway) as client:
         before = memory_of(gateway.process.pid)
         sent = send_until_blocked(client.socket, PING * 500, 96 * MIB)
-        assert sent < 64 * MIB  # what the kernel's buffers hold, both ways
+        assert sent < 64 * MIB  # the kernel's buffers in both directions
         assert memory_of(gateway.process.pid) - before < 16 * MIB
         assert gateway.request("GET", "/health", key=None).status == 200
 
 
-def test_socket_is_read_again_when_its_client_reads(start_gateway: StartGateway) -> None:
+def test_websocket_reading_continues_when_client_reads(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     with connect(gateway) as client:
         client.socket.settimeout(30)
@@ -74,7 +74,7 @@ def test_socket_is_read_again_when_its_client_reads(start_gateway: StartGateway)
         message = struct.pack("!BB", 0x81, 0x80 | len(ask)) + MASK + ask
         writer = threading.Thread(target=client.socket.sendall, args=(pings + message,))
         writer.start()
-        time.sleep(2)  # by then it does not read any more
+        time.sleep(2)  # by then the gateway has stopped reading
         tail, pongs = b"", 0
         while b'"error"' not in tail:
             got = client.socket.recv(1 << 16)
@@ -83,10 +83,10 @@ def test_socket_is_read_again_when_its_client_reads(start_gateway: StartGateway)
             tail = tail[-1000:] + got
         writer.join(10)
     assert b"invalid_request" in tail
-    assert pongs >= 24 * MIB // len(PING) * 127  # each was answered
+    assert pongs >= 24 * MIB // len(PING) * 127  # every ping was answered
 
 
-def test_socket_that_never_reads_is_dropped(start_gateway: StartGateway) -> None:
+def test_websocket_client_never_reading_is_closed(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nwrite_timeout = 1\n")
     with connect(gateway) as client:
         client.socket.settimeout(10)
@@ -94,7 +94,7 @@ def test_socket_that_never_reads_is_dropped(start_gateway: StartGateway) -> None
             client.socket.sendall(PING * (96 * MIB // len(PING)))
 
 
-def test_socket_flooded_with_small_pings_leaves_turns_to_others(start_gateway: StartGateway) -> None:
+def test_websocket_ping_flood_does_not_block_other_requests(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     with connect(gateway) as client:
         small = (b"\x89\x80" + MASK) * 40_000

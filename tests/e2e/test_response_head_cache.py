@@ -1,4 +1,4 @@
-"""An answer whose head is that of the last one on its connection is not parsed: nobody can tell by what comes of it."""
+"""A response head that equals the previous one is not parsed. The result is the same."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEAD = b"HTTP/1.1 200 OK\r\nserver: local\r\nContent-Type: application/json\r\nC
 
 
 class Server:
-    """A provider that answers with the bytes it is told, piece by piece, and counts its connections."""
+    """A provider that sends given bytes, one write after the other, and counts its connections."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
-        self.answers: list[list[bytes]] = []
+        self.responses: list[list[bytes]] = []
         self.connections = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -41,19 +41,19 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        came = b""
+        received = b""
         with connection, suppress(OSError):
             while data := connection.recv(65536):
-                came += data
-                head, _, body = came.partition(b"\r\n\r\n")
+                received += data
+                head, _, body = received.partition(b"\r\n\r\n")
                 length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
                 if not body or len(body) < length:
                     continue
-                came = b""
-                for piece in self.answers.pop(0):
-                    if not piece:
+                received = b""
+                for data_to_send in self.responses.pop(0):
+                    if not data_to_send:
                         return
-                    connection.sendall(piece)
+                    connection.sendall(data_to_send)
                     threading.Event().wait(0.02)
 
 
@@ -77,54 +77,54 @@ def answer(text: str) -> bytes:
     return json.dumps(body).encode()
 
 
-def whole(text: str, head: bytes = HEAD) -> bytes:
+def json_response(text: str, head: bytes = HEAD) -> bytes:
     body = answer(text)
     return head % len(body) + body
 
 
 def ask(gateway: Gateway) -> tuple[int, str]:
-    """Status, and the text or the error's code."""
+    """Return the status, and the text or the error code."""
     got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI})
     if got.status != 200:
         return got.status, got.code
     return 200, got.json["choices"][0]["message"]["content"]
 
 
-def test_each_body_is_its_own(gateway: Gateway, server: Server) -> None:
+def test_response_head_cache_returns_each_body(gateway: Gateway, server: Server) -> None:
     texts = ["a", "b", "a" * 10, "x" * 700, "y" * 900, "z" * 20_000, "é", "b", "w" * 60_000, "c"]
     for text in texts:
-        server.answers = [[whole(text)]]
+        server.responses = [[json_response(text)]]
         assert ask(gateway) == (200, text)
     assert server.connections == 1
 
 
 @pytest.mark.parametrize(
-    ("pieces", "wanted", "kept"),
+    ("writes", "expected", "reused"),
     [
-        ([whole("new")], (200, "new"), True),
-        ([whole("new")[:30], whole("new")[30:]], (200, "new"), True),
-        ([whole("new")[:-5], whole("new")[-5:]], (200, "new"), True),
-        ([whole("new")[:-5], b""], (502, "provider_error"), False),
+        ([json_response("new")], (200, "new"), True),
+        ([json_response("new")[:30], json_response("new")[30:]], (200, "new"), True),
+        ([json_response("new")[:-5], json_response("new")[-5:]], (200, "new"), True),
+        ([json_response("new")[:-5], b""], (502, "provider_error"), False),
         ([HEAD % (len(answer("new")) - 1) + answer("new")], (502, "provider_error"), False),
-        ([whole("new") + b"HTTP/1.1 200 OK\r\n"], (502, "provider_error"), False),
-        ([whole("new") * 2], (502, "provider_error"), False),
-        ([whole("new") + b"\r\n"], (200, "new"), True),
-        ([whole("new", HEAD.replace(b"200 OK", b"429 Slow"))], (429, "rate_limit_exceeded"), True),
-        ([whole("new", HEAD.replace(b"server: local", b"connection: close"))], (200, "new"), False),
-        ([whole("new", HEAD.replace(b"1.1 200", b"1.0 200"))], (200, "new"), False),
-        ([b"HTTP/1.1 103 Hints\r\n\r\n" + whole("new")], (200, "new"), True),
+        ([json_response("new") + b"HTTP/1.1 200 OK\r\n"], (502, "provider_error"), False),
+        ([json_response("new") * 2], (502, "provider_error"), False),
+        ([json_response("new") + b"\r\n"], (200, "new"), True),
+        ([json_response("new", HEAD.replace(b"200 OK", b"429 Slow"))], (429, "rate_limit_exceeded"), True),
+        ([json_response("new", HEAD.replace(b"server: local", b"connection: close"))], (200, "new"), False),
+        ([json_response("new", HEAD.replace(b"1.1 200", b"1.0 200"))], (200, "new"), False),
+        ([b"HTTP/1.1 103 Hints\r\n\r\n" + json_response("new")], (200, "new"), True),
         ([HEAD % 0], (502, "provider_error"), True),
-        ([whole("new", HEAD.replace(b"Length: %d", b"Length: %d, 3"))], (502, "provider_error"), False),
+        ([json_response("new", HEAD.replace(b"Length: %d", b"Length: %d, 3"))], (502, "provider_error"), False),
     ],
 )
-def test_what_comes_after_the_same_head(
-    gateway: Gateway, server: Server, pieces: list[bytes], wanted: tuple[int, str], kept: bool
+def test_response_head_cache_returns_same_result_as_parser(
+    gateway: Gateway, server: Server, writes: list[bytes], expected: tuple[int, str], reused: bool
 ) -> None:
     for text in ("one", "two"):
-        server.answers = [[whole(text)]]
+        server.responses = [[json_response(text)]]
         assert ask(gateway) == (200, text)
-    server.answers = [pieces]
-    assert ask(gateway) == wanted
-    server.answers = [[whole("last")]]
+    server.responses = [writes]
+    assert ask(gateway) == expected
+    server.responses = [[json_response("last")]]
     assert ask(gateway) == (200, "last")
-    assert server.connections == (1 if kept else 2)
+    assert server.connections == (1 if reused else 2)
