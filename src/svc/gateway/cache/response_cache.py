@@ -79,23 +79,25 @@ class ResponseCache:
         digest.update(body)
         return digest.digest()
 
-    def look_up(self, name: bytes, then: CacheLookupCallback) -> None:
-        """Call `then` with the cached response or None, at once or after a query to Redis."""
-        kept = self._memory.get(name, time.time())
-        if kept is not None or self.redis is None:
-            then(kept)
+    def look_up(self, cache_key: bytes, callback: CacheLookupCallback) -> None:
+        """Call `callback` with the cached response or None, at once or after a query to Redis."""
+        cached = self._memory.get(cache_key, time.time())
+        if cached is not None or self.redis is None:
+            callback(cached)
             return
 
-        waiting = [then]
-        late = asyncio.get_running_loop().call_later(REDIS_LOOKUP_TIMEOUT_SECONDS, lambda: waiting.pop()(None))
+        pending_callbacks = [callback]
+        timeout = asyncio.get_running_loop().call_later(
+            REDIS_LOOKUP_TIMEOUT_SECONDS, lambda: pending_callbacks.pop()(None)
+        )
 
-        def told(reply: RedisReply | StoreUnavailable) -> None:
-            found = self._decode_cached(name, reply)
-            late.cancel()
-            if waiting:
-                waiting.pop()(found)
+        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
+            found = self._decode_cached(cache_key, reply)
+            timeout.cancel()
+            if pending_callbacks:
+                pending_callbacks.pop()(found)
 
-        self.redis.send(told, "GET", _cache_redis_key(name))
+        self.redis.send(on_reply, "GET", _cache_redis_key(cache_key))
 
     def _decode_cached(self, cache_key: bytes, reply: RedisReply | StoreUnavailable) -> CachedResponse | None:
         if not isinstance(reply, bytes):
