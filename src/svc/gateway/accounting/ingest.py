@@ -3,7 +3,7 @@
     every SCAN_PAUSE_SECONDS:  lines in memory -> own journal from the last offset on -> unlocked journals
 
 The thread shares a core and the GIL with the event loop. It works for 1 to 2 ms at a time and then pauses in
-proportion, so that it delays a response by one segment at most. Summarized segments are not decoded, which saves
+proportion. A response is therefore delayed by one segment at most. Summarized segments are not decoded, which saves
 most of the work.
 
 Each entry is stored once. In the transaction with the entries, the database stores how many bytes of the journal it
@@ -209,7 +209,7 @@ class JournalIngester:
             started_at = time.thread_time()
             try:
                 self._ingest_own_file(self._folder / summary.journal_name, summary.start, summary)
-            except StoreUnavailable:  # for the next scan; a full queue drops its newest summary
+            except StoreUnavailable:  # the next scan retries it, unless a full queue drops its newest summary
                 journal.summaries.appendleft(summary)
                 raise
             if journal.summaries:
@@ -288,7 +288,7 @@ class JournalIngester:
         That happens if the database commits a transaction of a dead process. The next scan continues.
         """
         size = os.fstat(file).st_size
-        if not size:  # ingested and truncated; a query for its offset would add it to the database again
+        if not size:  # it is ingested, and a query for its offset would add it to the database again
             return True
         end = self._ingest_range(file, name, self._database.committed_offset(name) if _tracks_offset(name) else 0)
         if end is not None and end < size:
@@ -312,7 +312,7 @@ class JournalIngester:
             if not self._store_segment(name, offset, data[:end]):
                 return None
             offset += end
-            if len(data) < SEGMENT_BYTES:  # the end of the file; later lines are for the next scan
+            if len(data) < SEGMENT_BYTES:  # the end of the file: the next scan ingests later lines
                 return offset
             self._throttle(time.thread_time() - started_at)
         return offset

@@ -1,6 +1,6 @@
 """The ledger of a gateway: combines the journal, its ingestion into the database, and prices.
 
-An entry is in the journal before the last byte of the response is sent, and in the database at most 2 s later.
+Each entry is in the journal before the last byte of the response is sent. It is in the database at most 2 s later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The price of a model's tokens. Data only; `cost` computes costs."""
+"""The price of a model's tokens. Data only: `cost` computes costs."""
 
 from __future__ import annotations
 

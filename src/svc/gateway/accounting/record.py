@@ -1,8 +1,8 @@
 """The record of a completed request, and its encoding as a line of the journal and of the access log.
 
-The line is a `LedgerEntry` in JSON. This module encodes it without msgspec: most of the text repeats, so encoding
-takes two thirds of the instructions. `make ledger` generates the code between `begin` and `end` from
-`stores/database/ledger_fields.toml`. Change that table; a test fails while the generated code is outdated.
+The line is a `LedgerEntry` in JSON. This module encodes it without msgspec, because most of the text repeats from
+line to line. `make ledger` generates the code between `begin` and `end` from `stores/database/ledger_fields.toml`.
+To change a field, edit that table. A test fails while the generated code is outdated.
 """
 
 from __future__ import annotations

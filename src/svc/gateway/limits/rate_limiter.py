@@ -376,10 +376,12 @@ class RateLimiter:
             return SPENT_UNAVAILABLE
 
     def start(self) -> None:
+        """Start the Redis counters, if there are any."""
         if self._redis_counters is not None:
             self._redis_counters.start()
 
     async def close(self) -> None:
+        """Cancel pending queries, and close the counters."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

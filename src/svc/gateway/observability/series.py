@@ -1,4 +1,4 @@
-"""The metrics of one worker, as it writes them to a file for the other workers. Data only; `metrics` counts."""
+"""The metrics of one worker, as it writes them to a file for the other workers. Data only: `metrics` counts."""
 
 from __future__ import annotations
 

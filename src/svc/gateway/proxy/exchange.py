@@ -220,15 +220,17 @@ class Exchange(RetryOwner):
         return self._has_started_stream and not self.is_done
 
     def pause(self) -> None:
+        """Stop reading the response, because the client reads slowly."""
         if self._retry_loop is not None:
             self._retry_loop.pause()
 
     def resume(self) -> None:
+        """Continue reading the response."""
         if self._retry_loop is not None:
             self._retry_loop.resume()
 
     def check_timeouts(self, now: float) -> None:
-        """Stop the request if the total timeout has passed. `now` is loop time."""
+        """Stop the request if the total timeout has passed. `now` is loop time in seconds."""
         if now >= self.deadline:
             self.stop(timeout_failure("to complete the response"))
 
@@ -340,7 +342,7 @@ class Exchange(RetryOwner):
 
     @property
     def _backend(self) -> Backend | None:
-        """The backend of the winning attempt, or else of the last one; None before the first attempt."""
+        """The backend of the winning attempt, or else of the last one. None before the first attempt."""
         return self._retry_loop.backend if self._retry_loop is not None else None
 
     def _build_headers(self) -> str:

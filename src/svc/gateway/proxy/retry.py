@@ -146,7 +146,7 @@ class RetryLoop(AttemptOwner):
             self.attempt.resume(self._context.clock.now())
 
     def stop(self, failure: AttemptFailure) -> None:
-        """End the request with an error; the current attempt counts as failed."""
+        """End the request with an error. The current attempt counts as failed."""
         self._stop_failure = failure
         if self.attempt is not None and not self.attempt.is_done:
             self.attempt.stop(failure)
@@ -358,7 +358,7 @@ class RetryLoop(AttemptOwner):
         )
 
     def _has_other_account(self, failure: AttemptFailure, now: float) -> bool:
-        """Whether another account can be used. Each account gets one attempt; circuit breakers limit the load."""
+        """Whether another account can be used. Each account gets one attempt."""
         if failure.retry_decision is RetryDecision.GIVE_UP or self._stop_failure is not None:
             return False
         return self._context.load_balancer.has_other_account(
@@ -401,7 +401,7 @@ class RetryLoop(AttemptOwner):
     # resuming an interrupted stream
 
     def _resumable_transform(self, codec: Codec) -> StreamTransform | None:
-        """Return the transform of a stream that can be resumed, or that resumes another; None for the default."""
+        """Return the transform of a stream that can be resumed, or that resumes another. None selects the default."""
         if self._interrupted_stream is not None:
             return codec.continue_stream(self._interrupted_stream)
         if len(self._backends) == 1:

@@ -144,7 +144,7 @@ class RequestTracker:
         return TrackedRequest(context, key, endpoint, identity, reservation, is_long_lived=is_long_lived)
 
     async def _reserve(self, key: ApiKey) -> Reservation:
-        """Reserve one request. Local models use no tokens and no money; only request limits apply."""
+        """Reserve one request. Local models use no tokens and no money, so only request limits apply."""
         admission: asyncio.Future[Reservation | SvcError] = self._context.clock.loop.create_future()
 
         def on_admission(reservation: Reservation | SvcError) -> None:

@@ -1,8 +1,8 @@
-"""Selects the next backend of a request by the health of all backends. No sockets; times are loop times.
+"""Selects the next backend of a request by the health of all backends. No I/O. Times are loop times in seconds.
 
-A backend is skipped while its circuit breaker is open, during a cooldown (after a 429 with a long `retry-after`), and
-if its context window is too small for the prompt. If that skips all backends, the first one that is not down is used:
-the provider decides about its own limits.
+A backend is skipped while its circuit breaker is open, and during a cooldown after a 429 with a long `retry-after`. It
+is also skipped if its context window is too small for the prompt. If that skips all backends, the first one that is
+not down is used, because the provider can enforce its own limits.
 """
 
 from __future__ import annotations

@@ -316,8 +316,8 @@ def _check_host(name: str, host: str) -> None:
 def _encode_host(address: SplitResult) -> SplitResult:
     """Return the address with an encoded international host name (IDNA 2003).
 
-    Raises UnicodeError for an invalid name, and for letters that IDNA 2008 encodes differently: the key could go to
-    the owner of another name.
+    Raises UnicodeError for an invalid name, and for letters that IDNA 2008 encodes differently. With the latter, the
+    gateway could send the key to the owner of another name.
     """
     if address.netloc.isascii():
         return address

@@ -177,8 +177,8 @@ class ClientConnection(RequestParser):
             self._is_dispatching = False
 
     def _prepare_dispatch(self) -> bool:
-        """Return whether a request can be dispatched. Otherwise enter the state that has to come first."""
-        if self._is_write_paused:  # the client has to read first; `pause_writing` has set `_deadline`
+        """Return whether a request can be dispatched. Otherwise enter the state that the connection waits in."""
+        if self._is_write_paused:  # the client must read first: `pause_writing` has set `_deadline`
             if self._state != "unread" and not self.transport.is_closing():
                 self._state = "unread"
                 self.transport.pause_reading()
