@@ -134,9 +134,9 @@ class ModelSettings(_SettingsTable, frozen=True):
     kind: Literal["chat", "embedding"] = "chat"
     """The purpose of the model. An endpoint returns 400 for a model of another kind."""
     input_price: UsdPerMillionTokens | None = None
-    """USD for a million input tokens."""
+    """USD per million input tokens."""
     output_price: UsdPerMillionTokens | None = None
-    """USD for a million output tokens."""
+    """USD per million output tokens."""
 
 
 class AccountSettings(_SettingsTable, frozen=True):

@@ -67,7 +67,7 @@ def test_models_of_provider_without_key_are_not_listed(start_gateway: StartGatew
             client.chat.completions.create(model="claude-3-opus-20240229", messages=[{"role": "user", "content": "Hi"}])
         assert caught.value.code == "model_not_found"
         assert "PROVIDER_B_API_KEY" in caught.value.message
-        assert "Offered: gpt-4o, " in caught.value.message
+        assert "Available: gpt-4o, " in caught.value.message
 
 
 def test_provider_key_falls_back_to_vendor_variable(start_gateway: StartGateway, provider_a) -> None:

@@ -78,13 +78,13 @@ def check_limits(sizes: Mapping[str, int], archive_size: int, limits: ArchiveLim
     """Raise InvalidBundle if the content exceeds a limit."""
     total = sum(sizes.values())
     if len(sizes) > limits.max_members:
-        raise InvalidBundle(f"The bundle is refused: it has more than {limits.max_members} members.")
+        raise InvalidBundle(f"The bundle is rejected: it has more than {limits.max_members} members.")
     if total > limits.max_total_bytes:
         raise InvalidBundle(
-            f"The bundle is refused: it unpacks to {total} bytes, more than the limit of {limits.max_total_bytes}."
+            f"The bundle is rejected: it unpacks to {total} bytes, more than the limit of {limits.max_total_bytes}."
         )
     if total > limits.ratio_exempt_bytes and total > limits.max_ratio * archive_size:
-        raise InvalidBundle(f"The bundle is refused: it unpacks to more than {limits.max_ratio:g} times its size.")
+        raise InvalidBundle(f"The bundle is rejected: it unpacks to more than {limits.max_ratio:g} times its size.")
 
 
 def read_metadata(archive: Archive) -> metadata.BundleMetadata:

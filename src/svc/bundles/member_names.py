@@ -79,4 +79,4 @@ def _fold_case(path: str) -> str:
 
 
 def _member_error(name: str, reason: str) -> InvalidBundle:
-    return InvalidBundle(f"The bundle is refused: its member {name[:80]!r} {reason}.")
+    return InvalidBundle(f"The bundle is rejected: its member {name[:80]!r} {reason}.")

@@ -239,7 +239,7 @@ def _read_index(response: http.client.HTTPResponse) -> bytes:
             max_bytes = _max_unpacked_bytes(received_bytes) if gzipped else MAX_INDEX_BYTES
             data += decompressor.decompress(chunk, max_bytes - len(data) + 1) if decompressor else chunk
             if len(data) > max_bytes:
-                raise RegistryFailed("The registry's index is refused: it is too large.")
+                raise RegistryFailed("The registry's index is rejected: it is too large.")
     except zlib.error as error:
         raise RegistryFailed("The registry sent an index that cannot be decompressed.") from error
     except http_client.HTTP_CONNECTION_ERRORS as error:

@@ -41,7 +41,7 @@ def check(entry: BundleEntry, trusted: Iterable[str]) -> None:
         if entry.sha256 is not None and signature.key in trusted_keys and is_valid(entry, signature):
             return
     problem = "is not signed" if not entry.signatures else "has no valid signature of a trusted key"
-    raise InvalidBundle(f"{entry.key} is refused: it {problem}.")
+    raise InvalidBundle(f"{entry.key} is rejected: it {problem}.")
 
 
 def is_valid(entry: BundleEntry, signature: Signature) -> bool:

@@ -59,7 +59,7 @@ class ForwardOnlyStream:
         chunk = self._source.read(size)
         self._position += len(chunk)
         if self._position > self._max_bytes:
-            raise InvalidBundle("The bundle is refused: it unpacks to more than its limits allow.")
+            raise InvalidBundle("The bundle is rejected: it unpacks to more than its limits allow.")
         return chunk
 
 
@@ -72,7 +72,7 @@ def iter_members(raw: IO[bytes], max_bytes: int) -> Iterator[tuple[tarfile.TarIn
                 tar.members = []  # type: ignore[attr-defined]  # tarfile keeps every member otherwise
                 if not (member.isreg() or member.isdir()) or member.issparse():
                     raise InvalidBundle(
-                        f"The bundle is refused: its member {member.name[:80]!r} is a link or a device."
+                        f"The bundle is rejected: its member {member.name[:80]!r} is a link or a device."
                     )
                 yield member, stream
     except _TAR_ERRORS as error:

@@ -35,7 +35,7 @@ class ZipArchive:
             end = read_end_record(lambda start, length: os.pread(fd, length, start), os.fstat(fd).st_size, limits)
             self._zip = zipfile.ZipFile(self._file)
             if len(self._zip.infolist()) != end.entry_count:
-                raise InvalidBundle("The bundle is refused: its end record has a different number of members.")
+                raise InvalidBundle("The bundle is rejected: its end record has a different number of members.")
             self._members, self.file_sizes = self._check_members(limits)
         except _ZIP_ERRORS as error:
             self._file.close()
@@ -58,7 +58,7 @@ class ZipArchive:
         infos = self._zip.infolist()
         for info in infos:
             if not info.filename:
-                raise InvalidBundle("The bundle is refused: a member has no name.")
+                raise InvalidBundle("The bundle is rejected: a member has no name.")
             path = normalize_member_name(info.orig_filename)
             _check_member_type(info)
             if path:
@@ -75,10 +75,10 @@ class ZipArchive:
         previous_end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             if info.header_offset < previous_end:
-                raise InvalidBundle("The bundle is refused: its members overlap.")
+                raise InvalidBundle("The bundle is rejected: its members overlap.")
             previous_end = self._data_offset(info) + info.compress_size
         if previous_end > directory_offset:
-            raise InvalidBundle("The bundle is refused: its members overlap its directory.")
+            raise InvalidBundle("The bundle is rejected: its members overlap its directory.")
 
     def _data_offset(self, info: zipfile.ZipInfo) -> int:
         """Return the offset of the member's data. Its local header must have the same name (APPNOTE 4.3.7)."""
@@ -88,7 +88,7 @@ class ZipArchive:
         fields = _LOCAL_HEADER.unpack(header)
         name = os.pread(self._file.fileno(), fields[9], info.header_offset + _LOCAL_HEADER.size)
         if name != info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace"):
-            raise InvalidBundle("The bundle is refused: a member has two names.")
+            raise InvalidBundle("The bundle is rejected: a member has two names.")
         return info.header_offset + _LOCAL_HEADER.size + int(fields[9]) + int(fields[10])
 
     def read(self, path: str, limit: int) -> bytes:
@@ -150,16 +150,16 @@ def _check_member_type(info: zipfile.ZipInfo) -> None:
     mode = info.external_attr >> 16
     file_type = stat.S_IFMT(mode) if info.create_system == 3 else 0
     if file_type not in (0, stat.S_IFREG, stat.S_IFDIR) or (file_type == stat.S_IFDIR) > info.is_dir():
-        raise InvalidBundle(f"The bundle is refused: its member {info.filename[:80]!r} is a link or a device.")
+        raise InvalidBundle(f"The bundle is rejected: its member {info.filename[:80]!r} is a link or a device.")
     if _has_unicode_path_override(info):
-        raise InvalidBundle(f"The bundle is refused: its member {info.orig_filename[:80]!r} has two names.")
+        raise InvalidBundle(f"The bundle is rejected: its member {info.orig_filename[:80]!r} has two names.")
     if info.flag_bits & 0x1:
-        raise InvalidBundle(f"The bundle is refused: its member {info.filename[:80]!r} is encrypted.")
+        raise InvalidBundle(f"The bundle is rejected: its member {info.filename[:80]!r} is encrypted.")
     if info.compress_type not in _ALLOWED_COMPRESSION_METHODS:
-        raise InvalidBundle(f"The bundle is refused: {info.filename[:80]!r} is neither stored nor deflated.")
+        raise InvalidBundle(f"The bundle is rejected: {info.filename[:80]!r} is neither stored nor deflated.")
     stored = info.compress_type == zipfile.ZIP_STORED
     if (stored and info.compress_size != info.file_size) or (info.is_dir() and info.file_size):
-        raise InvalidBundle(f"The bundle is refused: {info.filename[:80]!r} has contradictory sizes.")
+        raise InvalidBundle(f"The bundle is rejected: {info.filename[:80]!r} has contradictory sizes.")
 
 
 def _has_unicode_path_override(info: zipfile.ZipInfo) -> bool:

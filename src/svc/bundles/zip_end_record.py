@@ -50,7 +50,7 @@ def read_end_record(read: ReadFileRange, size: int, limits: ArchiveLimits) -> Zi
     if end.directory_offset + end.directory_size != end.record_offset:
         raise _invalid_zip("its directory does not end at its end record")
     if end.entry_count > limits.max_members:
-        raise InvalidBundle(f"The bundle is refused: it has more than {limits.max_members} members.")
+        raise InvalidBundle(f"The bundle is rejected: it has more than {limits.max_members} members.")
     if (
         not end.entry_count * _MIN_DIRECTORY_ENTRY_BYTES
         <= end.directory_size
@@ -100,4 +100,4 @@ def _read_zip64_record(
 
 
 def _invalid_zip(reason: str) -> InvalidBundle:
-    return InvalidBundle(f"The bundle is refused: {reason}.")
+    return InvalidBundle(f"The bundle is rejected: {reason}.")

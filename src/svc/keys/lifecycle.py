@@ -37,7 +37,7 @@ KeyModels = Annotated[
 TagName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 KeyTags = Annotated[dict[TagName, Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=32)]
 Form = TypeVar("Form")
-KEY_NAME_RULE = "a key's name has 1 to 200 printable characters"
+KEY_NAME_RULE = "a key's name must have 1 to 200 printable characters"
 _TYPE_WORDS = {
     "str": "a text",
     "int": "a whole number",
@@ -55,52 +55,52 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: KeyName
     """The name of the key, 1 to 200 printable characters."""
     scopes: KeyScopes = ("chat", "speech", "registry:read")
-    """What the key may do."""
+    """The scopes of the key."""
     models: KeyModels | None = None
-    """The models that the key may use. Null is all."""
+    """The models that the key may use. Null means all."""
     rpm: LimitValue | None = None
-    """Requests per minute. Null is no limit."""
+    """Requests per minute. Null means no limit."""
     tpm: LimitValue | None = None
-    """Tokens per minute. Null is no limit."""
+    """Tokens per minute. Null means no limit."""
     concurrency: LimitValue | None = None
-    """Concurrent requests. Null is no limit."""
+    """Concurrent requests. Null means no limit."""
     budget_usd: BudgetUsd | None = None
-    """The budget in USD. Null is no limit."""
+    """The budget in USD. Null means no limit."""
     budget_period: BudgetPeriod | None = None
     """When the budget refills, in UTC. `total` never refills."""
     expires: str | None = None
-    """When the key expires: ISO 8601. Null is never."""
+    """When the key expires: ISO 8601. Null means never."""
     tags: KeyTags = {}
     """Tags for reports, at most 32."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of a key. Missing fields stay as they are, and null removes a limit."""
+    """Changes of a key. Missing fields stay unchanged, and null removes a limit."""
 
     name: KeyName | UnsetType = UNSET
     """The name of the key, 1 to 200 printable characters."""
     scopes: KeyScopes | UnsetType = UNSET
-    """What the key may do."""
+    """The scopes of the key."""
     models: KeyModels | UnsetType | None = UNSET
-    """The models that the key may use. Null is all."""
+    """The models that the key may use. Null means all."""
     rpm: LimitValue | UnsetType | None = UNSET
-    """Requests per minute. Null is no limit."""
+    """Requests per minute. Null means no limit."""
     tpm: LimitValue | UnsetType | None = UNSET
-    """Tokens per minute. Null is no limit."""
+    """Tokens per minute. Null means no limit."""
     concurrency: LimitValue | UnsetType | None = UNSET
-    """Concurrent requests. Null is no limit."""
+    """Concurrent requests. Null means no limit."""
     budget_usd: BudgetUsd | UnsetType | None = UNSET
-    """The budget in USD. Null is no limit."""
+    """The budget in USD. Null means no limit."""
     budget_period: BudgetPeriod | UnsetType | None = UNSET
     """When the budget refills, in UTC. `total` never refills."""
     expires: str | UnsetType | None = UNSET
-    """When the key expires: ISO 8601. Null is never."""
+    """When the key expires: ISO 8601. Null means never."""
     tags: KeyTags | UnsetType = UNSET
     """Tags for reports, at most 32."""
 
 
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to replace a secret."""
+    """The options of a rotation."""
 
     grace: Annotated[float, msgspec.Meta(ge=0, le=MAX_ROTATION_GRACE_SECONDS)] = DEFAULT_ROTATION_GRACE_SECONDS
     """Seconds that the previous secret stays valid."""
@@ -118,23 +118,23 @@ class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """When the key was created: ISO 8601, UTC."""
     expires: str | None
-    """When the key expires: ISO 8601. Null is never."""
+    """When the key expires: ISO 8601. Null means never."""
     revoked: str | None
     """When the key was revoked. Null if it is valid."""
     old_until: str | None
-    """Until when the previous secret is valid too."""
+    """Until when the previous secret stays valid."""
     scopes: tuple[str, ...]
-    """What the key may do."""
+    """The scopes of the key."""
     models: tuple[str, ...] | None
-    """The models that the key may use. Null is all."""
+    """The models that the key may use. Null means all."""
     rpm: int | None
-    """Requests per minute. Null is no limit."""
+    """Requests per minute. Null means no limit."""
     tpm: int | None
-    """Tokens per minute. Null is no limit."""
+    """Tokens per minute. Null means no limit."""
     concurrency: int | None
-    """Concurrent requests. Null is no limit."""
+    """Concurrent requests. Null means no limit."""
     budget_usd: float | None
-    """The budget in USD. Null is no limit."""
+    """The budget in USD. Null means no limit."""
     budget_period: BudgetPeriod | None
     """When the budget refills, in UTC. `total` never refills."""
     spent_usd: float
@@ -142,7 +142,7 @@ class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str]
     """Tags for reports, at most 32."""
     last_used: str | None = None
-    """When the last request of the ledger was made."""
+    """The time of the key's newest ledger entry."""
 
 
 class MadeKey(ShownKey, frozen=True, kw_only=True):
@@ -260,7 +260,7 @@ def _require_key(key: StoredKey | None, id: str) -> StoredKey:
 
 
 def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
-    """Check what field types do not express. Raises InvalidRequest."""
+    """Check rules that field types do not express. Raises InvalidRequest."""
     if not key.name.isprintable() or not key.name.strip():
         raise InvalidRequest(f"name: {KEY_NAME_RULE}.", param="name")
     if key.budget_period is not None and key.budget_usd is None:
@@ -268,7 +268,7 @@ def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
     if expires and key.expires is not None and key.expires <= time.time():
         raise InvalidRequest("expires is in the past.", param="expires")
     if not all(text.isprintable() for pair in key.tags.items() for text in pair):
-        raise InvalidRequest("tags: a tag has printable characters.", param="tags")
+        raise InvalidRequest("tags: a tag must have only printable characters.", param="tags")
 
 
 def _parse_expiry(text: str | None) -> float | None:
@@ -279,7 +279,7 @@ def _parse_expiry(text: str | None) -> float | None:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        words = f"expires is a time like 2027-01-31T00:00:00Z, not {text[:40]!r}."
+        words = f"expires must be a time such as 2027-01-31T00:00:00Z, not {text[:40]!r}."
         raise InvalidRequest(words, param="expires") from None
 
 

@@ -17,19 +17,19 @@ class KeyLimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     revoked: bool
     """Whether the key is revoked."""
     rpm: int | None
-    """Requests per minute. Null is no limit."""
+    """Requests per minute. Null means no limit."""
     requests: int
-    """Requests in the last 61 seconds. It counts only with a limit."""
+    """Requests in the last 61 seconds. Counted only if the key has the limit."""
     tokens: int
-    """Tokens used or reserved in the last 61 seconds. It counts only with a limit."""
+    """Tokens used or reserved in the last 61 seconds. Counted only if the key has the limit."""
     tpm: int | None
-    """Tokens per minute. Null is no limit."""
+    """Tokens per minute. Null means no limit."""
     concurrency: int | None
-    """Concurrent requests. Null is no limit."""
+    """Concurrent requests. Null means no limit."""
     running: int
-    """Requests in flight. It counts only with a limit."""
+    """Requests in flight. Counted only if the key has the limit."""
     budget_usd: float | None
-    """The budget in USD. Null is no limit."""
+    """The budget in USD. Null means no limit."""
     budget_period: BudgetPeriod | None
     """When the budget refills, in UTC."""
     spent_usd: float

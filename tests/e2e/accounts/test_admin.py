@@ -314,7 +314,7 @@ def test_command_remote_gateway_matches_local_command(gateway: Gateway, admin: A
         (None, ("keys", "show", "../../models"), 1, "no path"),
         (None, ("keys", "create", "--name", "a", "--rpm", "0"), 2, "rpm"),
         (None, ("keys", "create", "--name", "a", "--expires", "2020-01-01"), 2, "past"),
-        (None, ("usage", "--by", "colour"), 2, "by is key"),
+        (None, ("usage", "--by", "colour"), 2, "by must be key"),
     ],
 )
 def test_command_remote_gateway_error_prints_one_line(

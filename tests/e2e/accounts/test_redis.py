@@ -109,4 +109,4 @@ def test_redis_slot_of_killed_gateway_is_freed(nodes: tuple[Gateway, Gateway], s
 
 def test_redis_invalid_url_exits_2(tmp_path: Path) -> None:
     done = run("gateway", "--port", "0", home=tmp_path, env={"SVC_REDIS_URL": "localhost:6379"})
-    assert (done.returncode, done.stderr.count("SVC_REDIS_URL is not like redis://")) == (2, 1)
+    assert (done.returncode, done.stderr.count("SVC_REDIS_URL is not valid: use redis://")) == (2, 1)

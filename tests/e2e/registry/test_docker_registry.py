@@ -73,7 +73,7 @@ def test_oci_signature_is_pulled_and_verified(oci, machine, tmp_path):
     two.run("registry", "pull", f"oci://127.0.0.1:{oci}/team/s:1")
     stranger = one.run("registry", "sign-key", SVC_HOME=str(tmp_path / "stranger")).stdout.strip()
     three = machine("three", SVC_OCI_USER="u", SVC_OCI_PASSWORD="p", SVC_TRUSTED_KEYS=stranger)
-    assert "refused" in three.run("registry", "pull", f"oci://127.0.0.1:{oci}/team/s:1", check=1).stderr
+    assert "rejected" in three.run("registry", "pull", f"oci://127.0.0.1:{oci}/team/s:1", check=1).stderr
 
 
 def test_oci_pull_interrupted_resumes(oci, machine, tmp_path):

@@ -37,7 +37,7 @@ DEFAULT_ANTHROPIC_MAX_TOKENS: Final = 4096
 MAX_USER_ID_CHARS: Final = 256
 """Maximum length of `metadata.user_id` (docs.anthropic.com, Messages, "maxLength 256")."""
 MIN_THINKING_BUDGET_TOKENS: Final = 1024
-"""Minimum of `thinking.budget_tokens`, which also has to be less than `max_tokens`."""
+"""Minimum of `thinking.budget_tokens`, which must also be less than `max_tokens`."""
 _IMAGE_MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORT_ALIASES: Final = {"none": None, "minimal": "low"}
 _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}

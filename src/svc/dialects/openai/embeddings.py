@@ -52,7 +52,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information, and set the body's skeleton. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_BODY_DECODER, body.raw)
     if fields.stream:
-        raise InvalidRequest("Embeddings cannot be streamed: leave `stream` out.", param="stream")
+        raise InvalidRequest("Embeddings cannot be streamed: omit `stream`.", param="stream")
     if isinstance(fields.input, list):
         _check_inputs(fields.input)
     return RoutingInfo(model=fields.model, has_completion=False, has_single_prompt=False)

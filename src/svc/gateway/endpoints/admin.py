@@ -34,7 +34,7 @@ AdminHandler = Callable[[Request], Awaitable[Response]]
 
 
 class DefaultLimits(msgspec.Struct, frozen=True):
-    """The limits of keys without their own. Null is no limit."""
+    """The limits of keys without their own limits. Null means no limit."""
 
     rpm: int | None
     """Requests per minute."""
@@ -48,11 +48,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "limits"
     """Always `limits`."""
     defaults: DefaultLimits
-    """The limits of keys without their own."""
+    """The limits of keys without their own limits."""
     reached: dict[str, int]
     """How often each limit was reached on this machine since the gateway started."""
     data: list[KeyLimitUsage]
-    """The current use of each key, in the order of ids, with the revoked ones."""
+    """The current use of each key, in the order of ids, including revoked keys."""
     has_more: bool
     """Whether there is another page."""
 
@@ -65,11 +65,11 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int
     """Tokens of prompt and response together."""
     max_output_tokens: int | None
-    """Tokens of the longest response. Null is unknown."""
+    """Maximum tokens of a response. Null means unknown."""
     input_price: float | None
-    """USD for a million input tokens."""
+    """USD per million input tokens."""
     output_price: float | None
-    """USD for a million output tokens."""
+    """USD per million output tokens."""
     breaker: BreakerState
     """The worst state of the circuit breaker over all workers and accounts."""
     accounts: dict[str, BreakerState]
@@ -134,7 +134,7 @@ class AdminApi:
         """
         limit = request.query_params.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit[:9]) <= lifecycle.MAX_KEYS_PER_PAGE:
-            raise InvalidRequest(f"limit is a number from 1 to {lifecycle.MAX_KEYS_PER_PAGE}.", param="limit")
+            raise InvalidRequest(f"limit must be a number from 1 to {lifecycle.MAX_KEYS_PER_PAGE}.", param="limit")
         after, page_size = request.query_params.get("after", ""), int(limit)
         keys = await self._database.run_query(
             lambda database: lifecycle.list_keys(database, after=after, limit=page_size + 1)

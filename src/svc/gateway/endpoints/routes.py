@@ -89,11 +89,11 @@ class Model(msgspec.Struct, kw_only=True):
     context_window: int
     """Tokens of prompt and response together."""
     max_output_tokens: int | None
-    """Tokens of the longest response. Null is unknown."""
+    """Maximum tokens of a response. Null means unknown."""
     use_case: str | None
     """A description."""
     kind: str | msgspec.UnsetType = msgspec.UNSET
-    """What the model is for. A chat model has no such field."""
+    """The purpose of the model. A chat model does not have this field."""
 
 
 class SpeechModel(msgspec.Struct, kw_only=True):
@@ -225,7 +225,7 @@ class UnsupportedRequest:
         request = Request(scope, receive)
         await authenticate_request(self._context, request)
         if request.method != "POST":
-            raise MethodNotAllowed("This path takes POST.", allow="POST")
+            raise MethodNotAllowed("This path supports only POST.", allow="POST")
         raise InvalidRequest(f"Remove the '#' and the text after it: the path is {request.url.path}.")
 
 
@@ -372,7 +372,7 @@ def _to_svc_error(request: Request, error: Exception) -> SvcError:
     if error.status_code == 405:
         allow_header = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
         allow = ", ".join(sorted(allow_header.split(", ")))  # Starlette's order is random
-        return MethodNotAllowed(f"This path takes {allow or 'other methods'}.", allow=allow)
+        return MethodNotAllowed(f"This path supports {allow or 'other methods'}.", allow=allow)
     return InvalidRequest(str(error.detail))
 
 

@@ -28,7 +28,7 @@ def _format_model_list(names: list[str]) -> str:
         return "No models are available to this key."
     text = ", ".join(_to_printable(name) for name in names[:MAX_LISTED_MODELS])
     remaining = len(names) - MAX_LISTED_MODELS
-    return f"Offered: {text}" + (f", and {remaining} more (GET /v1/models)." if remaining > 0 else ".")
+    return f"Available: {text}" + (f", and {remaining} more (GET /v1/models)." if remaining > 0 else ".")
 
 
 def _to_printable(name: str) -> str:

@@ -101,11 +101,11 @@ class Router:
             return model_not_found(f"This API key may not use the model {name}.", available_models)
         if model in self._models_without_key:
             return model_not_found(
-                f"The model {name} is not offered here: {self._models_without_key[model]}.", available_models
+                f"The model {name} is not available here: {self._models_without_key[model]}.", available_models
             )
         if endpoint is not None:
             return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", available_models)
-        return model_not_found(f"The model {name} is not offered here.", available_models)
+        return model_not_found(f"The model {name} is not available here.", available_models)
 
 
 def _no_endpoint(model: str) -> str | None:

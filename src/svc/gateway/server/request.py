@@ -98,7 +98,7 @@ class Request:
         self.method = method
         self.path = self._origin_form_target().partition(b"?")[0]
         if version not in ("1.0", "1.1"):
-            raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0.")
+            raise InvalidRequest("This server supports only HTTP/1.1 and HTTP/1.0.")
         self.supports_chunked = version == "1.1"
         if len(self.headers) > MAX_HEADERS:
             raise HeadTooLarge(f"The request has more than {MAX_HEADERS} headers.")
@@ -114,7 +114,7 @@ class Request:
             elif name in _PARSED_HEADERS:
                 self._process_header(name, value)
         if hosts > 1 or (not hosts and self.supports_chunked):
-            raise InvalidRequest("The request needs one Host header.")
+            raise InvalidRequest("The request must have one Host header.")
         if size > max_bytes:
             raise head_too_large(max_bytes)
         if authorizations > 1 or api_keys > 1:

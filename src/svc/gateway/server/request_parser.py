@@ -284,7 +284,7 @@ class RequestParser(Downstream):
         policy = self._context.config.current.policy
         method, version = self._parser.get_method(), self._parser.get_http_version()
         if not self._request_lines.matches(method, request.url, version):
-            raise InvalidRequest("The request line is not 'METHOD TARGET HTTP/1.1' with single spaces.")
+            raise InvalidRequest("The request line must be 'METHOD TARGET HTTP/1.1' with single spaces.")
         request.process_head(method, version, policy.max_header_bytes)
         self._head_bytes = 0
         if request.method == b"POST":

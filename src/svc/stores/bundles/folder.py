@@ -124,7 +124,7 @@ class FolderStore:
         if entry is not None and entry.sha256 is None and self.is_complete(entry):
             entry = self.ensure_hash(entry)
         if entry is not None and entry.sha256 not in (None, sha256):
-            raise AlreadyExists(f"{key} is published already, with other bytes; choose another version.")
+            raise AlreadyExists(f"{key} is already published with other bytes. Choose another version.")
         return entry
 
     def is_complete(self, entry: BundleEntry) -> bool:

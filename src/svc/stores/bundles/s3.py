@@ -259,7 +259,7 @@ class BucketStore:
     def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
         entry = self.find(key)
         if entry is not None and entry.sha256 != sha256:
-            raise AlreadyExists(f"{key} is published already, with other bytes; choose another version.")
+            raise AlreadyExists(f"{key} is already published with other bytes. Choose another version.")
         return entry
 
     def set_yanked(self, key: str, yanked: bool) -> BundleEntry:

@@ -65,7 +65,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 # begin: entry, from ledger_fields.toml by `make ledger`
 class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a provider, as an entry has it."""
+    """One attempt at a provider, in a ledger entry."""
 
     provider: str
     """The provider of the attempt."""
@@ -80,14 +80,14 @@ class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that reached for an upstream. Unknown is None, never 0."""
+    """One request that was sent to a provider or served from the cache. Unknown values are null, never 0."""
 
     time: str
     """When the response ended: ISO 8601, UTC, with milliseconds."""
     request_id: str
-    """The gateway's id of the request, as in `x-request-id`."""
+    """The gateway's request id, as in the header `x-request-id`."""
     client_request_id: str | None = None
-    """The client's own `x-request-id`."""
+    """The request id that the client sent in `x-request-id`."""
     key_id: str
     """The id of the key that the client sent."""
     key_name: str
@@ -97,23 +97,23 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     """The path of the endpoint."""
     model_asked: str | None = None
-    """The model that the client named."""
+    """The model that the client requested."""
     model: str | None = None
-    """The model that answered, or that was tried last."""
+    """The model of the response, or of the last attempt."""
     provider: str | None = None
-    """The provider that answered, or that was tried last."""
+    """The provider of the response, or of the last attempt."""
     attempts: int
-    """Attempts at providers, hedges and fallbacks included. 0 for a response from the cache."""
+    """The number of attempts at providers, including hedges and fallbacks. 0 for a cached response."""
     status: str
-    """`ok`, `error`, `cut` (the stream broke) or `client_closed`."""
+    """`ok`, `error`, `cut` (the stream was interrupted) or `client_closed`."""
     http_status: int
     """The HTTP status of the response. 499 if the client disconnected."""
     prompt_tokens: int | None = None
-    """Tokens of the prompt, cached and cache-write tokens included."""
+    """Tokens of the prompt, including cached and cache-write tokens."""
     cached_tokens: int | None = None
     """Tokens of the prompt that the provider read from its cache."""
     completion_tokens: int | None = None
-    """Tokens of the completion, reasoning tokens included."""
+    """Tokens of the completion, including reasoning tokens."""
     reasoning_tokens: int | None = None
     """Tokens that the model spent on reasoning."""
     cost_usd: float | None = None
@@ -125,15 +125,15 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int | None = None
     """Tokens of the prompt that the provider wrote to its cache."""
     estimated: bool = False
-    """True if the provider did not report usage: the token counts are the gateway's estimate."""
+    """True if the provider did not report usage. The token counts are then estimates of the gateway."""
     from_cache: bool = False
-    """True for a response from the gateway's cache, which costs no tokens."""
+    """True for a response from the gateway's cache. It costs no tokens."""
     resumed: int = 0
-    """How often another target continued a broken stream. Tokens and cost are those of all parts."""
+    """How often another backend continued the interrupted stream. Tokens and cost are the sums over all parts."""
     code: str | None = None
     """The code of the error that ended the request."""
     attempts_detail: list[AttemptDetail] | None = None
-    """One object for each attempt, in the order in which they ended."""
+    """One object for each attempt, in the order of their ends."""
 
 
 # end: entry

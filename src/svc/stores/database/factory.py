@@ -33,7 +33,7 @@ def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) 
     scheme = url.partition(":")[0].lower()
     name = {"postgresql": "postgres"}.get(scheme, scheme)
     if name not in ("sqlite", "postgres"):
-        raise UsageError("SVC_DATABASE_URL begins with sqlite:/// or postgresql://.")
+        raise UsageError("SVC_DATABASE_URL must begin with sqlite:/// or postgresql://.")
     try:
         module = plugins.load("stores.database", name)
     except ImportError as error:

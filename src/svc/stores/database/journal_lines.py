@@ -71,7 +71,7 @@ def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSe
 def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSegment:
     """Parse lines whose summary was recorded while they were written. Raises ValueError if the two do not match."""
     if not summary.has_final_prices or len(data) != summary.end - summary.start or not data.endswith(b"\n"):
-        raise ValueError("lines that have to be looked at")
+        raise ValueError("lines that need the slow path")
     batches: dict[tuple[str, str], list[SummaryGroup]] = defaultdict(list)
     hours: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
     for group in summary.groups:

@@ -119,7 +119,7 @@ def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) 
         psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
         raise UsageError(
-            "SVC_DATABASE_URL is not like postgresql://user:password@host/name; "
-            "special characters in a password are percent-encoded."
+            "SVC_DATABASE_URL is not valid: use postgresql://user:password@host/name, "
+            "with special characters in the password percent-encoded."
         ) from error
     return PostgresDatabase(url, timeout_seconds)

@@ -90,7 +90,7 @@ def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. `timeout_seconds` is ignored. Raises UsageError."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path:
-        raise UsageError(f"SVC_DATABASE_URL is not like sqlite:///path/of/file.db: {url[:64]!r}.")
+        raise UsageError(f"SVC_DATABASE_URL is not valid: use sqlite:///path/of/file.db, not {url[:64]!r}.")
     return SqliteDatabase(Path(path).expanduser())
 
 

@@ -322,7 +322,7 @@ def parse_redis_url(url: str) -> RedisAddress:
 
     Raises UsageError.
     """
-    invalid_url = UsageError("SVC_REDIS_URL is not like redis://user:password@host:6379/0 (rediss:// for TLS).")
+    invalid_url = UsageError("SVC_REDIS_URL is not valid: use redis://user:password@host:6379/0, or rediss:// for TLS.")
     try:
         parts = urlsplit(url)
         port = parts.port or 6379

@@ -52,11 +52,11 @@ PAGE_TYPES = {
 }
 TOP = """# Ledger fields
 
-Made by `make ledger` from `src/svc/stores/database/ledger_fields.toml`.
+`make ledger` generates this page from `src/svc/stores/database/ledger_fields.toml`.
 
-The ledger has one entry for each request that reached for a provider or was answered from the cache.
+The ledger has one entry for each request that the gateway sent to a provider or served from the cache.
 `svc usage --json`, `GET /v1/usage`, `GET /v1/admin/usage`, the journal and the [access log](logs.md#access-log) show
-its fields. A value that is not known is null, never 0. An entry contains no text of a prompt or a completion.
+its fields. An unknown value is null, never 0. An entry contains no text of a prompt or a completion.
 
 | Field | Type | Meaning |
 |---|---|---|
@@ -79,8 +79,8 @@ Each object of `attempts_detail` has these fields.
 BOTTOM = """
 ## Sums
 
-`[ledger] retain_days` limits how long entries are kept. Their number and their sums by hour and by day are kept for
-good.
+`[ledger] retain_days` limits how long entries are kept. Their number and their sums by hour and by day are kept
+forever.
 
 | Part of a sum | Fields |
 |---|---|
@@ -185,8 +185,8 @@ def fields(table: str) -> list[Field]:
 
 def entry_region() -> str:
     """Return the structs that the journal and the database are decoded into."""
-    attempt = _struct("AttemptDetail", "One attempt at a provider, as an entry has it.", fields("attempt"))
-    about = "One request that reached for an upstream. Unknown is None, never 0."
+    attempt = _struct("AttemptDetail", "One attempt at a provider, in a ledger entry.", fields("attempt"))
+    about = "One request that was sent to a provider or served from the cache. Unknown values are null, never 0."
     return f"{attempt}\n\n{_struct('LedgerEntry', about, fields('entry'))}"
 
 

@@ -58,7 +58,7 @@ def not_found(router: Router, model: str, key: ApiKey | None = None) -> str:
 
 def test_model_not_found_message_lists_models() -> None:
     assert not_found(Router(backends_of("first", "m", "n"), {}), "x") == (
-        "The model 'x' is not offered here. Offered: m, n."
+        "The model 'x' is not available here. Available: m, n."
     )
 
 
@@ -71,7 +71,7 @@ def test_model_not_found_many_models_message_lists_a_few() -> None:
 def test_model_not_found_without_provider_key_message_names_variable() -> None:
     router = Router(backends_of("first", "m"), {}, {"x": "the provider a has no API key (set A_KEY)"})
     assert not_found(router, "x") == (
-        "The model 'x' is not offered here: the provider a has no API key (set A_KEY). Offered: m."
+        "The model 'x' is not available here: the provider a has no API key (set A_KEY). Available: m."
     )
 
 
@@ -79,7 +79,7 @@ def test_model_not_found_of_speech_model_message_names_endpoint() -> None:
     router = Router(backends_of("first", "m"), {})
     router.find_other_endpoint = {"asr": "POST /v1/audio/transcriptions"}.get
     assert not_found(router, "asr") == (
-        "The model 'asr' is not for chat: send it to POST /v1/audio/transcriptions. Offered: m."
+        "The model 'asr' is not for chat: send it to POST /v1/audio/transcriptions. Available: m."
     )
 
 
@@ -88,7 +88,7 @@ def test_model_not_found_restricted_key_message_hides_other_models(model: str) -
     router = Router(backends_of("first", "m", "n"), {}, {"x": "the provider a has no API key (set A_KEY)"})
     router.find_other_endpoint = {"asr": "POST /v1/audio/transcriptions"}.get
     key = ApiKey("k", "k", models=frozenset({"n"}))
-    assert not_found(router, model, key) == f"This API key may not use the model '{model}'. Offered: n."
+    assert not_found(router, model, key) == f"This API key may not use the model '{model}'. Available: n."
     assert not_found(router, model, ApiKey("k", "k", models=frozenset({"z"}))).endswith(
         "No models are available to this key."
     )
