@@ -1,10 +1,10 @@
-"""Bodies of requests that are the last one of their connection again, but for one text: compared, not read. Pure.
+"""Reuse the routing facts of a connection's previous body if the next body differs in one text only. No I/O.
 
 {"model":"m","messages":[{"role":"system","content":"Sum up."},{"role":"user","content":"It was a dark …"}]}
-└───────────────────────────────────── before ────────────────────────────────────────┘└── text ───┘└ after ┘
+└───────────────────────────────────── prefix ────────────────────────────────────────┘└── text ───┘└ suffix ┘
 
-Programs ask the same of many texts. What lies around the text is, byte for byte, what was read once with all checks,
-and the text is one JSON string as before: so both mean the same to every reader of JSON, but for what the text says.
+Programs often send the same prompt with many texts. If the prefix and the suffix equal those of a body that was parsed
+and checked, and the text is one JSON string, then every JSON parser reads both bodies alike, except for the text.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
 from svc.dialects.routing_info import RoutingInfo
 
 MAX_CACHED_BODY_BYTES: Final = 8 * 1024
-"""Bytes of a body that is remembered: as long as the connection lasts."""
+"""Maximum size of a cached body. It is cached until the connection closes."""
 MAX_BODY_MISMATCHES: Final = 3
-"""So many bodies in a row unlike the one before, and a connection's bodies are not compared any more."""
+"""Consecutive bodies that differ, after which the connection no longer compares bodies."""
 
 _TEXT_VALUE_START: Final = re.compile(rb'(?<!\\)"(?:content|text)"\s*:\s*"')
-"""The name of a field whose text means nothing to routing. With a backslash before it, it would be a name's end."""
+"""A field that routing ignores. After a backslash, the quote would not start a field name."""
 _STRING_CONTENT: Final = re.compile(rb'(?:[^"\\]|\\.)*+')
 _STRING_DECODER: Final = msgspec.json.Decoder(str)
 
 
 class BodyCache:
-    """Of one connection."""
+    """The cached body of one connection."""
 
     __slots__ = ("_body", "_endpoint", "_mismatches", "_prefix", "_routing_info", "_suffix")
 
     def __init__(self, *, is_enabled: bool = True) -> None:
         self._endpoint: Endpoint | None = None
         self._body: RequestBody | None = None
-        """The last body; None when it is not remembered."""
+        """The previous body. None if it is not cached."""
         self._routing_info: RoutingInfo | None = None
         self._prefix = b""
         self._suffix = b""
         self._mismatches = 0 if is_enabled else MAX_BODY_MISMATCHES
 
     def decode_routing_info(self, endpoint: Endpoint, body: RequestBody) -> RoutingInfo:
-        """As `Endpoint.decode_routing_info`, for the connection's next body. Raises InvalidRequest."""
+        """Return what `Endpoint.decode_routing_info` returns for the next body. Raises InvalidRequest."""
         last, routing_info = self._body, self._routing_info
         if last is not None and routing_info is not None and endpoint is self._endpoint and self._matches(body.raw):
             self._mismatches = 0
@@ -66,13 +66,13 @@ class BodyCache:
         ):
             return False
         try:
-            _STRING_DECODER.decode(raw[start - 1 : stop + 1])  # with its quotes: one string, and nothing else
+            _STRING_DECODER.decode(raw[start - 1 : stop + 1])  # with its quotes: exactly one string
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
         return True
 
     def _store(self, endpoint: Endpoint, body: RequestBody, routing_info: RoutingInfo) -> None:
-        """The last text of the body is the one that will be another."""
+        """Cache the body. The last text of the body is expected to differ in the next one."""
         raw, self._body = body.raw, None
         field_index = max(raw.rfind(b'"content"'), raw.rfind(b'"text"')) if len(raw) <= MAX_CACHED_BODY_BYTES else -1
         value_start = _TEXT_VALUE_START.match(raw, field_index) if field_index >= 0 else None

@@ -1,12 +1,12 @@
-"""What the streams of a provider's model have in common, so that the chunks around the text need no parsing either.
+"""Cache the first and last chunks that the streams of one model share, so that they need no parsing. No I/O.
 
     data: {"id":"c1","object":"chat.completion.chunk","created":17,"model":"m","choices":[{"index":0,"delta":{"role":…
-    └────────────────────────── stamp ───────────────────────────┘└────────────────────── rest ──────────────────────
+    └────────────────────────── prefix ──────────────────────────┘└───────────────────── suffix ─────────────────────
               └┘└───────────────── middle ──────────────────┘└┘
 
-The chunks of a stream mostly begin with its stamp, and what follows it is, but for the text, what it was in the stream
-before. A chunk whose rest equals that of one that was parsed and found right is as right, with an id and a time of its
-own: nothing else is taken for known. Where openings never repeat, as with random padding, nothing ever is.
+Most chunks of a stream begin with its prefix: the id and the time. The suffix equals that of an earlier stream, except
+for the text. A chunk with the suffix of a parsed and valid chunk is valid too, with its own id and time. All other
+chunks are parsed. If the first chunks never repeat, for example with random padding, the cache has no effect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from svc.dialects.fastpath.chunk_template import ChunkTemplate, is_plain_json_te
 from svc.wire.chat import FinishReason
 
 MAX_CACHED_CHUNK_BYTES: Final = 2048
-"""Bytes of a chunk that is kept."""
+"""Maximum size of a cached chunk."""
 _CHUNK_START: Final = b'data: {"id":"'
 _ID_OFFSET: Final = len(_CHUNK_START)
 _CREATED_FIELD: Final = b'"created":'
 _PREFIX_FIELDS: Final = (b'"id"', b'"created"')
-"""What a stamp says, and nothing but it."""
+"""The fields of the prefix. They must occur only there."""
 _USAGE_FIELD: Final = b'"usage":'
 _QUOTE: Final = b'"'
 _BACKSLASH_BYTE: Final = 0x5C
@@ -31,7 +31,7 @@ _MAX_CREATED_DIGITS: Final = 18
 
 
 class ChunkTemplateCache:
-    """Of streams whose opening is this one, of one choice; filled by those of them that are parsed."""
+    """The shared chunks of streams with the same first chunk and one choice. Parsed streams fill the cache."""
 
     __slots__ = (
         "_first_chunk_suffix",
@@ -48,18 +48,18 @@ class ChunkTemplateCache:
         self._prefix_middle = prefix_middle
         self._first_chunk_suffix = first_chunk_suffix
         self.choice_index = choice_index
-        """Of the choice."""
+        """The `index` of the choice."""
         self.model = model
         self.text_parts: tuple[bytes, bytes] | None = None
-        """The rest of a chunk of text, up to the text and from there."""
+        """The suffix of a text chunk: the part before the text, and the part after it."""
         self.finish_suffix = b""
-        """The rest of the chunk that has ended the choice, for `reason`."""
+        """The suffix of the last chunk of the choice, which has `finish_reason`."""
         self.finish_reason: FinishReason | None = None
         self.usage_lead = b""
-        """The rest of a chunk of usage, up to the usage, which nothing follows."""
+        """The suffix of a usage chunk up to the usage. Nothing follows the usage."""
 
     def match_prefix(self, event: bytes) -> bytes:
-        """What a stream's chunks begin with, if its first one is this `event`; empty for a first one not known."""
+        """Return the prefix of a stream's chunks if `event` is a known first chunk, and otherwise empty bytes."""
         end = event.find(_QUOTE, _ID_OFFSET)
         created_start, stop = end + len(self._prefix_middle), len(event) - len(self._first_chunk_suffix)
         if not (
@@ -78,7 +78,7 @@ class ChunkTemplateCache:
         return event[:stop] if digits.isdigit() and (digits[0] != _ZERO_DIGIT or len(digits) == 1) else b""
 
     def build_text_template(self, prefix: bytes) -> ChunkTemplate | None:
-        """Of the stream's chunks of text."""
+        """Return the template of the stream's text chunks, or None if it is not known."""
         if self.text_parts is None:
             return None
         parts = (prefix + self.text_parts[0], self.text_parts[1])
@@ -86,14 +86,14 @@ class ChunkTemplateCache:
 
 
 def parse_chunk_prefix(prefix: bytes) -> tuple[str, int]:
-    """The id and the time that a stamp says."""
+    """Return the id and the time of a prefix."""
     return prefix[_ID_OFFSET : prefix.index(_QUOTE, _ID_OFFSET)].decode(), int(prefix[prefix.rindex(b":") + 1 :])
 
 
 def learn_first_chunk(
     event: bytes, chunk_id: str, created: int, choice_index: int, model: str
 ) -> tuple[ChunkTemplateCache, bytes] | None:
-    """By the first chunk of a stream, and its stamp; None where one cannot be sure of the places."""
+    """Return a cache for a first chunk, and the prefix of the chunk. None if the positions are ambiguous."""
     if len(event) > MAX_CACHED_CHUNK_BYTES or not event.startswith(_CHUNK_START) or _BACKSLASH_BYTE in event:
         return None
     if event.count(_PREFIX_FIELDS[0]) != 1 or event.count(_PREFIX_FIELDS[1]) != 1:
@@ -113,7 +113,7 @@ def learn_first_chunk(
 
 
 def strip_chunk_prefix(event: bytes, prefix: bytes) -> bytes:
-    """What follows the stamp; empty where it may depend on that, or is too long to be kept."""
+    """Return the suffix of a chunk. Empty if it may depend on the prefix, or is too long for the cache."""
     if len(event) > MAX_CACHED_CHUNK_BYTES or not event.startswith(prefix) or _BACKSLASH_BYTE in event:
         return b""
     suffix = event[len(prefix) :]
@@ -121,5 +121,5 @@ def strip_chunk_prefix(event: bytes, prefix: bytes) -> bytes:
 
 
 def cut_before_usage(suffix: bytes) -> bytes:
-    """Of a chunk of usage, all up to that; empty where one cannot be sure of the place."""
+    """Return the part of a usage chunk up to the usage. Empty if the position is ambiguous."""
     return suffix[: suffix.index(_USAGE_FIELD) + len(_USAGE_FIELD)] if suffix.count(_USAGE_FIELD) == 1 else b""

@@ -1,10 +1,10 @@
-"""What stays the same in a run of chunks, so that the next ones need no parsing. On the hottest path.
+"""Match chunks that differ from a parsed chunk only in their text, so that they need no parsing. On the hot path.
 
     data: {"id":"c1",…,"choices":[{"index":0,"delta":{"content":" Hello"},"finish_reason":null}]}
     └─────────────────────── prefix ────────────────────────┘└─text─┘└────────── suffix ─────────┘
 
-A template is learned from a chunk that was parsed and found right. Bytes that equal it but for the text, which has
-to be the inside of a JSON string, are such a chunk too: nothing else is let through.
+A template is learned from a chunk that was parsed and is valid. Bytes with the same prefix and suffix, and the content
+of a JSON string between them, are a valid chunk too. All other bytes are parsed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 from typing import Final
 
 MAX_LEARNED_TEMPLATES: Final = 64
-"""Templates learned in one stream: learning costs more than it gives where chunks take turns."""
+"""Maximum templates per stream. If chunks of several kinds alternate, learning costs more than it saves."""
 
 MAX_BYTEWISE_SCAN_BYTES: Final = 48
-"""Bytes that are looked at one by one: quicker than to set up a search in them."""
+"""Up to this length, a loop over the bytes is faster than a regular expression."""
 
 _JSON_TEXT_PATTERN: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
 _match_plain_text: Final = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
@@ -38,18 +38,18 @@ _TEXT_FIELD_STARTS: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for 
 
 
 class ChunkTemplate:
-    """The frame of a chunk: as it comes from the upstream, and as it goes to the client."""
+    """The prefix and suffix of a chunk, as received from the upstream and as sent to the client."""
 
     __slots__ = ("_client_parts", "_padding_end", "_run_pattern", "is_identity", "is_plain", "prefix", "suffix")
 
     def __init__(self, upstream_parts: tuple[bytes, bytes], client_parts: tuple[bytes, bytes]) -> None:
         self.prefix, suffix = upstream_parts
         self.is_identity = upstream_parts == client_parts
-        """What comes is what goes."""
+        """True if the chunk is sent as it was received."""
         self._run_pattern = _CHUNK_RUN
         self._padding_end = b""
         padding = _RANDOM_PADDING.search(suffix) if self.is_identity and suffix.endswith(_PADDING_END) else None
-        if padding:  # vendors pad chunks at random, against guesses from their length
+        if padding:  # vendors pad chunks randomly, so that their length reveals nothing about the text
             suffix, self._padding_end = suffix[: padding.end(1)], padding.group(2)
             self._run_pattern = _PADDED_CHUNK_RUN
         self.suffix = suffix
@@ -57,12 +57,12 @@ class ChunkTemplate:
         self.is_plain = self.is_identity and not self._padding_end
 
     def apply(self, block: bytes) -> bytes | None:
-        """The block as it goes to the client, when it is a run of such chunks and nothing else."""
+        """Return the block for the client if it consists of matching chunks only, or else None."""
         if not block.startswith(self.prefix):
             return None
         stop = len(block) - len(self.suffix)
         if self.is_plain and block.endswith(self.suffix) and is_plain_json_text(block, len(self.prefix), stop):
-            return block  # one, as nearly always
+            return block  # one chunk: the common case
         condensed = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
         if self._padding_end:
             condensed = condensed.replace(self._padding_end, b"\x02")
@@ -80,7 +80,7 @@ class ChunkTemplate:
 
 
 def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
-    """What lies between is the inside of a JSON string, in printable ASCII without escapes; False if `start > stop`."""
+    """Return whether the range is JSON string content in printable ASCII without escapes. False if `start > stop`."""
     if not 0 <= stop - start <= MAX_BYTEWISE_SCAN_BYTES:
         return start <= stop and _match_plain_text(data, start, stop) is not None
     for index in range(start, stop):
@@ -91,7 +91,7 @@ def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
 
 
 def learn_template(upstream_event: bytes, client_event: bytes, field: bytes) -> ChunkTemplate | None:
-    """The template of a chunk whose only text is the field `name`; None where one cannot be sure of the place."""
+    """Return the template of a chunk whose only text is in `field`, or None if its position is ambiguous."""
     pattern = _TEXT_FIELD_STARTS[field]
     upstream_parts = _split_around_text(upstream_event, pattern, field)
     client_parts = (
