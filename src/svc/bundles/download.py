@@ -50,7 +50,7 @@ class DownloadState(msgspec.Struct):
 
 
 class HashThread:
-    """Hashes buffers in a thread. `free` is the queue of buffers that can be filled."""
+    """Hashes buffers in a thread. `free_buffers` is the queue of buffers that can be filled."""
 
     def __init__(self) -> None:
         self.free_buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
@@ -62,7 +62,7 @@ class HashThread:
         self._thread.start()
 
     def submit(self, buffer: bytearray, length: int) -> None:
-        """Queue the first `length` bytes of a buffer. The buffer returns through `free`."""
+        """Queue the first `length` bytes of a buffer. The buffer returns through `free_buffers`."""
         self._filled_buffers.put((buffer, length))
 
     def finish(self) -> str:

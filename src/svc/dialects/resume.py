@@ -40,7 +40,7 @@ class ResumableTranslation(StreamTranslation):
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__(decoder, encoder)
         self._text = bytearray()
-        """The text in UTF-8, in one buffer. Single chunks, also in a `StringIO`, would need ten times the memory."""
+        """The text in UTF-8, in one buffer. Single chunks, even in `io.StringIO`, would need ten times the memory."""
         self._is_text_only = True
         self._is_continuation = False
         self._trailing_whitespace = ""

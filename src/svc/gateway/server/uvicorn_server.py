@@ -23,7 +23,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: `svc.stopping` handles signals, from before the server's start."""
+        """Install no signal handlers: `svc.app.stop_signals` handles signals, from before the server's start."""
         yield
 
     def stop(self, signal_number: int) -> None:
