@@ -1,9 +1,10 @@
 """The dialect of Anthropic's messages.
 
-head       what routing needs of a request, checked
-incoming   a client's request -> the hub form              outgoing   the hub form -> a request to an upstream
-whole      whole answers, handed on, and from and to the hub form
-stream     an upstream's stream, handed on                 reader, writer   from and to deltas of the hub form
+routing_info                          the checked fields of a request that routing needs
+request_decoder, request_encoder      a client's request to canonical chat; canonical chat to an upstream's request
+response_codec                        complete responses: to and from canonical chat, and for the same dialect
+stream_passthrough                    a stream for clients of the same dialect
+stream_decoder, stream_encoder        an upstream's stream to deltas; deltas to a client's stream
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class AnthropicDialect(Dialect):
         return encode_response(response)
 
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
-        return AnthropicStreamEncoder()  # whose clients always get usage
+        return AnthropicStreamEncoder()  # its clients always get the usage
 
     def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:
         version = ("anthropic-version", "2023-06-01")

@@ -1,9 +1,10 @@
-"""The dialect of OpenAI's chat completions, which most vendors speak with an accent.
+"""The dialect of OpenAI's chat completions, which most providers use with deviations.
 
-head       what routing needs of a request, checked
-incoming   a client's request -> the hub form; outgoing: the hub form -> a request to an upstream
-answer     whole answers, put right on their way; whole: from and to the hub form
-stream     an upstream's stream, put right on its way; reader, writer: from and to deltas of the hub form
+routing_info                          the checked fields of a request that routing needs
+request_decoder, request_encoder      a client's request to canonical chat; canonical chat to an upstream's request
+response_passthrough, response_codec  complete responses: normalized; to and from canonical chat
+stream_passthrough                    a stream for clients of the same dialect, normalized
+stream_decoder, stream_encoder        an upstream's stream to deltas; deltas to a client's stream
 """
 
 from __future__ import annotations
