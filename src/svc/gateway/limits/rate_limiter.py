@@ -51,7 +51,10 @@ BUDGET_DAY_SECONDS: Final = 86_400
 
 
 class Reservation:
-    """A reservation for the duration of a request. Each line in `header_lines` ends in CRLF."""
+    """A reservation in the counters of this machine, for the duration of a request.
+
+    Each line in `header_lines` ends in CRLF.
+    """
 
     __slots__ = ("_counters", "_local_reservation", "header_lines")
 
@@ -67,8 +70,11 @@ class Reservation:
             self._counters.commit(local_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
 
 
-class SharedReservation(Reservation):
-    """A reservation that is committed to Redis as well. `redis_reservation` is None if it was made without Redis."""
+class MirroredReservation(Reservation):
+    """A reservation in Redis that the counters of this machine mirror.
+
+    `redis_reservation` is None if Redis was unavailable. Then only the cost is committed to Redis.
+    """
 
     __slots__ = ("_key_id", "_redis_counters", "_redis_reservation")
 
@@ -100,13 +106,15 @@ AdmissionCallback = Callable[[Reservation | SvcError], None]
 class _PendingAdmission:
     """A request that waits for Redis or the database."""
 
-    __slots__ = ("callback", "key", "limits", "nanos", "tokens")
+    __slots__ = ("callback", "cost_nano_usd", "key", "limits", "tokens")
 
-    def __init__(self, key: ApiKey, limits: KeyLimits, tokens: int, nanos: int, callback: AdmissionCallback) -> None:
+    def __init__(
+        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback
+    ) -> None:
         self.key = key
         self.limits = limits
         self.tokens = tokens
-        self.nanos = nanos
+        self.cost_nano_usd = cost_nano_usd
         self.callback = callback
 
 
@@ -121,10 +129,10 @@ class _CachedKeyLimits:
         self.expires_at = expires_at
 
 
-def _max_output_tokens(chain: tuple[Backend, ...]) -> int:
+def _max_output_tokens(backends: tuple[Backend, ...]) -> int:
     """Return the largest maximum of output tokens, or 0 if no backend has a known maximum."""
     max_tokens = 0
-    for backend in chain:
+    for backend in backends:
         max_tokens = max(max_tokens, backend.profile.max_output_tokens or 0)
     return max_tokens
 
@@ -186,7 +194,7 @@ class RateLimiter:
         key: ApiKey,
         routing_info: RoutingInfo,
         body: RequestBody,
-        chain: tuple[Backend, ...],
+        backends: tuple[Backend, ...],
         callback: AdmissionCallback,
     ) -> None:
         """Call `callback` with a reservation or an error, at once or after a query to Redis or the database.
@@ -195,32 +203,32 @@ class RateLimiter:
         """
         limits = self._limits_of(key)
         budget: int = limits.budget_nano_usd
-        tokens = nanos = 0
+        tokens = cost_nano_usd = 0
         if limits.tokens or budget:
             prompt = estimate_prompt_tokens(body.raw, body.skeleton)
             check_output_bounded(routing_info)
-            longest = routing_info.choice_count * max(
-                routing_info.max_tokens or _max_output_tokens(chain), routing_info.min_reserved_tokens
+            max_output_tokens = routing_info.choice_count * max(
+                routing_info.max_tokens or _max_output_tokens(backends), routing_info.min_reserved_tokens
             )
             if not routing_info.has_completion:
                 usage = TokenUsage(prompt)
             else:
-                usage = TokenUsage(prompt, longest or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
+                usage = TokenUsage(prompt, max_output_tokens or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
             tokens = prompt + usage.completion_tokens if limits.tokens else 0
-            nanos = self._max_cost_nanos(chain, usage) if budget else 0
-            if not longest and routing_info.has_completion:
+            cost_nano_usd = self._max_cost_nano_usd(backends, usage) if budget else 0
+            if not max_output_tokens and routing_info.has_completion:
                 tokens = _estimate_reservation(prompt, tokens, limits.tokens)
-                nanos = (
-                    _estimate_reservation(self._max_cost_nanos(chain, TokenUsage(prompt)), nanos, budget)
+                cost_nano_usd = (
+                    _estimate_reservation(self._max_cost_nano_usd(backends, TokenUsage(prompt)), cost_nano_usd, budget)
                     if budget
                     else 0
                 )
-        check_fits_limits(limits, routing_info, tokens, nanos)
+        check_fits_limits(limits, routing_info, tokens, cost_nano_usd)
         needs_spent = budget and self._counters.needs_spent(limits)
         if self._redis_counters is None and not needs_spent:
-            callback(self._reserve_locally(key, limits, tokens, nanos))
+            callback(self._reserve_locally(key, limits, tokens, cost_nano_usd))
             return
-        pending = _PendingAdmission(key, limits, tokens, nanos, callback)
+        pending = _PendingAdmission(key, limits, tokens, cost_nano_usd, callback)
         if needs_spent:
             self._start_task(self._load_spent(pending))
         else:
@@ -238,7 +246,11 @@ class RateLimiter:
         )
 
     def check_request_rate(self, key: ApiKey) -> None:
-        """Raise RateLimited if this machine's counters show no remaining request of the key. Counts nothing."""
+        """Raise RateLimited if this machine's counters show no remaining request of the key. Counts nothing.
+
+        The error is not LimitReached. Therefore `Exchange.reject` counts the request, and the counters that decide
+        can replace the error by theirs, which has rate limit headers.
+        """
         limits = self._limits_of(key)
         if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
             raise RateLimited(LIMIT_REACHED_MESSAGES["rpm"].format(limits.requests), limit="rpm")
@@ -267,25 +279,27 @@ class RateLimiter:
         self._cached_limits[key.id] = _CachedKeyLimits(key, limits, budget_period_start("day") + BUDGET_DAY_SECONDS)
         return limits
 
-    def _max_cost_nanos(self, chain: tuple[Backend, ...], usage: TokenUsage) -> int:
+    def _max_cost_nano_usd(self, backends: tuple[Backend, ...], usage: TokenUsage) -> int:
         """Return the cost at the most expensive backend. A backend without a known price counts as free."""
         max_usd = 0.0
-        for backend in chain:
+        for backend in backends:
             price = self._prices.get(backend.provider_name, backend.model_id)
             if price is not None:
                 max_usd = max(max_usd, compute_token_cost(price, usage))
         return round(max_usd * NANO_USD_PER_USD)
 
-    def _reserve_locally(self, key: ApiKey, limits: KeyLimits, tokens: int, nanos: int) -> Reservation | SvcError:
+    def _reserve_locally(
+        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int
+    ) -> Reservation | SvcError:
         """Reserve by the counters of this machine."""
-        outcome = self._counters.reserve(limits, tokens, nanos)
+        outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
         if isinstance(outcome, LimitExceeded):
             return build_limit_error(limits, outcome)
         lines = format_rate_limit_headers(
             limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
         )
         if self._redis_counters is not None:
-            return SharedReservation(self._counters, outcome, lines, self._redis_counters, key.id)
+            return MirroredReservation(self._counters, outcome, lines, self._redis_counters, key.id)
         return Reservation(self._counters, outcome, lines)
 
     # Redis and database
@@ -294,12 +308,12 @@ class RateLimiter:
         """Reserve in Redis, or locally without Redis. `spent` is the spending from the database, if it was queried."""
         redis_counters = self._redis_counters
         if redis_counters is None:
-            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.nanos))
+            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.cost_nano_usd))
         else:
             redis_counters.reserve(
                 pending.limits,
                 pending.tokens,
-                pending.nanos,
+                pending.cost_nano_usd,
                 spent,
                 lambda outcome: self._on_redis_outcome(redis_counters, pending, outcome),
             )
@@ -318,7 +332,7 @@ class RateLimiter:
         elif isinstance(outcome, SpentRequired):
             self._start_task(self._load_spent(pending))
         else:
-            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.nanos))
+            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.cost_nano_usd))
 
     def _mirror_reservation(
         self, redis_counters: RedisCounters, pending: _PendingAdmission, redis_reservation: RedisReservation
@@ -326,7 +340,10 @@ class RateLimiter:
         """Reserve locally after Redis. In the first minute of a connection, both decide: Redis lacks older requests."""
         limits = pending.limits
         local_reservation = self._counters.reserve(
-            limits, pending.tokens, pending.nanos, force=redis_counters.connected_seconds > COUNTER_WINDOW_SECONDS
+            limits,
+            pending.tokens,
+            pending.cost_nano_usd,
+            force=redis_counters.connected_seconds > COUNTER_WINDOW_SECONDS,
         )
         if isinstance(local_reservation, LimitExceeded):
             redis_counters.commit(redis_reservation, 0, 0)
@@ -338,7 +355,7 @@ class RateLimiter:
             redis_reservation.reset_seconds,
             redis_reservation.reset_seconds,
         )
-        return SharedReservation(
+        return MirroredReservation(
             self._counters, local_reservation, lines, redis_counters, pending.key.id, redis_reservation
         )
 
@@ -359,14 +376,14 @@ class RateLimiter:
     async def _query_spent(self, limits: KeyLimits) -> int:
         """Return the spending in nano-USD by the database, or SPENT_UNAVAILABLE."""
 
-        def question(database: Database) -> float:
+        def query_spent(database: Database) -> float:
             if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
                 raise StoreUnavailable("The database did not respond to the previous query.")
             return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
 
         try:
             return round(
-                await asyncio.wait_for(self._database.run_query(question), SPENT_QUERY_TIMEOUT_SECONDS)
+                await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)
                 * NANO_USD_PER_USD
             )
         except (StoreUnavailable, TimeoutError) as error:

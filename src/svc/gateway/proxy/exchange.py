@@ -177,7 +177,10 @@ class Exchange(RetryOwner):
             self.run_guarded(lambda: retry_loop.start(_now()))
 
     def reject(self, error: SvcError) -> None:
-        """Send an error response. A request without a reservation still counts for the key's `rpm` limit."""
+        """Send an error response. A request without a reservation still counts for the key's `rpm` limit.
+
+        A LimitReached comes from counters that have counted the request already.
+        """
         if self._reservation is not None or isinstance(error, LimitReached):
             self._send_error(error)
         else:

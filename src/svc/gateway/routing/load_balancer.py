@@ -116,23 +116,25 @@ class LoadBalancer:
         """Return the breaker states by `provider/model`."""
         return {health.name: health.breaker.state for health in self._health_by_id.values()}
 
-    def select_first(self, chain: Sequence[Backend], body: RequestBody, routing_info: RoutingInfo, now: float) -> int:
+    def select_first(
+        self, backends: Sequence[Backend], body: RequestBody, routing_info: RoutingInfo, now: float
+    ) -> int:
         """Return the index of a request's first backend. Raises ProviderFailed if every backend is down."""
-        selected = self.select_next(chain, 0, body, routing_info, now)
+        selected = self.select_next(backends, 0, body, routing_info, now)
         if selected >= 0:
             return selected
-        for index, backend in enumerate(chain):
+        for index, backend in enumerate(backends):
             breakers = [self.health_of(account).breaker for account in backend.account_backends or (backend,)]
             if any(breaker.state == "closed" or breaker.has_responses for breaker in breakers):
                 return index
         raise ProviderFailed("The provider is unavailable: its circuit breaker is open. Retry in a few seconds.")
 
     def select_next(
-        self, chain: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
+        self, backends: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
     ) -> int:
         """Return the index of the first usable backend from `start` on, or -1."""
-        for index in range(start, len(chain)):
-            backend = chain[index]
+        for index in range(start, len(backends)):
+            backend = backends[index]
             if backend.account_backends:
                 if fits_context_window(backend, body, routing_info) and any(
                     self._may_serve(account, now) for account in backend.account_backends

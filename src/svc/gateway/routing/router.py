@@ -31,7 +31,8 @@ class Router:
         """Returns the endpoint of a model that this router does not know, such as a speech model."""
         self._backends: dict[str, dict[str, Backend]] = {}
         """Backends by model, then by provider, in the order of the attempts."""
-        self._chains: dict[str, tuple[Backend, ...]] = {}
+        self._backends_with_fallbacks: dict[str, tuple[Backend, ...]] = {}
+        """The backends of each model, then those of its fallbacks."""
         self.put_backends(backends)
 
     def replace(
@@ -49,15 +50,14 @@ class Router:
         """Add backends, or replace those of the same provider and model (such as after a change of address)."""
         for backend in backends:
             self._backends.setdefault(backend.model_id, {})[backend.provider_name] = backend
-        self._rebuild_chains()
+        self._backends_with_fallbacks = {
+            name: self._add_fallbacks(name) for name in {*self._backends, *self._fallbacks}
+        }
 
-    def _rebuild_chains(self) -> None:
-        self._chains = {name: self._build_chain(name) for name in {*self._backends, *self._fallbacks}}
-
-    def _build_chain(self, name: str) -> tuple[Backend, ...]:
+    def _add_fallbacks(self, name: str) -> tuple[Backend, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
-        chain = [backend for model in names for backend in self._backends.get(model, {}).values()]
-        return tuple(backend for backend in chain if backend.kind == chain[0].kind)
+        backends = [backend for model in names for backend in self._backends.get(model, {}).values()]
+        return tuple(backend for backend in backends if backend.kind == backends[0].kind)
 
     def models(self) -> list[Backend]:
         """Return the first backend of each model."""
@@ -69,8 +69,8 @@ class Router:
 
     def endpoint_for(self, model: str) -> str | None:
         """Return method and path of the endpoint of a model, or None if this router does not know the model."""
-        chain = self._chains.get(model)
-        path = self._paths_by_kind.get(chain[0].kind) if chain else None
+        backends = self._backends_with_fallbacks.get(model)
+        path = self._paths_by_kind.get(backends[0].kind) if backends else None
         return f"POST {path}" if path else None
 
     def route(self, model: str, key: ApiKey | None = None, kind: str = "chat") -> tuple[Backend, ...]:
@@ -78,14 +78,15 @@ class Router:
 
         Raises ModelNotFound, and InvalidRequest for a model of another kind.
         """
-        chain: tuple[Backend, ...] | None = self._chains.get(model)
-        if key is not None and key.models is not None and chain is not None:  # applies to fallbacks as well
-            chain = tuple(backend for backend in chain if key.may_use(backend.model_id)) if key.may_use(model) else None
-        if not chain:
+        backends: tuple[Backend, ...] | None = self._backends_with_fallbacks.get(model)
+        if key is not None and key.models is not None and backends is not None:  # applies to fallbacks as well
+            allowed = (backend for backend in backends if key.may_use(backend.model_id))
+            backends = tuple(allowed) if key.may_use(model) else None
+        if not backends:
             raise self.model_not_found_error(model, key)
-        if chain[0].kind != kind:
+        if backends[0].kind != kind:
             raise self._wrong_kind_error(model)
-        return chain
+        return backends
 
     def _wrong_kind_error(self, model: str) -> InvalidRequest:
         message, endpoint = f"The model {quote_name(model)} is not for this endpoint", self.endpoint_for(model)

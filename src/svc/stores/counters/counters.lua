@@ -13,16 +13,16 @@
 --     buried                  the second of the last check for expired processes
 --
 --   ARGV and results:
---     take PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  TOKENS-WANTED NANOS-WANTED SPENT SEED
+--     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
 --       -> {1, requests left, tokens left, ms to reset, second, seed}
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens}
 --       -> {2}  the caller must repeat the command with SPENT
---     settle PROCESS SECOND TOKENS-RESERVED NANOS-RESERVED TOKENS-USED NANOS-USED
---     look KIND START
+--     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD
+--     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
---     spend NANOS SEED        does nothing if another sum was loaded since
+--     record_spend NANO-USD SEED        does nothing if another sum was loaded since
 
 local BUCKETS, TTL_SECONDS = 61, 3600
 local key = KEYS[1]
@@ -122,7 +122,9 @@ local function release(name, field, amount)
   end
 end
 
-local function take(process, requests, tokens, concurrency, budget, kind, start, wanted, nanos, spent, seed)
+local function reserve(
+  process, requests, tokens, concurrency, budget, kind, start, requested_tokens, nano_usd, spent, seed
+)
   advance()
   if budget > 0 then
     if at.kind ~= kind then -- the sum is not loaded
@@ -137,19 +139,19 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
     end
   end
   local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
-  local function over_budget() return budget > 0 and at.spent + at.held + math.max(1, nanos) > budget end
+  local function over_budget() return budget > 0 and at.spent + at.held + math.max(1, nano_usd) > budget end
   if over_concurrency() or over_budget() then
     remove_expired_processes()
   end
   local limit, retry
   if requests > 0 and at.requests >= requests then
     limit, retry = 'rpm', ms_until_freed('r', at.requests - requests + 1)
-  elseif tokens > 0 and at.tokens + wanted > tokens then
-    limit, retry = 'tpm', ms_until_freed('t', at.tokens + wanted - tokens)
+  elseif tokens > 0 and at.tokens + requested_tokens > tokens then
+    limit, retry = 'tpm', ms_until_freed('t', at.tokens + requested_tokens - tokens)
   elseif over_concurrency() then
     limit, retry = 'concurrency', 1000
   elseif over_budget() then
-    limit, retry = 'budget', at.spent + math.max(1, nanos) > budget and -1 or 1000
+    limit, retry = 'budget', at.spent + math.max(1, nano_usd) > budget and -1 or 1000
   end
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then
@@ -167,45 +169,46 @@ local function take(process, requests, tokens, concurrency, budget, kind, start,
     end
     return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset}
   end
-  at.requests, at.tokens = at.requests + 1, at.tokens + wanted
-  at.running, at.held = at.running + 1, at.held + nanos
+  at.requests, at.tokens = at.requests + 1, at.tokens + requested_tokens
+  at.running, at.held = at.running + 1, at.held + nano_usd
   redis.call('HINCRBY', key, 'r' .. second % BUCKETS, 1)
   redis.call('HINCRBY', key, 'c:' .. process, 1)
-  if wanted > 0 then
-    redis.call('HINCRBY', key, 't' .. second % BUCKETS, wanted)
+  if requested_tokens > 0 then
+    redis.call('HINCRBY', key, 't' .. second % BUCKETS, requested_tokens)
   end
-  if nanos > 0 then
-    redis.call('HINCRBY', key, 'm:' .. process, nanos)
+  if nano_usd > 0 then
+    redis.call('HINCRBY', key, 'm:' .. process, nano_usd)
   end
   save()
-  return {1, math.max(0, left[1] - 1), math.max(0, left[2] - wanted), BUCKETS * 1000 - millis, second, at.seed}
+  local requests_left, tokens_left = math.max(0, left[1] - 1), math.max(0, left[2] - requested_tokens)
+  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed}
 end
 
-local function settle(process, reserved_second, tokens, nanos, tokens_used, nanos_used)
+local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd)
   if at.newest == 0 then
     return {1} -- the hash has expired since
   end
   advance()
-  if tokens_used ~= tokens and second - reserved_second < BUCKETS then
-    at.tokens = at.tokens + tokens_used - tokens
-    redis.call('HINCRBY', key, 't' .. reserved_second % BUCKETS, tokens_used - tokens)
+  if used_tokens ~= tokens and second - reserved_second < BUCKETS then
+    at.tokens = at.tokens + used_tokens - tokens
+    redis.call('HINCRBY', key, 't' .. reserved_second % BUCKETS, used_tokens - tokens)
   end
   release('running', 'c:' .. process, 1)
-  release('held', 'm:' .. process, nanos)
-  at.spent = at.spent + nanos_used
+  release('held', 'm:' .. process, nano_usd)
+  at.spent = at.spent + used_nano_usd
   save()
   return {1}
 end
 
-local function spend(nanos, seed)
+local function record_spend(nano_usd, seed)
   if at.seed == seed and at.kind ~= 0 then
-    at.spent = at.spent + nanos
+    at.spent = at.spent + nano_usd
     save()
   end
   return {1}
 end
 
-local function look(kind, start)
+local function get_usage(kind, start)
   if at.newest == 0 then
     return {0, 0, 0, -1, 0}
   end
@@ -222,12 +225,12 @@ local a = {}
 for i, value in ipairs(ARGV) do
   a[i] = tonumber(value) or value
 end
-if a[1] == 'take' then
-  return take(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
-elseif a[1] == 'settle' then
-  return settle(ARGV[2], a[3], a[4], a[5], a[6], a[7])
+if a[1] == 'reserve' then
+  return reserve(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
+elseif a[1] == 'commit' then
+  return commit(ARGV[2], a[3], a[4], a[5], a[6], a[7])
 end
-if a[1] == 'look' then
-  return look(a[2], a[3])
+if a[1] == 'get_usage' then
+  return get_usage(a[2], a[3])
 end
-return spend(a[2], a[3])
+return record_spend(a[2], a[3])

@@ -126,7 +126,7 @@ class RedisCounters:
             self._script,
             (f"svc:key:{limits.key_id}",),
             (
-                *("take", process_id, limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
+                *("reserve", process_id, limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
                 *(
                     PERIOD_CODES[limits.period],
                     limits.period_start,
@@ -196,7 +196,7 @@ class RedisCounters:
                 self._defer_spend(reservation.key_id, nano_usd)
 
         arguments = (
-            "settle",
+            "commit",
             reservation.process,
             reservation.second,
             reservation.tokens,
@@ -214,12 +214,12 @@ class RedisCounters:
                 self._defer_spend(key_id, nano_usd)
 
         if nano_usd and key_id in self._seeds:
-            arguments = ("spend", nano_usd, self._seeds[key_id])
+            arguments = ("record_spend", nano_usd, self._seeds[key_id])
             self._redis.run_script(on_reply, self._script, (f"svc:key:{key_id}",), arguments)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
-        arguments = ("look", PERIOD_CODES[limits.period], limits.period_start)
+        arguments = ("get_usage", PERIOD_CODES[limits.period], limits.period_start)
         match await self._redis.execute_script(self._script, (f"svc:key:{limits.key_id}",), arguments):
             case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
                 return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
