@@ -205,7 +205,7 @@ async def gateway_services(
     speech_metrics = SpeechMetrics()
     endpoints = EndpointTable(load_endpoints())
     async with (
-        _database_thread(settings, "books") as limits_database,
+        _database_thread(settings, "limits") as limits_database,
         _database_thread(settings, "admin") as admin_database,
         connect_redis(settings.environ) as redis,
         open_cache(settings) as cache,
