@@ -60,7 +60,7 @@ def describe_error(error: BaseException) -> str:
 def sanitize_text(text: str, max_length: int = 300) -> str:
     """Sanitize a server's message for a terminal: one line, no control or bidirectional formatting characters."""
     line = " ".join(text.split())[:max_length]
-    return "".join(f"\\u{ord(each):04x}" if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in line)
+    return "".join(f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in line)
 
 
 def _split_url(url: str) -> tuple[UrlOrigin, SplitResult]:

@@ -18,7 +18,7 @@ def normalize_member_name(name: str) -> str:
     """Return the name as a relative path with `/`, empty for the archive's root. Raises InvalidBundle."""
     if "\x00" in name:
         raise _member_error(name, "contains a NUL")
-    if any(unicodedata.category(each) in _FORBIDDEN_CATEGORIES for each in name):
+    if any(unicodedata.category(char) in _FORBIDDEN_CATEGORIES for char in name):
         raise _member_error(name, "contains an invisible or bidirectional formatting character")
     try:
         name.encode()

@@ -302,7 +302,7 @@ def manifest_annotations(entry: BundleEntry) -> dict[str, str]:
     """Return the manifest annotations that describe a bundle."""
     fields = {"model_id": entry.model_id, "version": entry.version, "platform": entry.target}
     if entry.signatures:
-        fields["signatures"] = " ".join(f"{each.key}:{each.value}" for each in entry.signatures)
+        fields["signatures"] = " ".join(f"{signature.key}:{signature.value}" for signature in entry.signatures)
     return {f"vnd.svc.{name}": value for name, value in fields.items()}
 
 

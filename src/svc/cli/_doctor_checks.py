@@ -122,7 +122,7 @@ def check_blob_store(settings: Settings) -> CheckResult:
 
 
 def _check_folder(folder: Path) -> CheckResult:
-    existing = next((one for one in (folder, *folder.absolute().parents) if one.exists()), Path("/"))
+    existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return CheckResult("blob store", "ok", f"the folder {folder}")
     return CheckResult("blob store", "bad", f"the folder {folder} is not writable", "check SVC_REGISTRY_ROOT")

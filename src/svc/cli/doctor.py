@@ -148,7 +148,7 @@ def _key_variables_of(name: str, config: Settings) -> str:
     builtin = key_variables().get(name, ())
     entry = next((entry for entry in config.providers if entry.name == name), None)
     configured_names = [entry.api_key_env, *(account.api_key_env for account in entry.accounts or ())] if entry else []
-    names = list(dict.fromkeys(one for one in (*builtin, *configured_names) if one and config.environ.get(one)))
+    names = list(dict.fromkeys(name for name in (*builtin, *configured_names) if name and config.environ.get(name)))
     return " or ".join(names)
 
 

@@ -184,5 +184,6 @@ def _print_plan(pipeline: Pipeline, *, as_json: bool) -> int:
         print_json({"pipeline": pipeline.name, "stages": msgspec.to_builtins(planned_stages)})
         return 0
     rows = [("STAGE", "ROUTE", "MODEL", "PROVIDER", "WHERE")]
-    print_table([*rows, *((one.id, one.route, one.model, one.provider or "-", one.where) for one in planned_stages)])
+    rows += [(stage.id, stage.route, stage.model, stage.provider or "-", stage.where) for stage in planned_stages]
+    print_table(rows)
     return 0

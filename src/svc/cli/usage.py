@@ -139,4 +139,6 @@ def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
 def _format_amounts(row: Mapping[str, Any]) -> list[str]:
     """Format the fields that have a total. A gateway of another version can lack some."""
     amounts = [row.get(name) for name in TOTAL_FIELDS]
-    return ["-" if each is None else f"{each:.6f}" if isinstance(each, float) else str(each) for each in amounts]
+    return [
+        "-" if amount is None else f"{amount:.6f}" if isinstance(amount, float) else str(amount) for amount in amounts
+    ]

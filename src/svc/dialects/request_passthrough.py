@@ -204,8 +204,10 @@ def _move_token_limit(body: dict[str, Any], name: str) -> None:
 
 def _drop_from_messages(body: dict[str, Any], name: str) -> bool:
     """Remove a field from all messages. Only chat requests have validated messages; others can have any value."""
-    found = body.get("messages")
-    messages = [one for one in found if isinstance(one, dict) and name in one] if isinstance(found, list) else []
-    for message in messages:
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return False
+    changed = [message for message in messages if isinstance(message, dict) and name in message]
+    for message in changed:
         del message[name]
-    return bool(messages)
+    return bool(changed)

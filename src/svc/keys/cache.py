@@ -167,9 +167,9 @@ class IssuedKeyCache:
 
     def _notify_waiters(self, digests: Iterable[bytes]) -> None:
         for digest in digests:
-            for then in self._pending_lookups.pop(digest):
+            for callback in self._pending_lookups.pop(digest):
                 try:
-                    then()
+                    callback()
                 except Exception:  # boundary: other requests must be notified
                     log.exception("error in a callback of a key lookup")
 

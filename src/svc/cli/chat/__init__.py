@@ -122,10 +122,10 @@ def _read_prompt(words: list[str]) -> str:
 
 
 def _first_model(gateway: GatewayAddress) -> str:
-    available = [each for each in list_models(gateway) if each.get("kind") is None]
+    available = [model for model in list_models(gateway) if model.get("kind") is None]
     if not available:
         raise CommandFailed(f"The gateway at {gateway.url} has no chat models. See: svc doctor")
-    local = [each for each in available if each.get("owned_by") == "local"]
+    local = [model for model in available if model.get("owned_by") == "local"]
     return str((local or available)[0]["id"])
 
 

@@ -49,7 +49,7 @@ def list_models(gateway: GatewayAddress) -> list[dict[str, Any]]:
     """Return the models of the gateway. Raises CommandFailed."""
     with _open_response(gateway, "GET", "/models", None) as response:
         data = _parse_json(response.read(MAX_CHAT_RESPONSE_BYTES)).get("data")
-    return [each for each in data if isinstance(each, dict) and each.get("id")] if isinstance(data, list) else []
+    return [model for model in data if isinstance(model, dict) and model.get("id")] if isinstance(data, list) else []
 
 
 def request_chat(gateway: GatewayAddress, body: dict[str, Any]) -> Generator[CompletionChunk, None, None]:

@@ -154,11 +154,10 @@ def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
     """Return paths of fields that no other dialect has and that do not change the format of the response."""
     blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
     results = [block.content for block in blocks if block.type == "tool_result" and isinstance(block.content, list)]
-    inner = [
-        one for content in results for one in content if one["type"] == "document"
-    ]  # the tool result was checked before
+    # The parts of a tool result were checked before.
+    inner_documents = [part for content in results for part in content if part["type"] == "document"]
     documents = [(block.context, block.citations) for block in blocks if block.type == "document"]
-    documents += [(one.get("context"), one.get("citations")) for one in inner]
+    documents += [(part.get("context"), part.get("citations")) for part in inner_documents]
     names = [f"output_config.{name}" for name in config if name not in _OUTPUT_CONFIG_FIELDS]
     names += ["messages[].context"] if any(context for context, _ in documents) else []
     return names + (["messages[].citations"] if any(citations for _, citations in documents) else [])

@@ -61,7 +61,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 def _check_inputs(inputs: list[Any]) -> None:
     """Check that the inputs are strings, or tokens, or lists of tokens. Raises InvalidRequest."""
     kind = type(inputs[0])
-    if kind not in (str, int, list) or any(type(one) is not kind for one in inputs):
+    if kind not in (str, int, list) or any(type(item) is not kind for item in inputs):
         raise InvalidRequest(
             "Invalid value for `input`: expected a string, strings, tokens, or lists of tokens.", param="input"
         )
@@ -71,7 +71,7 @@ def _check_inputs(inputs: list[Any]) -> None:
     if kind is list:
         if not all(inputs):
             raise InvalidRequest("`input` has an empty list of tokens.", param="input")
-        tokens = [token for one in inputs for token in one]
+        tokens = [token for token_list in inputs for token in token_list]
     if any(type(token) is not int or token < 0 for token in tokens):
         raise InvalidRequest("Invalid value for `input`: a token is an integer, 0 or above.", param="input")
 
@@ -84,7 +84,7 @@ def decode_response(raw: bytes) -> EncodedResponse:
         payload = _PAYLOAD_DECODER.decode(raw)
     except _EMBEDDINGS_DECODE_ERRORS:
         raise _to_error(raw) from None
-    if not all(memoryview(one.embedding)[0] in _VECTOR_STARTS for one in payload.data):
+    if not all(memoryview(item.embedding)[0] in _VECTOR_STARTS for item in payload.data):
         raise ProviderFailed("The provider's response has an embedding that is not a vector.")
     return EncodedResponse(raw, _to_usage(payload.usage), "stop", payload.model)
 

@@ -86,7 +86,7 @@ def _dropped_annotations(request: ChatRequest) -> list[str]:
     """Return the names of annotations of parts and tools that this dialect does not have."""
     parts = [part for message in request.messages for part in message.parts]
     names = []
-    if any(getattr(one, "cache", None) for one in (*parts, *request.tools)):
+    if any(getattr(item, "cache", None) for item in (*parts, *request.tools)):
         names.append("cache_control")
     if any(isinstance(part, ThinkingPart | RedactedThinkingPart) for part in parts):
         names.append("messages[].thinking")
@@ -122,7 +122,9 @@ def _encode_turn(message: ChatMessage) -> list[dict[str, Any]]:
     """Encode a message. Tool results become separate messages and come first, directly after the call."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     encoded = [_encode_tool_result(part) for part in results]
-    other_parts: list[ContentPart] = [one for part in results for one in part.content if _tool_result_text(one) is None]
+    other_parts: list[ContentPart] = [
+        part for result in results for part in result.content if _tool_result_text(part) is None
+    ]
     other_parts += [
         part for part in message.parts if not isinstance(part, ToolResult | ThinkingPart | RedactedThinkingPart)
     ]
@@ -158,7 +160,7 @@ def _encode_image(image: ImagePart) -> dict[str, Any]:
 
 def _encode_tool_result(result: ToolResult) -> dict[str, Any]:
     texts = [_tool_result_text(part) for part in result.content]
-    text = "\n".join([one for one in texts if one is not None])
+    text = "\n".join([text for text in texts if text is not None])
     return {"role": "tool", "tool_call_id": result.call_id, "content": text}
 
 

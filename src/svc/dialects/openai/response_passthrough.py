@@ -114,7 +114,8 @@ def flatten_content(content: Any) -> dict[str, Any]:
 
 def _part_text(part: Any) -> str:
     if isinstance(part, list):
-        return "".join(_part_text(one) for one in part if not isinstance(one, list))  # no vendor nests parts deeper
+        # No vendor nests parts deeper.
+        return "".join(_part_text(inner) for inner in part if not isinstance(inner, list))
     if isinstance(part, dict):
         part = part.get("text")
     return part if isinstance(part, str) else ""

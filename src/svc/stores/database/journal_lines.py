@@ -81,8 +81,8 @@ def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSeg
         entry_batches = [_summarized_batch(data, summary.groups)]
     else:
         entry_batches = [
-            _summarized_batch(some, groups)
-            for some, groups in zip(_lines_by_batch(data, summary, batches.values()), batches.values(), strict=True)
+            _summarized_batch(lines, groups)
+            for lines, groups in zip(_lines_by_batch(data, summary, batches.values()), batches.values(), strict=True)
         ]
     return JournalSegment(batches=entry_batches, hourly_sums=hours, entry_count=summary.line_count)
 

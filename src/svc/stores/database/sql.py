@@ -74,5 +74,5 @@ class SqlDatabase(KeyRows, SumRows):
 
 def _load_migrations() -> list[list[str]]:
     folder = resources.files("svc.stores.database").joinpath("schema")
-    files = sorted((each for each in folder.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name)
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return [[part for part in file.read_text(encoding="utf-8").split(";\n") if part.strip()] for file in files]

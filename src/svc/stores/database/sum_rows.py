@@ -69,15 +69,15 @@ class SumRows(BatchRows):
         for table, start, end in _split_range(since, until):
             if table == "entries":
                 for entries in self._entries_between(to_ceil_millis(start), to_ceil_millis(end), key_id):
-                    for value, some in _group_entries(group_by, tag, entries).items():
-                        groups[value].add(sum_entries(some))
+                    for value, group in _group_entries(group_by, tag, entries).items():
+                        groups[value].add(sum_entries(group))
                 continue
             for raw, name, *counts in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
                 groups[_display_value(group_by, tag, raw)].add(_decode_totals(name, counts))
         usage_sums = [_usage_sum(group_by, value, totals) for value, totals in groups.items()]
         if group_by == "day":
-            return sorted(usage_sums, key=lambda each: each.value, reverse=True)
-        return sorted(usage_sums, key=lambda each: (-(each.cost_usd or 0.0), -each.requests, each.value))
+            return sorted(usage_sums, key=lambda usage: usage.value, reverse=True)
+        return sorted(usage_sums, key=lambda usage: (-(usage.cost_usd or 0.0), -usage.requests, usage.value))
 
     def _select_sums(self, table: str, column: str, start: float, end: float, key_id: str | None) -> list[Any]:
         where, args = "start >= ?", [math.ceil(start)]
